@@ -1,0 +1,1 @@
+"""The command line and the workbench. Imports neither torch nor MLIR."""

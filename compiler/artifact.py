@@ -1,0 +1,61 @@
+"""What a compilation hands over to whoever runs it: objects, a calling convention, and what to prepare once.
+
+The entry function `_mlir_ciface_<entry>` takes one pointer to a memref descriptor per argument, inputs in the order of
+`arguments`, then one per result in the order of `results`; the caller owns every buffer.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """A dense row-major tensor; `dtype` is a `TensorDType` value such as "f32"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An argument of the entry: graph input number `source` as it is, or packed.
+
+    When `pack` is set, the argument is a buffer of `spec` that the caller allocates and fills by calling the function
+    `_mlir_ciface_<pack>(source, buffer)` once, and again whenever the source tensor has changed.
+    """
+
+    source: int
+    spec: TensorSpec
+    pack: str = ""
+
+
+class EagerCall(msgspec.Struct, frozen=True):
+    """An op that stays in eager: a symbol the runner provides, which calls `target` on its memref arguments.
+
+    `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
+    `{"t": i}` stands for tensor argument `i` of the call; results follow the tensor arguments as out-parameters.
+    """
+
+    symbol: str
+    target: str
+    arguments: tuple[object, ...]
+    keywords: dict[str, object]
+    inputs: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """A compiled graph."""
+
+    entry: str
+    objects: tuple[bytes, ...]
+    arguments: tuple[Argument, ...]
+    results: tuple[TensorSpec, ...]
+    eager_calls: tuple[EagerCall, ...] = ()
+
+
+def to_bytes(artifact: Artifact) -> bytes:
+    return msgspec.msgpack.encode(artifact)
+
+
+def from_bytes(data: bytes) -> Artifact:
+    return msgspec.msgpack.decode(data, type=Artifact)

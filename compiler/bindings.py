@@ -1,0 +1,51 @@
+"""The only place that decides which package the MLIR Python bindings come from.
+
+`BUDDY_MLIR_PACKAGE` names it (`torch_mlir`, `mlir`, `buddy_mlir`, …); without it the `torch_mlir` wheel is taken. Every
+module of the project says `from buddy.compiler.bindings import ir, linalg`, never `import torch_mlir`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Any
+
+PACKAGE = os.environ.get("BUDDY_MLIR_PACKAGE", "torch_mlir")
+
+_TOP = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
+_DIALECTS = (
+    "affine", "arith", "bufferization", "cf", "func", "linalg", "llvm", "math", "memref", "scf", "tensor", "tosa", "vector",
+)  # fmt: skip
+
+
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the MLIR Python bindings are not in {PACKAGE!r} ({error}): `pip install torch-mlir`, or set "
+            "BUDDY_MLIR_PACKAGE to the package of your own LLVM build"
+        ) from error
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TOP:
+        return _load(name)
+    if name in _DIALECTS:
+        return _load(f"dialects.{name}")
+    raise AttributeError(name)
+
+
+def install_mlir_alias() -> bool:
+    """Let a user's `from mlir.ir import …` find these bindings, where no real `mlir` is installed.
+
+    The very modules are put under the other name: a finder that loads them again aborts the process (nanobind).
+    Returns whether the alias is there.
+    """
+    if PACKAGE == "mlir" or importlib.util.find_spec("mlir") is not None:
+        return PACKAGE == "mlir" or "mlir" in sys.modules
+    for name in ("", *(f".{top}" for top in _TOP), ".dialects", *(f".dialects.{dialect}" for dialect in _DIALECTS)):
+        sys.modules[f"mlir{name}"] = importlib.import_module(f"{PACKAGE}{name}")
+    return True

@@ -1,0 +1,117 @@
+"""Graphs as plain data: how they cross processes, and what their hash is taken of.
+
+A node argument is a number, a string, a bool, `None`, a list, or one of the tagged forms `{"n": name}` (a node),
+`{"d": "f32"}` (an element type), `{"o": text}` (a device, layout or memory format, by its torch spelling).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import EagerOp, Op, op_classes
+from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
+from buddy.compiler.recipe import digest
+
+
+class Opaque(msgspec.Struct, frozen=True):
+    """A torch value that only eager needs, such as a device or a memory format, by its spelling."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class NodeData(msgspec.Struct, frozen=True):
+    name: str
+    op: str
+    target: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    metas: list[tuple[list[int], str] | None]
+    multiple: bool = False
+    stable: str = ""
+    module: str = ""
+    location: str = ""
+
+
+class GraphData(msgspec.Struct, frozen=True):
+    name: str
+    func_name: str
+    nodes: list[NodeData]
+    kinds: list[str]
+    mutated: list[int] = []
+
+
+def plain(value: Any) -> Any:
+    """A node argument in plain form."""
+    if isinstance(value, Op):
+        return {"n": value.name}
+    if isinstance(value, TensorDType):
+        return {"d": value.value}
+    if isinstance(value, Opaque):
+        return {"o": value.text}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def unplain(value: Any, table: dict[str, Op]) -> Any:
+    """The argument that `plain` made, with nodes looked up in `table`."""
+    if isinstance(value, dict):
+        ((tag, content),) = value.items()
+        return {"n": table.get, "d": TensorDType, "o": Opaque}[tag](content)
+    if isinstance(value, list):
+        return [unplain(item, table) for item in value]
+    return value
+
+
+def to_data(graph: Graph) -> GraphData:
+    return GraphData(
+        graph.name,
+        graph._func_name,
+        [_node_data(op) for op in graph.body],
+        [kind.value for kind in graph.kinds],
+        list(graph.mutated),
+    )
+
+
+def _node_data(op: Op) -> NodeData:
+    metas = [None if meta is None else (list(meta.shape), meta.dtype.value) for meta in op.metas]
+    kwargs = {key: plain(value) for key, value in op.kwargs.items()}
+    return NodeData(
+        op.name, type(op).__name__, op.target, plain(op.args), kwargs, metas, op.multiple, op.stable, op.module, op.location
+    )
+
+
+def from_data(data: GraphData) -> Graph:
+    """The graph in `data`; a class that this process does not know becomes an `EagerOp`."""
+    graph, classes, table = Graph(data.name, data.func_name), op_classes(), {}
+    kinds = iter(data.kinds)
+    for node in data.nodes:
+        op = classes.get(node.op, EagerOp)()
+        op.name, op.target, op.multiple = node.name, node.target, node.multiple
+        op.stable, op.module, op.location = node.stable, node.module, node.location
+        op.metas = tuple(None if m is None else TensorMeta(tuple(m[0]), TensorDType(m[1])) for m in node.metas)
+        op._arguments = unplain(node.args, table)
+        op._keyword_arguments = {key: unplain(value, table) for key, value in node.kwargs.items()}
+        table[op.name] = op
+        graph.add_node(op, NodeType(next(kinds)) if node.op == "PlaceholderOp" else NodeType.OtherNode)
+    graph.mutated = tuple(data.mutated)
+    return graph
+
+
+def to_bytes(graph: Graph) -> bytes:
+    return msgspec.msgpack.encode(to_data(graph))
+
+
+def from_bytes(data: bytes) -> Graph:
+    return from_data(msgspec.msgpack.decode(data, type=GraphData))
+
+
+def graph_hash(graph: Graph) -> str:
+    """A hash of everything the compilation reads from the graph."""
+    return digest(to_bytes(graph))

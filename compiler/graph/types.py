@@ -1,0 +1,64 @@
+"""Element types, devices and shapes of the Buddy graph. Knows neither torch nor MLIR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class TensorDType(Enum):
+    """Element types, valued by their MLIR spelling where MLIR has one."""
+
+    Bool = "i1"
+    UInt8 = "ui8"
+    Int8 = "i8"
+    Int16 = "i16"
+    Int32 = "i32"
+    Int64 = "i64"
+    Float16 = "f16"
+    BFloat16 = "bf16"
+    Float32 = "f32"
+    Float64 = "f64"
+    Complex64 = "complex<f32>"
+    Complex128 = "complex<f64>"
+
+    @property
+    def is_float(self) -> bool:
+        return self in (TensorDType.Float16, TensorDType.BFloat16, TensorDType.Float32, TensorDType.Float64)
+
+    @property
+    def is_integer(self) -> bool:
+        return self in _INTEGERS
+
+
+_INTEGERS = (TensorDType.UInt8, TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
+
+
+class DeviceType(Enum):
+    CPU = "cpu"
+    GPU = "gpu"
+    UNKNOWN = "unknown"
+
+
+class NodeType(Enum):
+    """Why a value is a placeholder: a real input, or state of the model."""
+
+    InputNode = "input"
+    FakeNode = "parameter"
+    OtherNode = "other"
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """Shape and element type of one tensor. `meta["shape"]` reads as `meta.shape` does."""
+
+    shape: tuple[int, ...]
+    dtype: TensorDType
+
+    def __getitem__(self, key: str) -> object:
+        if key not in ("shape", "dtype"):
+            raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
+        return getattr(self, key)
+
+    def __str__(self) -> str:
+        return "x".join([*map(str, self.shape), self.dtype.value])

@@ -1,0 +1,82 @@
+"""What a pass written in this project is: a dataclass with a name, a summary, its options as fields, and `run`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import OptionValue
+from buddy.compiler.target import Target, host
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What pass `pass_name` did, or why it did nothing, to the op that comes from `nodes`."""
+
+    pass_name: str
+    nodes: tuple[str, ...]
+    text: str
+
+
+@dataclass
+class PassContext:
+    """What a pass may consult beside the IR."""
+
+    locations: LocationSets
+    target: Target = field(default_factory=host)
+    remarks: list[Remark] = field(default_factory=list)
+
+    def remark(self, pass_name: str, location: Any, text: str) -> None:
+        nodes = self.locations.sets[self.locations.number_of(location)]
+        self.remarks.append(Remark(pass_name, nodes, text))
+
+
+class MlirPass:
+    """A pass over MLIR written in Python. Subclasses are frozen dataclasses whose fields are the options."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    anchor: ClassVar[str] = "builtin.module"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        """Rewrite `root` (an operation of kind `anchor`) in place.
+
+        Raises `PassError` where the IR is not what the pass can work on and leaving it alone would be wrong.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def options(cls) -> dict[str, OptionValue]:
+        """Option names with their defaults."""
+        return {f.name.replace("_", "-"): f.default for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+    @classmethod
+    def create(cls, options: dict[str, OptionValue]) -> MlirPass:
+        """The pass with `options`.
+
+        Raises `ValueError` that names an option it does not have, and those it has.
+        """
+        known = cls.options()
+        for key in options:
+            if key not in known:
+                raise ValueError(f"{cls.name} has no option {key!r}; it has {', '.join(known) or 'none'}")
+        return cls(**{key.replace("-", "_"): type(known[key])(value) for key, value in options.items()})
+
+
+class PassError(Exception):
+    """A pass of ours met IR that it must refuse; the text says what and where."""
+
+
+_REGISTRY: dict[str, type[MlirPass]] = {}
+
+
+def register(cls: type[MlirPass]) -> type[MlirPass]:
+    """Class decorator: put a pass into the catalogue under its name."""
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def registered() -> dict[str, type[MlirPass]]:
+    return dict(_REGISTRY)

@@ -1,0 +1,408 @@
+"""The frames that a client (workbench, command line) and the engine exchange. Imports neither torch nor MLIR.
+
+A frame on the wire is a 4-byte little-endian length and a MessagePack map whose `type` field names the frame. The first
+frame each way is a greeting that carries `PROTOCOL_VERSION`; a peer of another version is refused with both named.
+Requests carry a `request` number chosen by the client; every frame that answers one repeats it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.recipe import Recipe
+
+PROTOCOL_VERSION = 1
+MAX_FRAME = 1 << 30
+
+StageState = Literal["done", "failed", "stale"]
+Severity = Literal["error", "warning", "note"]
+
+
+class Frame(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_defaults=True):
+    """Base of all frames."""
+
+
+# ---- plain values inside frames -------------------------------------------------------------------------------------
+
+
+class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message for a person: what happened, where, and what to do."""
+
+    what: str
+    where: str = ""
+    todo: str = ""
+    severity: Severity = "error"
+    detail: str = ""
+    step: int = -1
+    node: str = ""
+
+    def __str__(self) -> str:
+        return " · ".join(part for part in (self.what, self.where, self.todo) if part)
+
+
+class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row of the FX table. `stable` survives renumbering; shapes are printed as `128x768`, several joined by `, `."""
+
+    index: int
+    stable: str
+    opcode: str
+    name: str
+    target: str
+    args: str
+    kwargs: str
+    shape: str = ""
+    dtype: str = ""
+    module: str = ""
+    location: str = ""
+
+
+class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a node is lowered under a recipe: the chosen registry, those that could, the function it went into, and why."""
+
+    node: str
+    lowering: str
+    choices: tuple[str, ...] = ()
+    function: str = ""
+    reason: str = ""
+
+
+class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One captured graph of a program."""
+
+    name: str
+    rows: tuple[NodeRow, ...]
+    inputs: int = 0
+    parameters: int = 0
+    dtype: str = ""
+
+
+class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One snapshot of the program on its way down.
+
+    `step` is the index of the recipe's step that made it, or -1 for the line's own acts (`fx`, `graph`, `lower`,
+    `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` is the
+    number of ops that are gone, `added` of those that are new, since the stage before.
+    """
+
+    index: int
+    name: str
+    phase: str
+    text: str
+    lines: int
+    step: int = -1
+    milliseconds: float = 0.0
+    ops: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: bool = True
+    state: StageState = "done"
+    language: Literal["fx", "buddy", "mlir", "llvm", "asm"] = "mlir"
+
+
+class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One output compared with eager. `where` is the first index that differs beyond tolerance."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    max_abs: float
+    max_rel: float
+    verdict: Literal["ok", "mismatch", "missing"]
+    tolerance: str = ""
+    where: str = ""
+    nans: int = 0
+    infs: int = 0
+    max_ulp: float = 0.0
+    histogram: tuple[int, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds over `runs` repetitions: median and the quartiles as spread."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+    threads: int = 1
+
+
+class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What running a graph gave, beside eager."""
+
+    graph: int
+    outputs: tuple[OutputReport, ...]
+    compiled: Timing
+    eager: Timing
+    nodes_compiled: int
+    nodes_eager: int
+    compile_seconds: float
+    load_seconds: float = 0.0
+    ratio: float = 0.0
+    inputs_unchanged: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(output.verdict == "ok" for output in self.outputs) and self.inputs_unchanged
+
+
+class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    default: str
+    summary: str = ""
+
+
+class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of the pass catalogue."""
+
+    name: str
+    level: str
+    summary: str
+    anchor: str = "builtin.module"
+    options: tuple[OptionInfo, ...] = ()
+    ours: bool = False
+
+
+class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An ATen target that can be compiled, its op class, and the registries that lower the class."""
+
+    target: str
+    op: str
+    registries: tuple[str, ...]
+
+
+class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named pipeline and the phases it goes through, in order: `(name, language)`."""
+
+    name: str
+    summary: str
+    recipe: Recipe
+    phases: tuple[tuple[str, str], ...]
+
+
+# ---- client to engine -----------------------------------------------------------------------------------------------
+
+
+class Hello(Frame, frozen=True):
+    version: int = PROTOCOL_VERSION
+    client: str = "buddy-tui"
+
+
+class Open(Frame, frozen=True):
+    """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`."""
+
+    request: int
+    source: str
+    arguments: tuple[str, ...] = ()
+    directory: str = ""
+
+
+class Compile(Frame, frozen=True):
+    """Compile a recipe: `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
+
+    A newer `Compile` replaces one that has not begun; one that runs is finished unless cancelled.
+    """
+
+    request: int
+    recipe: Recipe
+
+
+class Run(Frame, frozen=True):
+    """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`."""
+
+    request: int
+    recipe: Recipe
+    repeats: int = 10
+    timeout: float = 120.0
+
+
+class Cancel(Frame, frozen=True):
+    """Stop request number `target`; 0 stops everything under way. The request ends with `Failed(cancelled=True)`."""
+
+    target: int = 0
+
+
+class FetchLines(Frame, frozen=True):
+    request: int
+    text: str
+    start: int
+    count: int
+
+
+class FetchText(Frame, frozen=True):
+    """The whole of a text in one `Text` frame: for `dump` and for writing a stage to a file."""
+
+    request: int
+    text: str
+
+
+class Search(Frame, frozen=True):
+    """Line numbers in `text` that hold `pattern` (a plain string, or a regular expression)."""
+
+    request: int
+    text: str
+    pattern: str
+    regex: bool = False
+    ignore_case: bool = False
+    limit: int = 10_000
+
+
+class ListPasses(Frame, frozen=True):
+    request: int
+
+
+class ListOps(Frame, frozen=True):
+    request: int
+
+
+class ListPresets(Frame, frozen=True):
+    request: int
+
+
+class Shutdown(Frame, frozen=True):
+    """End the engine and its workers."""
+
+
+# ---- engine to client -----------------------------------------------------------------------------------------------
+
+
+class Welcome(Frame, frozen=True):
+    version: int
+    engine: str
+    pid: int
+    target: str = ""
+    packages: dict[str, str] = {}
+
+
+class Progress(Frame, frozen=True):
+    """What a request is doing now; `done` in 0..1 where it is known, else -1."""
+
+    request: int
+    what: str
+    done: float = -1.0
+
+
+class Printout(Frame, frozen=True):
+    """Text that the user's program printed."""
+
+    text: str
+    stream: Literal["stdout", "stderr"] = "stdout"
+
+
+class Captured(Frame, frozen=True):
+    request: int
+    graphs: tuple[GraphInfo, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class Assigned(Frame, frozen=True):
+    request: int
+    graph: int
+    assignments: tuple[Assignment, ...]
+
+
+class StageDone(Frame, frozen=True):
+    request: int
+    graph: int
+    stage: Stage
+
+
+class Compiled(Frame, frozen=True):
+    """The compilation is whole: all its stages in order, and how long it took (`reused` stages cost nothing)."""
+
+    request: int
+    graph: int
+    stages: tuple[Stage, ...]
+    seconds: float
+    reused: int = 0
+    remarks: tuple[tuple[str, str, str], ...] = ()
+
+
+class Ran(Frame, frozen=True):
+    request: int
+    report: RunReport
+
+
+class Failed(Frame, frozen=True):
+    """The request ended without its result. Stages sent before stay valid; `stages` may add the IR at the failure."""
+
+    request: int
+    diagnostic: Diagnostic
+    cancelled: bool = False
+    stages: tuple[Stage, ...] = ()
+
+
+class WorkerState(Frame, frozen=True):
+    """A worker (`host`, `compiler`, `runner`) changed state; `what` says why, in words for a person."""
+
+    worker: str
+    state: Literal["starting", "ready", "busy", "dead"]
+    what: str = ""
+
+
+class Lines(Frame, frozen=True):
+    """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from."""
+
+    request: int
+    text: str
+    start: int
+    lines: tuple[str, ...]
+    total: int
+    nodes: tuple[tuple[int, ...], ...] = ()
+    names: tuple[str, ...] = ()
+
+
+class Text(Frame, frozen=True):
+    request: int
+    text: str
+    content: str
+
+
+class Found(Frame, frozen=True):
+    request: int
+    text: str
+    lines: tuple[int, ...]
+    more: bool = False
+
+
+class Passes(Frame, frozen=True):
+    request: int
+    passes: tuple[PassInfo, ...]
+
+
+class Ops(Frame, frozen=True):
+    request: int
+    ops: tuple[OpInfo, ...]
+
+
+class Presets(Frame, frozen=True):
+    request: int
+    presets: tuple[Preset, ...]
+
+
+ClientFrame = (
+    Hello | Open | Compile | Run | Cancel | FetchLines | FetchText | Search | ListPasses | ListOps | ListPresets | Shutdown
+)
+EngineFrame = (
+    Welcome
+    | Progress
+    | Printout
+    | Captured
+    | Assigned
+    | StageDone
+    | Compiled
+    | Ran
+    | Failed
+    | WorkerState
+    | Lines
+    | Text
+    | Found
+    | Passes
+    | Ops
+    | Presets
+)

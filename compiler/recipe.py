@@ -1,0 +1,145 @@
+"""The recipe: everything that determines a compilation, as one frozen value. Imports neither torch nor MLIR.
+
+Toggling a pass, choosing another lowering for an op, bisecting, sweeping and sharing a reproducer are all "the same
+recipe, one field changed".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+OptionValue = bool | int | float | str
+Level = Literal["graph", "mlir", "llvm"]
+Lowering = Literal["tosa", "linalg", "math", "func", "eager"]
+
+EAGER: Lowering = "eager"
+
+
+class PassStep(msgspec.Struct, frozen=True, order=True):
+    """One pass of a pipeline.
+
+    `name` is a key of the pass catalogue, `anchor` the op it runs on ("" for graph passes), `phase` the name of the
+    phase (a tab of the workbench) that the IR is in once the pass has run.
+    """
+
+    name: str
+    level: Level = "mlir"
+    anchor: str = "builtin.module"
+    options: tuple[tuple[str, OptionValue], ...] = ()
+    enabled: bool = True
+    phase: str = ""
+
+    def spelling(self) -> str:
+        """The step as it would stand in an `mlir-opt --pass-pipeline`, without its anchor."""
+        if not self.options:
+            return self.name
+        text = " ".join(f"{key}={_option_text(value)}" for key, value in self.options)
+        return f"{self.name}{{{text}}}"
+
+
+class OpChoice(msgspec.Struct, frozen=True, order=True):
+    """How one node is lowered: `node` is its stable name, `lowering` a registry's name or "eager"."""
+
+    node: str
+    lowering: str
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """What determines a compilation of graph number `graph` of the program that `source` gives."""
+
+    source: str = ""
+    arguments: tuple[str, ...] = ()
+    graph: int = 0
+    preset: str = "default"
+    flavour: Literal["linalg", "tosa"] = "linalg"
+    partition: Literal["layers", "whole"] = "layers"
+    steps: tuple[PassStep, ...] = ()
+    choices: tuple[OpChoice, ...] = ()
+    threads: int = 1
+    opt_level: int = 3
+
+    def choice_map(self) -> dict[str, str]:
+        return {choice.node: choice.lowering for choice in self.choices}
+
+    def with_choice(self, node: str, lowering: str | None) -> Recipe:
+        """This recipe with `node` lowered by `lowering`; `None` goes back to the flavour's own choice."""
+        kept = [choice for choice in self.choices if choice.node != node]
+        if lowering is not None:
+            kept.append(OpChoice(node, lowering))
+        return msgspec.structs.replace(self, choices=tuple(sorted(kept)))
+
+    def with_step(self, index: int, **changes: object) -> Recipe:
+        """This recipe with fields of step `index` replaced, for example `enabled=False`."""
+        steps = list(self.steps)
+        steps[index] = msgspec.structs.replace(steps[index], **changes)
+        return msgspec.structs.replace(self, steps=tuple(steps))
+
+    def toggled(self, index: int) -> Recipe:
+        return self.with_step(index, enabled=not self.steps[index].enabled)
+
+
+@dataclass(frozen=True)
+class PrefixKeys:
+    """Hashes of growing prefixes of a recipe, each naming the state of the compilation after one more step."""
+
+    top: str
+    after_step: tuple[str, ...]
+
+
+def digest(*parts: object) -> str:
+    """A short stable hash of plain values."""
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:24]
+
+
+def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
+    """Keys for memoisation: `top` covers what makes top-level IR, `after_step[i]` that and the enabled steps to `i`.
+
+    A disabled step has the key of the step before it, so switching it off leaves what precedes it untouched.
+    """
+    graph_steps = [step for step in recipe.steps if step.level == "graph" and step.enabled]
+    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, [_identity(s) for s in graph_steps])
+    keys, key = [], top
+    for step in recipe.steps:
+        if step.enabled and step.level != "graph":
+            key = digest(key, _identity(step))
+        keys.append(key)
+    return PrefixKeys(top, tuple(keys))
+
+
+def _identity(step: PassStep) -> tuple[str, str, str, tuple[tuple[str, OptionValue], ...]]:
+    return (step.name, step.level, step.anchor, step.options)
+
+
+def _option_text(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text."""
+    import tomli_w
+
+    return tomli_w.dumps(msgspec.to_builtins(recipe))
+
+
+def from_toml(text: str) -> Recipe:
+    """The recipe in `text`.
+
+    Raises `ValueError` that names the field and the reason when the text is not a recipe.
+    """
+    try:
+        return msgspec.convert(_parse_toml(text), Recipe, strict=True)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ValueError(f"not a recipe: {error}") from error
+
+
+def _parse_toml(text: str) -> Mapping[str, object]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        import tomli as tomllib
+    return tomllib.loads(text)

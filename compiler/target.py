@@ -1,0 +1,72 @@
+"""What kernels need to know of the machine they are generated for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Target:
+    """Vector width in bytes, number of vector registers, and cache sizes in bytes."""
+
+    name: str
+    vector_bytes: int
+    vector_registers: int
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+
+    def lanes(self, element_bytes: int) -> int:
+        return max(1, self.vector_bytes // element_bytes)
+
+
+def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
+    """The target for CPU flags as Linux names them."""
+    if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
+        return Target("avx512", 64, 32, l1, l2)
+    if {"avx2", "fma"} <= features:
+        return Target("avx2", 32, 16, l1, l2)
+    if machine in ("aarch64", "arm64"):
+        return Target("neon", 16, 32, l1, l2)
+    return Target("generic", 16, 16, l1, l2)
+
+
+@lru_cache(maxsize=1)
+def host() -> Target:
+    """The machine this runs on; features it cannot tell are taken as absent."""
+    return from_features(_cpu_flags(), platform.machine(), _cache(1, 32 << 10), _cache(2, 1 << 20))
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return _flags_from_llvm()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return set(line.split(":", 1)[1].split())
+    return set()
+
+
+def _flags_from_llvm() -> set[str]:
+    from llvmlite import binding
+
+    return {name for name, present in binding.get_host_cpu_features().items() if present}
+
+
+def _cache(level: int, default: int) -> int:
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, found = (folder / "type").read_text().strip(), int((folder / "level").read_text())
+            if found == level and kind != "Instruction":
+                return int((folder / "size").read_text().strip().rstrip("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return default
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

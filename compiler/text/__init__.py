@@ -1,0 +1,1 @@
+"""Stage text as data: lines, which nodes a line comes from, search. Knows neither MLIR nor a terminal."""

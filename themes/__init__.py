@@ -1,0 +1,1 @@
+"""How IR looks: colour themes, and lexers for MLIR, LLVM IR and assembly."""
