@@ -1,0 +1,93 @@
+"""The lexers: what a line is cut into, that nothing is lost, and that every line can be read by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from buddy.themes.lexers import spans
+
+LINES = {
+    "mlir": [
+        "  %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x?xf32>) outs(%10 : tensor<128x768xf32>)",
+        '  "tosa.yield"(%3) {name = "a\\"b", #map = affine_map<(d0) -> (d0 + 1)>} : (!tosa.shape<2>) -> ()',
+        "^bb1(%arg0: vector<[4]x8xbf16>):  // 2 preds: ^bb0",
+        "  %cst = arith.constant dense<-1.000000e+00> : memref<1xf32, strided<[1], offset: ?>>",
+    ],
+    "llvm": [
+        "define void @forward(ptr noalias %0, <16 x float> %v) local_unnamed_addr #0 {",
+        "  %5 = tail call <16 x float> @llvm.fma.v16f32(<16 x float> %1, float 0x7FF0000000000000), !dbg !5",
+        "vector.body:                                      ; preds = %vector.body",
+    ],
+    "asm": [
+        ".LBB0_1:                                # %vector.body",
+        "        vfmadd231ps     zmm1, zmm2, zmmword ptr [rax + 4*rcx]",
+        "  1f30: 62 f1 7c 48 58 c1   vaddps zmm0, zmm0, zmm1",
+        "        fmla    v0.4s, v1.4s, v2.s[0]",
+        '        .section        ".note.GNU-stack","",@progbits',
+    ],
+    "fx": [
+        "opcode         name    target             args             kwargs",
+        "-------------  ------  -----------------  ---------------  --------",
+        "call_function  mm_3    aten.mm.default    (view_1, t_3)    {'dtype': torch.float32}",
+    ],
+    "buddy": ["graph forward {", "  mm_3 = MatmulOp(view_1, t_3, alpha=1.0) : 128x768xf32"],
+}
+
+
+@pytest.mark.parametrize(("language", "line"), [(name, line) for name, lines in LINES.items() for line in lines])
+def test_nothing_of_a_line_is_lost(language: str, line: str) -> None:
+    assert "".join(text for _, text in spans(language, line)) == line
+
+
+def names_of(language: str, line: str) -> dict[str, str]:
+    return {text.strip(): name for name, text in spans(language, line)}
+
+
+def test_mlir_tells_operations_values_types_and_symbols_apart() -> None:
+    found = names_of("mlir", LINES["mlir"][0])
+    assert found["%12"] == "value"
+    assert found["linalg.matmul"] == "operation"
+    assert found["tensor"] == "type"
+    assert found["128x768x"] == "number"
+    assert names_of("mlir", "  call @forward(%0) : (index) -> ()")["@forward"] == "symbol"
+
+
+def test_an_operation_in_generic_form_is_an_operation_and_a_string_is_a_string() -> None:
+    found = names_of("mlir", '  "tosa.yield"(%3) {name = "plain"}')
+    assert found['"tosa.yield"'] == "operation"
+    assert found['"plain"'] == "string"
+
+
+def test_llvm_operations_differ_from_keywords() -> None:
+    found = names_of("llvm", "  %5 = getelementptr inbounds float, ptr %1, i64 4")
+    assert found["getelementptr"] == "operation"
+    assert found["inbounds"] == "keyword"
+    assert names_of("llvm", LINES["llvm"][2])["vector.body:"] == "label"
+
+
+def test_assembly_mnemonics_and_registers_on_two_machines() -> None:
+    x86, arm = names_of("asm", LINES["asm"][1]), names_of("asm", LINES["asm"][3])
+    assert x86["vfmadd231ps"] == arm["fmla"] == "operation"
+    assert x86["zmm1"] == arm["v0.4s"] == "value"
+
+
+def test_a_graph_row_names_its_opcode_node_and_target() -> None:
+    found = names_of("fx", LINES["fx"][2])
+    assert (found["call_function"], found["mm_3"], found["aten.mm.default"]) == ("keyword", "value", "operation")
+    assert names_of("buddy", LINES["buddy"][1])["MatmulOp"] == "operation"
+
+
+def test_an_unknown_language_is_named() -> None:
+    with pytest.raises(ValueError, match="cobol"):
+        spans("cobol", "x")
+
+
+def test_lexers_and_palette_do_not_import_textual() -> None:
+    code = (
+        "import sys; from buddy.themes import lexers, palette; palette.themes();"
+        "[lexers.lexer_for(x) for x in ('fx', 'mlir', 'llvm', 'asm')];"
+        "sys.exit(any(m.partition('.')[0] in ('textual', 'rich', 'torch', 'torch_mlir') for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

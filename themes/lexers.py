@@ -1,0 +1,71 @@
+"""Which lexer reads which language of IR, and what its tokens are called in a theme's `[syntax]` table."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pygments.lexer import Lexer
+from pygments.token import Token, _TokenType
+
+SYNTAX: dict[_TokenType, str] = {
+    Token.Name.Builtin: "operation",
+    Token.Name.Function: "symbol",
+    Token.Name.Variable: "value",
+    Token.Name.Variable.Global: "symbol",
+    Token.Name.Attribute: "attribute",
+    Token.Name.Label: "label",
+    Token.Keyword.Type: "type",
+    Token.Keyword: "keyword",
+    Token.Literal.Number: "number",
+    Token.Literal.String: "string",
+    Token.Comment: "comment",
+    Token.Punctuation: "punctuation",
+    Token.Operator: "punctuation",
+}
+
+
+@lru_cache(maxsize=256)
+def syntax_name(token: _TokenType) -> str:
+    """The entry of `[syntax]` for `token` or the nearest kind that contains it; "" for plain text."""
+    while token is not Token:
+        if token in SYNTAX:
+            return SYNTAX[token]
+        token = token.parent  # type: ignore[assignment]
+    return ""
+
+
+@lru_cache(maxsize=8)
+def lexer_for(language: str) -> Lexer:
+    """The lexer of a stage's language: "fx", "buddy", "mlir", "llvm" or "asm". All of them read a line by itself.
+
+    Raises `ValueError` that names the language when there is none.
+    """
+    if language in ("fx", "buddy"):
+        from buddy.themes.graph_lexer import GraphLexer
+
+        return GraphLexer()
+    if language == "mlir":
+        from buddy.themes.mlir_lexer import MlirLexer
+
+        return MlirLexer()
+    if language == "llvm":
+        from buddy.themes.llvm_lexer import LlvmIrLexer
+
+        return LlvmIrLexer()
+    if language == "asm":
+        from buddy.themes.assembly_lexer import AssemblyLexer
+
+        return AssemblyLexer()
+    raise ValueError(f"no lexer for language {language!r}; there are fx, buddy, mlir, llvm, asm")
+
+
+def spans(language: str, line: str) -> list[tuple[str, str]]:
+    """`line` cut into `(syntax name, text)` runs, neighbours of one name joined."""
+    runs: list[tuple[str, str]] = []
+    for _, token, text in lexer_for(language).get_tokens_unprocessed(line):
+        name = syntax_name(token)
+        if runs and (runs[-1][0] == name or text.isspace()):
+            runs[-1] = (runs[-1][0], runs[-1][1] + text)
+        else:
+            runs.append((name, text))
+    return runs
