@@ -1,0 +1,95 @@
+# Two commands matter: `make run` opens the workbench, `make test` runs every check. Both set up what they need in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+SOURCE ?= samples/bert.py
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+TREE := build/tree/buddy
+PARTS := app compiler themes
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test lint format types contracts pytest bench tree wheel fresh clean distclean
+
+help:
+	@echo "make run        set up and open the workbench on $(SOURCE) (SOURCE=path.py for another script)"
+	@echo "make test       set up, then lint, format check, types, import contracts and the tests"
+	@echo "make lint | format | types | contracts | pytest    one of these (format rewrites files)"
+	@echo "make bench      the timings in benchmarks/"
+	@echo "make wheel      build a wheel into dist/"
+	@echo "make fresh      prove that a clean clone of the last commit passes its tests"
+	@echo "make clean      remove caches and build output (distclean: also $(VENV))"
+
+run: $(VENV)/.run
+	@$(BIN)/buddy-tui $(SOURCE)
+
+test: check-lint check-format types contracts pytest
+
+.PHONY: check-lint check-format
+check-lint lint: $(VENV)/.dev
+	@echo "== lint"
+	@$(BIN)/ruff check .
+
+check-format: $(VENV)/.dev
+	@echo "== format"
+	@$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+types: $(VENV)/.dev tree
+	@echo "== types"
+	@$(BIN)/mypy
+
+contracts: $(VENV)/.dev
+	@echo "== import contracts"
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+pytest: $(VENV)/.dev
+	@echo "== tests"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.run
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+wheel: $(VENV)/.dev
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# Neither mypy nor an editor follows setuptools' package-dir, so the folders are linked under their import names.
+tree:
+	@mkdir -p $(TREE)
+	@for part in $(PARTS); do ln -sfn ../../../$$part $(TREE)/$$part; done
+
+fresh:
+	@set -e; clone=$$(mktemp -d); trap 'rm -rf "$$clone"' EXIT; \
+	git clone --quiet . "$$clone/buddy-tui"; cd "$$clone/buddy-tui"; \
+	env -i HOME="$$HOME" PATH="$$PATH" LANG=C.UTF-8 bash .ci/run
+
+# One call of pip per stamp, so that torch is resolved once, inside the range that pyproject.toml gives it.
+$(VENV)/.run: $(VENV)/.created pyproject.toml
+	@echo "== installing buddy-tui and its samples into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[samples]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.created pyproject.toml
+	@echo "== installing buddy-tui, its samples and the tools of its tests into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[samples,dev]'
+	@touch $(VENV)/.run $@
+
+$(VENV)/.created:
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo "There is no '$(PYTHON)' here. Install Python 3.10 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "buddy-tui needs Python 3.10 or newer; '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@"$(PYTHON)" -m venv "$(VENV)"
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache snapshot_report.html
+	find . -path "./$(VENV)" -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+distclean: clean
+	rm -rf "$(VENV)"
