@@ -1,1 +1,31 @@
-"""..."""
+"""ATen to MLIR: one registry of lowerings per dialect, searched in the order that the recipe's flavour gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from buddy.compiler.ops.registry import Registry
+    from buddy.compiler.protocol import OpInfo
+
+_ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
+
+
+def registries(flavour: str = "linalg") -> dict[str, Registry]:
+    """The registries by dialect name, in the order they are searched."""
+    from importlib import import_module
+
+    return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _ORDER[flavour]}
+
+
+def op_table() -> tuple[OpInfo, ...]:
+    """Every ATen target that has an op class, with the registries that lower it."""
+    import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
+    from buddy.compiler.graph.operation import default_ops_map
+    from buddy.compiler.protocol import OpInfo
+
+    found = registries()
+    return tuple(
+        OpInfo(target, cls.__name__, tuple(name for name, registry in found.items() if cls.__name__ in registry))
+        for target, cls in sorted(default_ops_map().items())
+    )

@@ -1,0 +1,185 @@
+"""The partition: a graph cut into functions, so that a layer that repeats is compiled once.
+
+A run of nodes from one item of a module list (`encoder.layer.3`) becomes a function of its own when the same run stands
+elsewhere in the graph too; everything else stays in the main function. Two runs share a function when they are equal in
+structure and in the lowering chosen for each of their nodes, so choosing another lowering at one call site gives that
+call site its own copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
+from buddy.compiler.graph.serialize import plain
+from buddy.compiler.graph.types import NodeType, TensorMeta
+from buddy.compiler.recipe import digest
+
+# A call costs little, but it hides neighbours from fusion: shorter runs stay where they are.
+MIN_NODES = 8
+
+_LIST_ITEM = re.compile(r"^(?:.*?\.)?[^.\d][^.]*\.\d+(?=\.|$)")
+
+Value = tuple[Op, int]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function to lower. `sites[k]` are the nodes of call site `k`, in step with `nodes`, which are those of site 0."""
+
+    name: str
+    nodes: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    sites: tuple[tuple[Op, ...], ...]
+    is_parameter: tuple[bool, ...]
+
+    def origins(self, position: int) -> list[str]:
+        """The stable names of the nodes, one a call site, that node number `position` stands for."""
+        return [site[position].stable for site in self.sites]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `function` on values of the caller; results are named by the values they stand for."""
+
+    function: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    nodes: tuple[Op, ...]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Functions to compile, and the main body as nodes and calls in order."""
+
+    functions: tuple[Function, ...]
+    body: tuple[Op | Call, ...]
+
+    def function_of(self) -> dict[str, str]:
+        """Node name to the name of the function it went into; nodes of the main body are absent."""
+        calls = (item for item in self.body if isinstance(item, Call))
+        return {node.name: call.function for call in calls for node in call.nodes}
+
+
+@dataclass(frozen=True)
+class _Run:
+    label: str
+    nodes: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+def whole(graph: Graph) -> Partition:
+    """Everything in the main function."""
+    return Partition((), tuple(graph.operations))
+
+
+def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
+    """Repeated layers in functions of their own; `choices` maps stable node names to lowerings chosen by hand."""
+    runs = _runs(graph)
+    kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
+    structures = [_structure(run, kinds, {}) if run.label else "" for run in runs]
+    repeated = {key for key, count in Counter(structures).items() if key and count > 1}
+    keys = [_structure(run, kinds, choices) if s in repeated else "" for run, s in zip(runs, structures, strict=True)]
+    groups: dict[str, list[_Run]] = {}
+    for run, key in zip(runs, keys, strict=True):
+        if key:
+            groups.setdefault(key, []).append(run)
+    functions = _functions(groups, kinds)
+    body: list[Op | Call] = []
+    for run, key in zip(runs, keys, strict=True):
+        if key:
+            body.append(Call(functions[key].name, run.inputs, run.outputs, run.nodes))
+        else:
+            body.extend(run.nodes)
+    return Partition(tuple(functions.values()), tuple(body))
+
+
+def _runs(graph: Graph) -> list[_Run]:
+    """The graph's ops as consecutive runs; a run has a label when it comes from one item of a module list."""
+    labels: dict[str, str] = {}
+    for op in graph.operations:
+        match = _LIST_ITEM.match(op.module)
+        # A tuple's element belongs to where the tuple is made: only tensors cross a call.
+        labels[op.name] = labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
+    uses = _uses(graph)
+    runs = []
+    for label, found in groupby(graph.operations, key=lambda op: labels[op.name]):
+        nodes = tuple(found)
+        keep = label if len(nodes) >= MIN_NODES else ""
+        runs.append(_Run(keep, nodes, _inputs(nodes), _outputs(nodes, uses)))
+    return [run if _crosses_as_tensors(run) else _Run("", run.nodes, (), ()) for run in runs]
+
+
+def _crosses_as_tensors(run: _Run) -> bool:
+    return not run.label or all(not op.multiple or isinstance(op, PlaceholderOp) for op, _ in (*run.inputs, *run.outputs))
+
+
+def _uses(graph: Graph) -> dict[str, set[str]]:
+    uses: dict[str, set[str]] = {}
+    for op in graph.body:
+        for parent in op.parents:
+            uses.setdefault(parent.name, set()).add(op.name)
+    return uses
+
+
+def _inputs(nodes: Sequence[Op]) -> tuple[Value, ...]:
+    inside = {op.name for op in nodes}
+    found = (parent for op in nodes for parent in nodes_in((op.args, op.kwargs)))
+    return tuple(dict.fromkeys((op, 0) for op in found if op.name not in inside))
+
+
+def _outputs(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> tuple[Value, ...]:
+    inside = {op.name for op in nodes}
+    return tuple((op, 0) for op in nodes if uses.get(op.name, set()) - inside)
+
+
+def _structure(run: _Run, kinds: Mapping[str, NodeType], choices: Mapping[str, str]) -> str:
+    """A hash that is equal for runs that lower to the same function."""
+    numbers: dict[str, str] = {op.name: f"in{i}" for i, (op, _) in enumerate(run.inputs)}
+    numbers |= {op.name: f"n{i}" for i, op in enumerate(run.nodes)}
+    ops = [
+        (type(op).__name__, op.target, _renamed(op.args, numbers), _renamed(op.kwargs, numbers), _metas(op.metas),
+         choices.get(op.stable, ""))
+        for op in run.nodes
+    ]  # fmt: skip
+    inputs = [(_metas(op.metas), kinds.get(op.name) is NodeType.FakeNode) for op, _ in run.inputs]
+    return digest(ops, inputs, [numbers[op.name] for op, _ in run.outputs])
+
+
+def _renamed(value: object, numbers: Mapping[str, str]) -> object:
+    mapped = map_nodes(value, lambda op: numbers[op.name])
+    return {key: plain(item) for key, item in mapped.items()} if isinstance(mapped, dict) else plain(mapped)
+
+
+def _metas(metas: Sequence[TensorMeta | None]) -> list[str]:
+    return [str(meta) for meta in metas]
+
+
+def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]) -> dict[str, Function]:
+    functions: dict[str, Function] = {}
+    taken: Counter[str] = Counter()
+    for key, runs in groups.items():
+        first = runs[0]
+        base = re.sub(r"\W", "_", first.label.rpartition(".")[0])
+        taken[base] += 1
+        name = base if taken[base] == 1 else f"{base}_v{taken[base]}"
+        parameters = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in first.inputs)
+        sites = tuple(run.nodes for run in runs)
+        functions[key] = Function(name, first.nodes, first.inputs, first.outputs, sites, parameters)
+    return functions
+
+
+def main_function(graph: Graph, name: str) -> Function:
+    """The main function's signature: all placeholders in, the graph's tensor results out."""
+    outputs = tuple((op, 0) for op in graph.results if isinstance(op, Op))
+    inputs = tuple((op, 0) for op in graph.placeholders)
+    parameters = tuple(kind is NodeType.FakeNode for kind in graph.kinds)
+    nodes = tuple(op for op in graph.body if not isinstance(op, (PlaceholderOp, OutputOp)))
+    return Function(name, nodes, inputs, outputs, (nodes,), parameters)

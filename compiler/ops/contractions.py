@@ -1,0 +1,122 @@
+"""Matrix products, and attention, which is made of two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.bindings import arith, linalg
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import reductions
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.structured import PARALLEL, contract, empty, generic, pointwise, reshape, shape_of
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+
+def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+    """A contraction of tensors of element type `dtype`.
+
+    Raises `LoweringError` for element types whose products are not summed in the type itself.
+    """
+    if dtype not in (TensorDType.Float32, TensorDType.Float64) and not dtype.is_integer:
+        raise LoweringError(f"no matrix product of {dtype.value} yet: it needs sums in a wider type")
+    return contract(a, b, a_dims, b_dims, out_dims, dtype)
+
+
+def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
+    return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
+
+
+def _plain_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
+    @lowering(name)
+    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+        a, b = _two(node, symbol_table)
+        return product(a, b, a_dims, b_dims, out_dims, node.tensor_meta.dtype)
+
+
+_plain_product("MatmulOp", "mk", "kn", "mn")
+_plain_product("BatchMatmulOp", "bmk", "bkn", "bmn")
+_plain_product("MatVecOp", "mk", "k", "m")
+_plain_product("DotOp", "k", "k", "")
+
+
+def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
+    """`beta * addend + alpha * (a @ b)`. The addend joins after the product, where it fuses with what follows."""
+
+    @lowering(name)
+    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+        meta = node.tensor_meta
+        addend = value_of(node.args[0], symbol_table)
+        a, b = _two(node, symbol_table, 1)
+        alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+        multiplied = product(a, b, a_dims, b_dims, out_dims, meta.dtype)
+
+        def body(x: Scalar, y: Scalar) -> Scalar:
+            scaled = x if alpha == 1 else x * alpha
+            return scaled if beta == 0 else scaled + (y if beta == 1 else y * beta)
+
+        return pointwise([(multiplied, meta.dtype), (addend, meta.dtype)], meta.shape, meta.dtype, body)
+
+
+_with_addend("AddMMOp", "mk", "kn", "mn")
+_with_addend("BaddbmmOp", "bmk", "bkn", "bmn")
+
+
+@lowering("ScaledDotProductFlashAttentionForCpuOp")
+def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """`softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width], and the log of each row's sum."""
+    q, k, v = (value_of(arg, symbol_table) for arg in node.args[:3])
+    dtype = node.tensor_meta.dtype
+    if argument(node, 3, "dropout_p", 0.0):
+        raise LoweringError("attention with dropout is random: it stays in eager")
+    scale = node.kwargs.get("scale")
+    scale = shape_of(q)[-1] ** -0.5 if scale is None else scale
+    scores = product(q, k, "bhmd", "bhnd", "bhmn", dtype)
+    scores, scale = _masked(node, symbol_table, scores, dtype, scale)
+    weights = reductions.softmax(scores, dtype, 3, dtype, scale)
+    sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
+    log_meta = node.metas[1]
+    results = [product(weights, v, "bhmn", "bhnd", "bhmd", dtype)]
+    if log_meta is not None:
+        sums = reshape(sums, shape_of(sums)[:-1], wide)
+        results.append(
+            pointwise([(sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype))
+        )
+    return results
+
+
+def _masked(node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float) -> tuple[Any, float]:
+    """The scores with mask and causality applied, and the scale that is left to apply."""
+    mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
+    if mask is None and not causal:
+        return scores, scale
+    shape = shape_of(scores)
+    inputs = [(scores, dtype)]
+    if mask is not None:
+        inputs.append((value_of(mask, symbol_table), mask.tensor_meta.dtype))
+    if causal:
+        inputs.append((_causal_mask(shape), TensorDType.Bool))
+
+    def body(x: Scalar, *masks: Scalar) -> Scalar:
+        x = x * scale
+        for m in masks:
+            x = s.select(m, x, x.like(float("-inf"))) if m.dtype is TensorDType.Bool else x + m
+        return x
+
+    return pointwise(inputs, shape, dtype, body), 1.0
+
+
+def _causal_mask(shape: tuple[int, ...]) -> Any:
+    """`row >= column` as a [rows, columns] tensor."""
+    def body(_out: Any) -> list[Any]:
+        return [arith.cmpi(arith.CmpIPredicate.uge, linalg.index(0), linalg.index(1))]
+
+    rows, columns = shape[-2:]
+    return generic([], [], [empty((rows, columns), TensorDType.Bool)], [[0, 1]], [PARALLEL] * 2, body)[0]

@@ -1,0 +1,92 @@
+"""The func registry: an op that stays in eager is a call of a function that the runner provides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.artifact import EagerCall, TensorSpec
+from buddy.compiler.bindings import func, ir
+from buddy.compiler.graph.operation import Op, nodes_in
+from buddy.compiler.graph.serialize import plain
+from buddy.compiler.graph.types import TensorMeta
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
+from buddy.compiler.recipe import digest
+
+ATTRIBUTE = "buddy.eager"
+
+ops_registry = Registry()
+
+
+@ops_registry.lowering("EagerOp")
+def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """A call on the node's tensor arguments. Equal ops on equal shapes share one declaration.
+
+    Raises `LoweringError` when a result's shape is not known before the program runs.
+    """
+    if not node.metas or any(meta is None for meta in node.metas):
+        raise LoweringError(f"{node.target} gives a result that is not a tensor of known shape")
+    call = _describe(node)
+    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node)]
+    results = [meta_type(meta) for meta in node.metas if meta is not None]
+    _declare(call, [value.type for value in operands], results)
+    return list(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
+
+
+def _tensor_arguments(node: Op) -> list[Op]:
+    return list(nodes_in((node.args, node.kwargs)))
+
+
+def _describe(node: Op) -> EagerCall:
+    count = iter(range(len(_tensor_arguments(node))))
+    arguments = tuple(_numbered(plain(arg), count) for arg in node.args)
+    keywords = {key: _numbered(plain(arg), count) for key, arg in node.kwargs.items()}
+    inputs = tuple(_spec(op.tensor_meta) for op in _tensor_arguments(node))
+    results = tuple(_spec(meta) for meta in node.metas if meta is not None)
+    key = digest(node.target, arguments, keywords, inputs, results)[:8]
+    name = "".join(c if c.isalnum() else "_" for c in node.target)
+    return EagerCall(f"eager_{name}_{key}", node.target, arguments, keywords, inputs, results)
+
+
+def _spec(meta: TensorMeta) -> TensorSpec:
+    return TensorSpec(meta.shape, meta.dtype.value)
+
+
+def _numbered(value: Any, count: Any) -> Any:
+    """The plain argument with each node replaced by `{"t": i}`, counted from left to right."""
+    if isinstance(value, dict) and "n" in value:
+        return {"t": next(count)}
+    return [_numbered(item, count) for item in value] if isinstance(value, list) else value
+
+
+def _declare(call: EagerCall, inputs: list[Any], results: list[Any]) -> None:
+    module = _module_of(ir.InsertionPoint.current.block)
+    if any(_name(op) == call.symbol for op in module.regions[0].blocks[0]):
+        return
+    with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
+        declaration = func.FuncOp(call.symbol, ir.FunctionType.get(inputs, results), visibility="private")
+    # Without these, bufferization would copy every operand for fear that the callee writes to it.
+    readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
+    declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs))
+    declaration.attributes[ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
+
+
+def _name(op: Any) -> str:
+    attributes = op.operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else ""
+
+
+def _module_of(block: Any) -> Any:
+    op = block.owner
+    while op.operation.name != "builtin.module":
+        op = op.operation.parent
+    return op.operation
+
+
+def eager_calls(module: Any) -> tuple[EagerCall, ...]:
+    """The calls into eager that `module` (an operation) declares."""
+    found = (op.operation.attributes for op in module.regions[0].blocks[0])
+    texts = [ir.StringAttr(attributes[ATTRIBUTE]).value for attributes in found if ATTRIBUTE in attributes]
+    return tuple(msgspec.json.decode(text, type=EagerCall) for text in texts)

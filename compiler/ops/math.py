@@ -1,0 +1,29 @@
+"""The math registry: transcendental functions as ops of the `math` dialect on whole tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.bindings import math
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+
+ops_registry = Registry()
+
+
+def _unary(name: str, op_name: str) -> None:
+    @ops_registry.lowering(name)
+    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+        dtype = node.tensor_meta.dtype
+        if not dtype.is_float or node.args[0].tensor_meta.dtype is not dtype:
+            raise LoweringError(f"math.{op_name} takes and gives one float type")
+        return getattr(math, op_name)(value_of(node.args[0], symbol_table))
+
+
+for _name, _op in {
+    "ExpOp": "exp", "Exp2Op": "exp2", "Expm1Op": "expm1", "LogOp": "log", "Log2Op": "log2", "Log1pOp": "log1p",
+    "ErfOp": "erf", "TanhOp": "tanh", "SinOp": "sin", "CosOp": "cos", "SqrtOp": "sqrt", "RsqrtOp": "rsqrt",
+    "AbsOp": "absf", "FloorOp": "floor", "CeilOp": "ceil", "RoundOp": "roundeven", "TruncOp": "trunc",
+}.items():  # fmt: skip
+    _unary(_name, _op)

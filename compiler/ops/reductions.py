@@ -1,0 +1,208 @@
+"""Reductions and the normalisations made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.structured import pointwise, reduce, reshape, shape_of
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+# Half types are summed in f32, as PyTorch does.
+_ACCUMULATE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
+
+
+def axes_of(dims: Any, rank: int) -> list[int]:
+    """Dimensions as a sorted list from the front; `None` and an empty list mean all of them."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return list(range(rank))
+    listed = dims if isinstance(dims, (list, tuple)) else [dims]
+    return sorted(normalized(dim, rank) for dim in listed if rank)
+
+
+def total(
+    value: Any, dtype: TensorDType, axes: Sequence[int], keep: bool, result: TensorDType, *, squared: bool = False
+) -> Any:
+    """The sum over `axes` (of squares, if asked), accumulated in `result`."""
+
+    def body(x: Scalar, accumulated: Scalar) -> Scalar:
+        x = cast(x, result)
+        return accumulated + (x * x if squared else x)
+
+    return reduce([(value, dtype)], shape_of(value), axes, keep, 0, result, body)
+
+
+def extreme(value: Any, dtype: TensorDType, axes: Sequence[int], keep: bool, largest: bool) -> Any:
+    low, high = s.limits(dtype)
+    pick = s.maximum if largest else s.minimum
+    return reduce(
+        [(value, dtype)], shape_of(value), axes, keep, low if largest else high, dtype, lambda x, best: pick(best, x)
+    )
+
+
+def _operand(node: Op, symbol_table: SymbolTable) -> tuple[Any, TensorDType]:
+    return value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+
+
+def _count(shape: Sequence[int], axes: Sequence[int]) -> int:
+    count = 1
+    for axis in axes:
+        count *= shape[axis]
+    return count
+
+
+def _rounded(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
+    if dtype is result:
+        return value
+    return pointwise([(value, dtype)], shape_of(value), result, lambda x: cast(x, result))
+
+
+@lowering("SumDimOp")
+def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
+    value, dtype = _operand(node, symbol_table)
+    axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
+    result = node.tensor_meta.dtype
+    wide = _ACCUMULATE_IN.get(result, result)
+    return _rounded(total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide), wide, result)
+
+
+@lowering("MeanOp")
+def mean(node: Op, symbol_table: SymbolTable) -> Any:
+    value, dtype = _operand(node, symbol_table)
+    shape = shape_of(value)
+    axes = axes_of(argument(node, 1, "dim"), len(shape))
+    result = node.tensor_meta.dtype
+    wide, count = _ACCUMULATE_IN.get(result, result), _count(shape, axes)
+    summed = total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide)
+    return pointwise([(summed, wide)], shape_of(summed), result, lambda x: cast(x / count, result))
+
+
+@lowering("AmaxOp")
+def amax(node: Op, symbol_table: SymbolTable) -> Any:
+    return _extreme(node, symbol_table, largest=True)
+
+
+@lowering("AminOp")
+def amin(node: Op, symbol_table: SymbolTable) -> Any:
+    return _extreme(node, symbol_table, largest=False)
+
+
+def _extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
+    value, dtype = _operand(node, symbol_table)
+    axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
+    return extreme(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), largest)
+
+
+def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: float) -> tuple[Any, Any, TensorDType]:
+    """Mean and variance over `axes`, which stay as unit dims; two passes, so that nothing cancels."""
+    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    shape = shape_of(value)
+    count = _count(shape, axes)
+    summed = total(value, dtype, axes, True, wide)
+    average = pointwise([(summed, wide)], shape_of(summed), wide, lambda x: x / count)
+
+    def squares(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
+        off = cast(x, wide) - m
+        return accumulated + off * off
+
+    spread = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, wide, squares)
+    divisor = max(0.0, count - correction)
+    variance = pointwise([(spread, wide)], shape_of(spread), wide, lambda x: x / divisor)
+    return average, variance, wide
+
+
+@lowering("VarMeanOp")
+def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    value, dtype = _operand(node, symbol_table)
+    axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
+    correction = node.kwargs.get("correction")
+    average, variance, wide = moments(value, dtype, axes, 1 if correction is None else correction)
+    results = []
+    for found, meta in zip((variance, average), node.metas, strict=True):
+        assert meta is not None
+        results.append(_rounded(reshape(found, meta.shape, wide), wide, meta.dtype))
+    return results
+
+
+def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scale: float = 1.0) -> Any:
+    """`softmax(scale * value)` along `axis`, shifted by the maximum so that nothing overflows.
+
+    The quotient is a product with the reciprocal of the sum: one division a row, one rounding more than eager's.
+    """
+    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    shape = shape_of(value)
+    peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
+
+    def shifted(x: Scalar, m: Scalar) -> Scalar:
+        off = cast(x, wide) - cast(m, wide)
+        return s.exp(off if scale == 1.0 else off * scale)
+
+    powers = pointwise([(value, dtype), (peak, dtype)], shape, wide, shifted)
+    summed = total(powers, wide, [axis], True, wide)
+    inverse = pointwise([(summed, wide)], shape_of(summed), wide, lambda x: 1.0 / x)
+    return pointwise([(powers, wide), (inverse, wide)], shape, result, lambda x, i: cast(x * i, result))
+
+
+@lowering("SoftmaxOp")
+def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
+    value, dtype = _operand(node, symbol_table)
+    shape, result = shape_of(value), node.tensor_meta.dtype
+    if not shape:
+        return pointwise([(value, dtype)], shape, result, lambda x: cast(x - x + 1.0, result))
+    return softmax(value, dtype, normalized(node.args[1], len(shape)), result)
+
+
+def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, TensorDType]:
+    """`log(sum(exp(scale * value)))` along `axis`, which stays as a unit dim."""
+    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
+
+    def body(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
+        return accumulated + s.exp((cast(x, wide) - cast(m, wide)) * scale)
+
+    summed = reduce([(value, dtype), (peak, dtype)], shape_of(value), [axis], True, 0, wide, body)
+    both = [(summed, wide), (peak, dtype)]
+    return pointwise(both, shape_of(summed), wide, lambda x, m: s.log(x) + cast(m, wide) * scale), wide
+
+
+@lowering("LogSoftmaxOp")
+def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
+    value, dtype = _operand(node, symbol_table)
+    shape, result = shape_of(value), node.tensor_meta.dtype
+    if not shape:
+        return pointwise([(value, dtype)], shape, result, lambda x: cast(x - x, result))
+    total_log, wide = log_sum_exp(value, dtype, normalized(node.args[1], len(shape)))
+    both = [(value, dtype), (total_log, wide)]
+    return pointwise(both, shape, result, lambda x, t: cast(cast(x, wide) - t, result))
+
+
+@lowering("NativeLayerNormOp")
+def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    value, dtype = _operand(node, symbol_table)
+    shape, normal = shape_of(value), len(node.args[1])
+    epsilon = node.args[4]
+    average, variance, wide = moments(value, dtype, list(range(len(shape) - normal, len(shape))), 0)
+    inverse = pointwise([(variance, wide)], shape_of(variance), wide, lambda v: 1.0 / s.sqrt(v + epsilon))
+    operands = [(value, dtype), (average, wide), (inverse, wide)]
+    operands += [(value_of(arg, symbol_table), arg.tensor_meta.dtype) for arg in node.args[2:4] if arg is not None]
+    has_weight = node.args[2] is not None
+
+    def body(x: Scalar, m: Scalar, r: Scalar, *rest: Scalar) -> Scalar:
+        y = (cast(x, wide) - m) * r
+        affine = [cast(p, wide) for p in rest]
+        if has_weight:
+            y = y * affine.pop(0)
+        return cast(y + affine[0] if affine else y, dtype)
+
+    results = [pointwise(operands, shape, dtype, body)]
+    for found, meta in zip((average, inverse), node.metas[1:], strict=True):
+        results.append(found if meta is None else _rounded(reshape(found, meta.shape, wide), wide, meta.dtype))
+    return results

@@ -1,0 +1,25 @@
+"""What an `ops_registry` is: a dict from op class name to lowering, with a decorator that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.ops.utils import SymbolTable
+
+Lowering = Callable[[Op, SymbolTable], Any]
+
+
+class Registry(dict[str, Lowering]):
+    """Lowerings by op class name. A lowering takes a node and the symbol table, and gives a value, an op or a list."""
+
+    def lowering(self, *names: str) -> Callable[[Lowering], Lowering]:
+        """Register the decorated function as the lowering of the op classes `names`."""
+
+        def decorate(function: Lowering) -> Lowering:
+            for name in names:
+                self[name] = function
+            return function
+
+        return decorate

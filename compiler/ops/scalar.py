@@ -1,0 +1,210 @@
+"""Scalar expressions: plain Python over these becomes `arith` and `math` ops in the body of a `linalg.generic`."""
+
+from __future__ import annotations
+
+import math as pymath
+from dataclasses import dataclass
+from typing import Any, Union
+
+from buddy.compiler.bindings import arith, ir, math
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_get
+
+Operand = Union["Scalar", bool, int, float]
+
+_FLOAT_PREDICATE = {"eq": "OEQ", "ne": "UNE", "lt": "OLT", "le": "OLE", "gt": "OGT", "ge": "OGE"}
+_SIGNED = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+_UNSIGNED = _SIGNED | {"lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """One element: an MLIR value with the element type that says how to read it (MLIR integers have no sign)."""
+
+    value: Any
+    dtype: TensorDType
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.dtype in (TensorDType.UInt8, TensorDType.Bool)
+
+    def like(self, operand: Operand) -> Scalar:
+        """`operand` as a scalar of this element type."""
+        if isinstance(operand, Scalar):
+            return cast(operand, self.dtype)
+        return Scalar(constant(operand, self.dtype), self.dtype)
+
+    def _binary(self, other: Operand, float_op: Any, int_op: Any, bool_op: Any = None) -> Scalar:
+        other = self.like(other)
+        op = float_op if self.dtype.is_float else bool_op if self.dtype is TensorDType.Bool and bool_op else int_op
+        return Scalar(op(self.value, other.value), self.dtype)
+
+    def __add__(self, other: Operand) -> Scalar:
+        return self._binary(other, arith.addf, arith.addi, arith.ori)
+
+    def __sub__(self, other: Operand) -> Scalar:
+        return self._binary(other, arith.subf, arith.subi)
+
+    def __mul__(self, other: Operand) -> Scalar:
+        return self._binary(other, arith.mulf, arith.muli, arith.andi)
+
+    def __truediv__(self, other: Operand) -> Scalar:
+        if not self.dtype.is_float:
+            raise LoweringError(f"true division of {self.dtype.value} has no meaning here")
+        return Scalar(arith.divf(self.value, self.like(other).value), self.dtype)
+
+    def __and__(self, other: Operand) -> Scalar:
+        return Scalar(arith.andi(self.value, self.like(other).value), self.dtype)
+
+    def __or__(self, other: Operand) -> Scalar:
+        return Scalar(arith.ori(self.value, self.like(other).value), self.dtype)
+
+    def __xor__(self, other: Operand) -> Scalar:
+        return Scalar(arith.xori(self.value, self.like(other).value), self.dtype)
+
+    def __radd__(self, other: Operand) -> Scalar:
+        return self.like(other) + self
+
+    def __rsub__(self, other: Operand) -> Scalar:
+        return self.like(other) - self
+
+    def __rmul__(self, other: Operand) -> Scalar:
+        return self.like(other) * self
+
+    def __rtruediv__(self, other: Operand) -> Scalar:
+        return self.like(other) / self
+
+    def __neg__(self) -> Scalar:
+        if self.dtype.is_float:
+            return Scalar(arith.negf(self.value), self.dtype)
+        return self.like(0) - self
+
+    def compare(self, relation: str, other: Operand) -> Scalar:
+        """A bool scalar; comparisons with NaN are false, but for `ne`."""
+        right = self.like(other).value
+        if self.dtype.is_float:
+            predicate = getattr(arith.CmpFPredicate, _FLOAT_PREDICATE[relation])
+            return Scalar(arith.cmpf(predicate, self.value, right), TensorDType.Bool)
+        predicate = getattr(arith.CmpIPredicate, (_UNSIGNED if self.is_unsigned else _SIGNED)[relation])
+        return Scalar(arith.cmpi(predicate, self.value, right), TensorDType.Bool)
+
+    def __lt__(self, other: Operand) -> Scalar:
+        return self.compare("lt", other)
+
+    def __le__(self, other: Operand) -> Scalar:
+        return self.compare("le", other)
+
+    def __gt__(self, other: Operand) -> Scalar:
+        return self.compare("gt", other)
+
+    def __ge__(self, other: Operand) -> Scalar:
+        return self.compare("ge", other)
+
+
+def cast(x: Scalar, dtype: TensorDType) -> Scalar:
+    """`x` in another element type, with PyTorch's meaning: to bool is `x != 0`, float to integer truncates."""
+    if x.dtype is dtype:
+        return x
+    if dtype is TensorDType.Bool:
+        return x.compare("ne", 0)
+    element = mlir_element_type_get(dtype)
+    if x.dtype.is_float and dtype.is_float:
+        return Scalar(_float_cast(x.value, element), dtype)
+    if dtype.is_float:
+        return Scalar((arith.uitofp if x.is_unsigned else arith.sitofp)(element, x.value), dtype)
+    if x.dtype.is_float:
+        # Through 64 bits, so that a negative float becomes the unsigned number that wrapping gives, as in PyTorch.
+        wide = arith.fptosi(mlir_element_type_get(TensorDType.Int64), x.value)
+        return cast(Scalar(wide, TensorDType.Int64), dtype)
+    return Scalar(_integer_cast(x, element), dtype)
+
+
+def _float_cast(value: Any, element: Any) -> Any:
+    old = value.type.width
+    if old == element.width:
+        # bf16 and f16 meet in f32: neither holds the other.
+        return arith.truncf(element, arith.extf(ir.F32Type.get(), value))
+    return (arith.extf if old < element.width else arith.truncf)(element, value)
+
+
+def _integer_cast(x: Scalar, element: Any) -> Any:
+    old = x.value.type.width
+    if old == element.width:
+        return x.value
+    if old > element.width:
+        return arith.trunci(element, x.value)
+    return (arith.extui if x.is_unsigned else arith.extsi)(element, x.value)
+
+
+def _unary(op_name: str) -> Any:
+    def apply(x: Scalar) -> Scalar:
+        return Scalar(getattr(math, op_name)(x.value), x.dtype)
+
+    apply.__name__ = op_name
+    return apply
+
+
+exp, exp2, expm1 = _unary("exp"), _unary("exp2"), _unary("expm1")
+log, log2, log1p = _unary("log"), _unary("log2"), _unary("log1p")
+erf, tanh, sin, cos = _unary("erf"), _unary("tanh"), _unary("sin"), _unary("cos")
+sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
+
+
+def _rounding(op_name: str) -> Any:
+    def apply(x: Scalar) -> Scalar:
+        return Scalar(getattr(math, op_name)(x.value), x.dtype) if x.dtype.is_float else x
+
+    return apply
+
+
+floor, ceil, trunc, roundeven = _rounding("floor"), _rounding("ceil"), _rounding("trunc"), _rounding("roundeven")
+
+
+def absolute(x: Scalar) -> Scalar:
+    if x.is_unsigned:
+        return x
+    return Scalar((math.absf if x.dtype.is_float else math.absi)(x.value), x.dtype)
+
+
+def select(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+    return Scalar(arith.select(cast(condition, TensorDType.Bool).value, yes.value, no.value), yes.dtype)
+
+
+def maximum(x: Scalar, y: Operand) -> Scalar:
+    """The larger; NaN when either is NaN, as in PyTorch."""
+    return x._binary(y, arith.maximumf, arith.maxui if x.is_unsigned else arith.maxsi)
+
+
+def minimum(x: Scalar, y: Operand) -> Scalar:
+    """The smaller; NaN when either is NaN, as in PyTorch."""
+    return x._binary(y, arith.minimumf, arith.minui if x.is_unsigned else arith.minsi)
+
+
+def power(x: Scalar, exponent: Operand) -> Scalar:
+    """`x ** exponent`; small constant exponents become products and roots, which is also what eager computes."""
+    if not isinstance(exponent, Scalar):
+        if exponent == 0:
+            return x.like(1)
+        if float(exponent).is_integer() and 1 <= abs(exponent) <= 4 and (exponent > 0 or x.dtype.is_float):
+            product = _repeated(x, int(abs(exponent)))
+            return product if exponent > 0 else 1.0 / product
+        if exponent == 0.5 and x.dtype.is_float:
+            return sqrt(x)
+    if x.dtype.is_float:
+        return Scalar(math.powf(x.value, x.like(exponent).value), x.dtype)
+    return Scalar(math.ipowi(x.value, x.like(exponent).value), x.dtype)
+
+
+def _repeated(x: Scalar, count: int) -> Scalar:
+    square = x * x
+    return (x, square, square * x, square * square)[count - 1] if count <= 4 else x
+
+
+def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
+    """The least and the greatest value of an element type."""
+    if dtype.is_float:
+        return -pymath.inf, pymath.inf
+    if dtype is TensorDType.Bool:
+        return 0, 1
+    bits = int(dtype.value.lstrip("ui"))
+    return (0, (1 << bits) - 1) if dtype is TensorDType.UInt8 else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)

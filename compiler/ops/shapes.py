@@ -1,0 +1,176 @@
+"""Views, slices, concatenation, gathers and factories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.bindings import ir, linalg, tensor
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, constant, normalized, tensor_type, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+
+@lowering("ViewOp", "ReshapeOp", "UnsqueezeOp", "SqueezeOp")
+def reshape(node: Op, symbol_table: SymbolTable) -> Any:
+    meta = node.tensor_meta
+    return st.reshape(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
+
+
+@lowering("CloneOp", "AliasOp")
+def identity(node: Op, symbol_table: SymbolTable) -> Any:
+    return value_of(node.args[0], symbol_table)
+
+
+@lowering("TOp")
+def t(node: Op, symbol_table: SymbolTable) -> Any:
+    value = value_of(node.args[0], symbol_table)
+    return st.transpose(value, list(range(len(st.shape_of(value))))[::-1], node.tensor_meta.dtype)
+
+
+@lowering("TransposeOp")
+def transpose(node: Op, symbol_table: SymbolTable) -> Any:
+    value = value_of(node.args[0], symbol_table)
+    rank = len(st.shape_of(value))
+    order = list(range(rank))
+    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
+    if rank:
+        order[first], order[second] = order[second], order[first]
+    return st.transpose(value, order, node.tensor_meta.dtype)
+
+
+@lowering("PermuteOp")
+def permute(node: Op, symbol_table: SymbolTable) -> Any:
+    value = value_of(node.args[0], symbol_table)
+    rank = len(st.shape_of(value))
+    return st.transpose(value, [normalized(dim, rank) for dim in node.args[1]], node.tensor_meta.dtype)
+
+
+@lowering("ExpandOp")
+def expand(node: Op, symbol_table: SymbolTable) -> Any:
+    meta = node.tensor_meta
+    return st.broadcast(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
+
+
+def _slice(value: Any, starts: list[int], sizes: list[int], steps: list[int], shape: Any, dtype: TensorDType) -> Any:
+    return tensor.extract_slice(tensor_type(shape, dtype), value, [], [], [], starts, sizes, steps)
+
+
+@lowering("SliceOp")
+def slice_(node: Op, symbol_table: SymbolTable) -> Any:
+    value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
+    shape = st.shape_of(value)
+    if shape == meta.shape:
+        return value
+    dim = normalized(argument(node, 1, "dim", 0), len(shape))
+    start = argument(node, 2, "start", 0) or 0
+    start = min(max(start + shape[dim] if start < 0 else start, 0), shape[dim])
+    starts, steps = [0] * len(shape), [1] * len(shape)
+    starts[dim], steps[dim] = start, argument(node, 4, "step", 1) or 1
+    return _slice(value, starts, list(meta.shape), steps, meta.shape, meta.dtype)
+
+
+@lowering("SelectOp")
+def select(node: Op, symbol_table: SymbolTable) -> Any:
+    value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
+    shape = list(st.shape_of(value))
+    dim, index = normalized(node.args[1], len(shape)), node.args[2]
+    starts, sizes = [0] * len(shape), list(shape)
+    starts[dim], sizes[dim] = index + shape[dim] if index < 0 else index, 1
+    return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
+
+
+@lowering("CatOp")
+def cat(node: Op, symbol_table: SymbolTable) -> Any:
+    meta = node.tensor_meta
+    dim = normalized(argument(node, 1, "dim", 0), len(meta.shape))
+    out, start = st.empty(meta.shape, meta.dtype), 0
+    for part in node.args[0]:
+        shape = part.tensor_meta.shape
+        # PyTorch lets a one-dimensional empty tensor stand among tensors of any rank.
+        if len(shape) != len(meta.shape) or 0 in shape:
+            continue
+        value = value_of(part, symbol_table)
+        value = st.pointwise([(value, part.tensor_meta.dtype)], shape, meta.dtype, lambda x: cast(x, meta.dtype))
+        starts = [start if i == dim else 0 for i in range(len(shape))]
+        out = tensor.insert_slice(value, out, [], [], [], starts, list(shape), [1] * len(shape))
+        start += shape[dim]
+    return out
+
+
+@lowering("EmbeddingOp")
+def embedding(node: Op, symbol_table: SymbolTable) -> Any:
+    weight, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
+    shape = node.tensor_meta.shape
+    rows = len(shape) - 1
+
+    def body(index: Any, _out: Any) -> list[Any]:
+        column = linalg.index(rows)
+        return [tensor.extract(weight, [st.to_index(index), column])]
+
+    return _filled_by(node, indices, list(range(rows)), body)
+
+
+@lowering("GatherOp")
+def gather(node: Op, symbol_table: SymbolTable) -> Any:
+    source, indices = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
+    rank = len(st.shape_of(source))
+    if not rank:
+        return source
+    dim = normalized(node.args[1], rank)
+
+    def body(index: Any, _out: Any) -> list[Any]:
+        position = [st.to_index(index) if i == dim else linalg.index(i) for i in range(rank)]
+        return [tensor.extract(source, position)]
+
+    return _filled_by(node, indices, list(range(rank)), body)
+
+
+def _filled_by(node: Op, indices: Any, dims: list[int | None], body: Callable[..., Any]) -> Any:
+    """A tensor whose every element is `body(element of indices, _)`; `body` may ask for its position."""
+    meta = node.tensor_meta
+    rank = len(meta.shape)
+    out = st.empty(meta.shape, meta.dtype)
+    return st.generic([indices], [dims], [out], [list(range(rank))], [st.PARALLEL] * rank, body)[0]
+
+
+@lowering("FullOp")
+def full(node: Op, symbol_table: SymbolTable) -> Any:
+    value = argument(node, 1, "fill_value")
+    if not isinstance(value, (bool, int, float)):
+        raise LoweringError(f"the fill value {value} is not a number known when compiling")
+    return st.filled(value, node.tensor_meta.shape, node.tensor_meta.dtype)
+
+
+@lowering("ArangeOp")
+def arange(node: Op, symbol_table: SymbolTable) -> Any:
+    start, step = _arange_bounds(node)
+    meta = node.tensor_meta
+    if 0 in meta.shape:
+        return st.empty(meta.shape, meta.dtype)
+
+    def body(_out: Any) -> list[Any]:
+        number = cast(Scalar(st.index_to(linalg.index(0), TensorDType.Int64), TensorDType.Int64), meta.dtype)
+        return [(number * step + start).value]
+
+    return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]
+
+
+def _arange_bounds(node: Op) -> tuple[Any, Any]:
+    if node.target.startswith("iota"):
+        return node.kwargs.get("start", 0), node.kwargs.get("step", 1)
+    if len(node.args) <= 1:
+        return 0, 1
+    return node.args[0], node.args[2] if len(node.args) > 2 else 1
+
+
+def scalar_tensor(value: bool | int | float, dtype: TensorDType) -> Any:
+    """A tensor without dims that holds `value`."""
+    return tensor.from_elements(ir.RankedTensorType.get([], constant(value, dtype).type), [constant(value, dtype)])

@@ -1,0 +1,173 @@
+"""Structured ops: the builders, one per family, that lowerings are written with. Tensors in, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir, linalg, tensor
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.utils import constant, mlir_element_type_get, tensor_type
+
+PARALLEL, REDUCTION = "parallel", "reduction"
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    return tuple(ir.RankedTensorType(value.type).shape)
+
+
+def affine_map(rank: int, dims: Sequence[int | None]) -> Any:
+    """A map from `rank` loops to the named loop dims; `None` stands for a constant 0 (a broadcast unit dim)."""
+    exprs = [ir.AffineConstantExpr.get(0) if d is None else ir.AffineDimExpr.get(d) for d in dims]
+    return ir.AffineMap.get(rank, 0, exprs)
+
+
+def broadcast_dims(operand_shape: Sequence[int], shape: Sequence[int]) -> list[int | None]:
+    """Loop dims that an operand reads when it is broadcast to `shape`."""
+    offset = len(shape) - len(operand_shape)
+    return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
+
+
+def empty(shape: Sequence[int], dtype: TensorDType) -> Any:
+    return tensor.empty(list(shape), mlir_element_type_get(dtype))
+
+
+def filled(value: bool | int | float, shape: Sequence[int], dtype: TensorDType) -> Any:
+    return linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)])
+
+
+def generic(
+    inputs: Sequence[Any], dims: Sequence[Sequence[int | None]], outs: Sequence[Any],
+    out_dims: Sequence[Sequence[int | None]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
+) -> list[Any]:  # fmt: skip
+    """A `linalg.generic`; `body` takes one MLIR scalar per operand and gives one per result."""
+    rank = len(iterators)
+    maps = [ir.AffineMapAttr.get(affine_map(rank, d)) for d in (*dims, *out_dims)]
+    kinds = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in iterators]
+    results = [out.type for out in outs]
+    op = linalg.GenericOp(results, list(inputs), list(outs), ir.ArrayAttr.get(maps), ir.ArrayAttr.get(kinds))
+    elements = [ir.RankedTensorType(value.type).element_type for value in (*inputs, *outs)]
+    location = ir.Location.current
+    block = op.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
+    with ir.InsertionPoint(block):
+        linalg.yield_(list(body(*block.arguments)))
+    return list(op.results)
+
+
+def pointwise(
+    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
+) -> Any:
+    """A tensor of `shape` whose elements are `body` of the broadcast inputs' elements."""
+    types = [t for _, t in inputs]
+
+    def scalars(*values: Any) -> list[Any]:
+        return [body(*map(Scalar, values, types)).value]
+
+    dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
+    every = list(range(len(shape)))
+    out = empty(shape, dtype)
+    return generic([v for v, _ in inputs], dims, [out], [every], [PARALLEL] * len(shape), scalars)[0]
+
+
+def reduce(
+    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
+    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
+) -> Any:  # fmt: skip
+    """Fold the inputs, broadcast to `shape`, over `axes` from `initial`: `body(*elements, accumulated)`."""
+    rank, types = len(shape), [t for _, t in inputs]
+    kept = [None if i in axes else i for i in range(rank)] if keep else [i for i in range(rank) if i not in axes]
+    out_shape = [1 if d is None else shape[d] for d in kept]
+
+    def scalars(*values: Any) -> list[Any]:
+        return [body(*map(Scalar, values, (*types, dtype))).value]
+
+    dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
+    iterators = [REDUCTION if i in axes else PARALLEL for i in range(rank)]
+    out = filled(initial, out_shape, dtype)
+    return generic([v for v, _ in inputs], dims, [out], [kept], iterators, scalars)[0]
+
+
+def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+    """A contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from zero."""
+    letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
+    sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
+    maps = [affine_map(len(letters), [letters.index(c) for c in dims]) for dims in (a_dims, b_dims, out_dims)]
+    out = filled(0, [sizes[c] for c in out_dims], dtype)
+    attributes = [ir.AffineMapAttr.get(m) for m in maps]
+    return linalg.contract(a, b, outs=[out], indexing_maps=attributes)
+
+
+def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:
+    """The tensor with result dim `i` being input dim `permutation[i]`."""
+    if list(permutation) == sorted(permutation):
+        return value
+    shape = shape_of(value)
+    out = empty([shape[p] for p in permutation], dtype)
+    return linalg.transpose(value, outs=[out], permutation=list(permutation))
+
+
+def broadcast(value: Any, shape: Sequence[int], dtype: TensorDType) -> Any:
+    if shape_of(value) == tuple(shape):
+        return value
+    return pointwise([(value, dtype)], shape, dtype, lambda x: x)
+
+
+def reshape(value: Any, shape: Sequence[int], dtype: TensorDType) -> Any:
+    """The same elements in row-major order, in another static shape: collapse to common groups, then expand."""
+    old, new = shape_of(value), tuple(shape)
+    if old == new:
+        return value
+    if 0 in old:
+        return empty(new, dtype)
+    groups = _common_groups(old, new)
+    middle = [_product(old[a:b]) for (a, b), _ in groups]
+    if len(middle) != len(old):
+        value = _collapse(value, [list(range(a, b)) for (a, b), _ in groups], middle, dtype)
+    if len(middle) != len(new):
+        value = _expand(value, [list(range(c, d)) for _, (c, d) in groups], new, dtype)
+    return value
+
+
+def _collapse(value: Any, groups: list[list[int]], shape: Sequence[int], dtype: TensorDType) -> Any:
+    return tensor.collapse_shape(tensor_type(shape, dtype), value, groups)
+
+
+def _expand(value: Any, groups: list[list[int]], shape: Sequence[int], dtype: TensorDType) -> Any:
+    return tensor.expand_shape(tensor_type(shape, dtype), value, groups, [], list(shape))
+
+
+def _product(sizes: Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _common_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Ranges of dims of both shapes with equal products, as fine as can be; none for a scalar on either side."""
+    if not old or not new:
+        return []
+    groups: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        a, b, left, right = i, j, old[i], new[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * old[i], i + 1
+            else:
+                right, j = right * new[j], j + 1
+        groups.append(((a, i), (b, j)))
+    # Unit dims that are over on one side join the last group.
+    (a, _), (b, _) = groups[-1]
+    groups[-1] = ((a, len(old)), (b, len(new)))
+    return groups
+
+
+def index_to(value: Any, dtype: TensorDType) -> Any:
+    return arith.index_cast(mlir_element_type_get(dtype), value)
+
+
+def to_index(value: Any) -> Any:
+    return arith.index_cast(ir.IndexType.get(), value)

@@ -1,0 +1,70 @@
+"""Element types, tensor types and constants in MLIR for the Buddy graph's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+
+SymbolTable = Mapping[tuple[str, int], Any]
+
+# Unsigned integers are signless in MLIR: signedness belongs to the ops, as in LLVM.
+_SPELLING = {TensorDType.UInt8: "i8"}
+
+
+def mlir_element_type_get(dtype: TensorDType) -> Any:
+    """The MLIR type of one element, in the current context."""
+    return ir.Type.parse(_SPELLING.get(dtype, dtype.value))
+
+
+def tensor_type(shape: Sequence[int], dtype: TensorDType) -> Any:
+    return ir.RankedTensorType.get(list(shape), mlir_element_type_get(dtype))
+
+
+def meta_type(meta: TensorMeta) -> Any:
+    return tensor_type(meta.shape, meta.dtype)
+
+
+def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
+    """The MLIR value of a node argument that is a tensor.
+
+    Raises `LoweringError` when it is not.
+    """
+    if not isinstance(argument, Op):
+        raise LoweringError(f"a tensor is needed where the graph has {argument!r}")
+    return symbol_table[(str(argument), 0)]
+
+
+def constant(value: bool | int | float, dtype: TensorDType) -> Any:
+    """An `arith.constant` of `dtype`; bools and integers are converted as PyTorch converts a Python number."""
+    element = mlir_element_type_get(dtype)
+    if dtype.is_float:
+        return arith.constant(element, ir.FloatAttr.get(element, float(value)))
+    if dtype is TensorDType.Bool:
+        return arith.constant(element, ir.IntegerAttr.get(element, int(bool(value))))
+    return arith.constant(element, ir.IntegerAttr.get(element, _wrapped(int(value), element.width)))
+
+
+def _wrapped(value: int, width: int) -> int:
+    """`value` modulo 2**width, as the signed number that MLIR's attribute takes."""
+    value &= (1 << width) - 1
+    return value - (1 << width) if value >> (width - 1) else value
+
+
+def normalized(dim: int, rank: int) -> int:
+    """A dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
+    """A node argument given by position or by name."""
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(name, default)
+
+
+class LoweringError(Exception):
+    """A node that this registry cannot lower as it stands; the text is the reason shown in the table."""
