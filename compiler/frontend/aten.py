@@ -1,0 +1,118 @@
+"""TorchDynamo graphs to ATen graphs: AOTAutograd with our decompositions, and what relates the one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.fx import GraphModule, Node
+
+import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
+from buddy.compiler.frontend.names import source_name
+from buddy.compiler.graph.operation import Op, default_ops_map
+
+GraphKind = Literal["inference", "forward", "backward"]
+OpsMap = Mapping[str, type[Op]]
+Runner = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What Dynamo knows of one input: a name for it, and whether it is state (a parameter or buffer) of a module."""
+
+    name: str
+    is_state: bool
+
+
+@dataclass(frozen=True)
+class AtenGraph:
+    """An ATen graph and the Dynamo graph it comes from.
+
+    `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents), and
+    `input_of[i]` is the Dynamo input that it is.
+    """
+
+    module: GraphModule
+    kind: GraphKind
+    dynamo: GraphModule
+    origins: tuple[Origin | None, ...]
+    input_of: tuple[int | None, ...]
+
+
+CompileGraph = Callable[[AtenGraph], Runner]
+
+
+def run_aot(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Callable[..., Any]:
+    """Lower a Dynamo graph to ATen, give each ATen graph to `compile_graph`, and return what Dynamo is to call.
+
+    Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes
+    extra outputs that AOTAutograd writes back, so ATen graphs are functional.
+    """
+    table = default_decompositions() if decompositions is None else decompositions
+    origins = [_origin(node, tensor) for node, tensor in zip(_placeholders(module), inputs, strict=True)]
+
+    def compiler(kind: GraphKind) -> Callable[..., Any]:
+        def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
+            return make_boxed_func(compile_graph(_describe(aten, kind, module, origins)))
+
+        return compile_one
+
+    backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=dict(table),
+    )
+    return backend(module, inputs)
+
+
+def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
+    """Torch's core ATen decompositions, without those of ops that have a class of their own."""
+    known = default_ops_map() if ops_map is None else ops_map
+    table = torch._decomp.core_aten_decompositions()
+    return {op: rule for op, rule in table.items() if target_key(op) not in known}
+
+
+def target_key(target: Any) -> str:
+    """The key of an FX target in the ops map: `add.Tensor` for `aten.add.Tensor`, `getitem` for `operator.getitem`.
+
+    A prims name keeps its namespace where ATen has the same name with another meaning.
+    """
+    text = str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+    if text.startswith("aten."):
+        return text.removeprefix("aten.")
+    short = text.removeprefix("prims.")
+    return text if hasattr(torch.ops.aten, short.split(".")[0]) and short != text else short
+
+
+def _placeholders(module: GraphModule) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _origin(node: Node, value: Any) -> Origin:
+    argument = node.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    if source is None:
+        return Origin(node.name, isinstance(value, torch.nn.Parameter))
+    is_state = isinstance(value, torch.nn.Parameter) or source.guard_source.is_unspecialized_nn_module()
+    return Origin(source_name(source.name), is_state)
+
+
+def _describe(aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[Origin]) -> AtenGraph:
+    input_of = tuple(plain_index(node.meta.get("desc"), "PlainAOTInput") for node in _placeholders(aten))
+    known = tuple(None if index is None else origins[index] for index in input_of)
+    return AtenGraph(aten, kind, dynamo, known, input_of)
+
+
+def plain_index(description: Any, wanted: str) -> int | None:
+    """The `idx` of an AOTAutograd input or output description of class `wanted`, else None."""
+    return description.idx if type(description).__name__ == wanted else None

@@ -1,0 +1,122 @@
+"""Captures a callable: runs it under TorchDynamo with a back end that keeps each graph and computes it in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, run_aot
+from buddy.compiler.frontend.captured import CapturedGraph, eager_program
+from buddy.compiler.frontend.convert import to_buddy
+from buddy.compiler.frontend.table import fx_table, graph_info
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import NodeType
+
+
+@dataclass
+class Recorder:
+    """A Dynamo back end that records every graph it is given, with real inputs, and lets it run in eager.
+
+    `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults when None.
+    """
+
+    name: str = "forward"
+    func_name: str = "forward"
+    ops_map: Mapping[str, type[Op]] | None = None
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None
+    graph_class: type[Graph] = Graph
+    on_graph: Callable[[CapturedGraph], None] | None = None
+    graphs: list[CapturedGraph] = field(default_factory=list)
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        table = default_decompositions(self.ops_map) if self.decompositions is None else self.decompositions
+        return run_aot(module, inputs, self._compile, table)
+
+    def _compile(self, aten: AtenGraph) -> Runner:
+        conversion = to_buddy(aten, self._graph_name(aten), self.ops_map, self.graph_class, self.func_name)
+        seen = False
+
+        def run(*tensors: torch.Tensor) -> Sequence[Any]:
+            nonlocal seen
+            if not seen:
+                seen = True
+                real = [*_kept(tensors, conversion.graph), *conversion.constants]
+                info = graph_info(conversion.graph.name, conversion)
+                eager = eager_program(aten, len(conversion.constants))
+                self._keep(CapturedGraph(conversion.graph, info, real, eager, fx_table(conversion)))
+            return aten.module(*tensors)
+
+        return run
+
+    def _graph_name(self, aten: AtenGraph) -> str:
+        return f"{self.name} (backward)" if aten.kind == "backward" else self.name
+
+    def _keep(self, captured: CapturedGraph) -> None:
+        self.graphs.append(captured)
+        if self.on_graph is not None:
+            self.on_graph(captured)
+
+
+def _kept(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch.Tensor]:
+    """The tensors detached: parameters as they are, inputs as copies, since the program may reuse their memory."""
+    pairs = zip(tensors, graph.kinds, strict=False)
+    return [t.detach() if kind is NodeType.FakeNode else t.detach().clone() for t, kind in pairs]
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    recorder: Recorder | None = None,
+    grad: bool = False,
+) -> list[CapturedGraph]:
+    """The graphs that `function(*args, **kwargs)` goes through, with static shapes, under `no_grad` unless `grad`.
+
+    With `grad`, gradients of ones are taken too, so that the backward graphs are among the result; `.grad` is not
+    touched. Sizes are fixed to those of the arguments. Raises what `function` raises.
+    """
+    recorder = recorder or Recorder(callable_name(function))
+    before = len(recorder.graphs)
+    torch._dynamo.reset()
+    try:
+        with torch.set_grad_enabled(grad):
+            results = torch.compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
+            if grad:
+                _take_gradients(results, recorder.graphs[before:])
+    finally:
+        torch._dynamo.reset()
+    return recorder.graphs[before:]
+
+
+def callable_name(function: Any) -> str:
+    """The class name of a module, the name of a function."""
+    if isinstance(function, torch.nn.Module):
+        return type(function).__name__
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _take_gradients(results: Any, graphs: list[CapturedGraph]) -> None:
+    leaves = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
+    wanted = _leaves_of(leaves)
+    if leaves and wanted:
+        torch.autograd.grad(leaves, wanted, [torch.ones_like(leaf) for leaf in leaves], allow_unused=True)
+
+
+def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaf tensors that gradients of `results` accumulate into."""
+    found: dict[int, torch.Tensor] = {}
+    pending, seen = [t.grad_fn for t in results], set()
+    while pending:
+        function = pending.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        if hasattr(function, "variable"):
+            found[id(function.variable)] = function.variable
+        pending.extend(parent for parent, _ in function.next_functions)
+    return list(found.values())

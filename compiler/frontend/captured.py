@@ -1,0 +1,91 @@
+"""A captured graph with its real inputs and the eager program it must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from buddy.compiler.frontend.aten import AtenGraph, plain_index
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.protocol import GraphInfo
+
+Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
+
+
+@dataclass
+class CapturedGraph:
+    """One graph of a program.
+
+    `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
+    the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it.
+    """
+
+    graph: Graph
+    info: GraphInfo
+    tensors: list[torch.Tensor]
+    eager: Eager
+    table: str = ""
+
+
+def eager_program(aten: AtenGraph, constants: int = 0) -> Eager:
+    """What eager PyTorch would do for `aten`: the Dynamo graph's torch calls where its results can be told apart.
+
+    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead.
+    """
+    mapping = _output_mapping(aten)
+    if mapping is None:
+        return _AtenProgram(aten.module, constants)
+    return _DynamoProgram(aten, mapping)
+
+
+class _AtenProgram:
+    """Runs the ATen graph, op by op. The last `constants` tensors are the graph's own."""
+
+    def __init__(self, module: torch.fx.GraphModule, constants: int) -> None:
+        self._module = module
+        self._constants = constants
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        return list(self._module(*tensors[: len(tensors) - self._constants]))
+
+
+class _DynamoProgram:
+    """Runs the Dynamo graph on its own clones of what it mutates, and orders results as the ATen graph does."""
+
+    def __init__(self, aten: AtenGraph, mapping: list[tuple[str, int]]) -> None:
+        self._module = aten.dynamo
+        self._order = [aten.input_of.index(index) for index in range(len(aten.input_of))]
+        self._mapping = mapping
+        self._mutated = {index for kind, index in mapping if kind == "input"}
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        inputs = [tensors[position] for position in self._order]
+        for index in self._mutated:
+            inputs[index] = inputs[index].clone()
+        outputs = self._module(*inputs)
+        sources = {"output": outputs, "input": inputs}
+        return [sources[kind][index] for kind, index in self._mapping]
+
+
+def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
+    """For each ATen result the Dynamo output or mutated input that it is; None when that is not the whole story."""
+    if aten.kind != "inference" or set(aten.input_of) != set(range(_count_inputs(aten.dynamo))):
+        return None
+    output = next(iter(reversed(aten.module.graph.nodes)))
+    found = [_output_source(description) for description in output.meta.get("desc") or [None]]
+    return None if None in found else [source for source in found if source is not None]
+
+
+def _output_source(description: Any) -> tuple[str, int] | None:
+    index = plain_index(description, "PlainAOTOutput")
+    if index is not None:
+        return ("output", index)
+    index = plain_index(getattr(description, "mutated_input", None), "PlainAOTInput")
+    return None if index is None else ("input", index)
+
+
+def _count_inputs(module: torch.fx.GraphModule) -> int:
+    return sum(node.op == "placeholder" for node in module.graph.nodes)

@@ -1,0 +1,171 @@
+"""ATen FX graphs to Buddy graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_aggregate
+
+from buddy.compiler.frontend.aten import AtenGraph, target_key
+from buddy.compiler.frontend.dtypes import from_torch, plain_argument
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.names import StableNames, module_path, python_line
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
+from buddy.compiler.graph.types import NodeType, TensorMeta
+from buddy.compiler.protocol import Diagnostic
+
+_READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
+
+
+@dataclass
+class Conversion:
+    """A Buddy graph, the FX node of each of its nodes, and the constants that became further placeholders at the end."""
+
+    graph: Graph
+    fx_nodes: list[Node] = field(default_factory=list)
+    constants: list[torch.Tensor] = field(default_factory=list)
+
+
+def to_buddy(
+    aten: AtenGraph,
+    name: str = "forward",
+    ops_map: Mapping[str, type[Op]] | None = None,
+    graph_class: type[Graph] = Graph,
+    func_name: str = "forward",
+) -> Conversion:
+    """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
+
+    Raises `UnsupportedGraphError` for element types, dynamic sizes and higher-order ops that it has no word for.
+    """
+    known = default_ops_map() if ops_map is None else ops_map
+    converter = _Converter(Conversion(graph_class(name, func_name)), known)
+    converter.run(aten)
+    return converter.result
+
+
+class _Converter:
+    def __init__(self, result: Conversion, ops_map: Mapping[str, type[Op]]) -> None:
+        self.result = result
+        self.ops_map = ops_map
+        self.names = StableNames()
+        self.values: dict[Node, Op] = {}
+
+    def run(self, aten: AtenGraph) -> None:
+        nodes = list(aten.module.graph.nodes)
+        origins = iter(aten.origins)
+        for node in nodes:
+            if node.op == "placeholder":
+                origin = next(origins)
+                self._placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
+        for node in nodes:
+            if node.op == "get_attr":
+                self._constant(node, aten.module)
+        for node in nodes:
+            if node.op == "call_function":
+                self._call(node)
+        self._output(nodes[-1])
+
+    def _placeholder(self, node: Node, wanted: str, is_state: bool) -> None:
+        op = PlaceholderOp()
+        op.stable = self.names.for_placeholder(wanted)
+        self._add(op, node, NodeType.FakeNode if is_state else NodeType.InputNode)
+        if len(op.metas) != 1 or op.metas[0] is None:
+            raise _unsupported(node, "is an input that is not a tensor")
+
+    def _constant(self, node: Node, module: torch.fx.GraphModule) -> None:
+        value = getattr(module, str(node.target), None)
+        if not isinstance(value, torch.Tensor):
+            raise _unsupported(node, "is a higher-order op's subgraph or another object held by the graph")
+        self.result.constants.append(value)
+        node.meta.setdefault("val", value)
+        self._placeholder(node, node.name, is_state=True)
+
+    def _call(self, node: Node) -> None:
+        op = self.ops_map.get(target_key(node.target), EagerOp)()
+        _check_strides(node)
+        op.module, op.location = module_path(node), python_line(node)
+        packet = target_key(node.target).split(".")[0]
+        op.stable = self.names.for_op(op.module, packet)
+        op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
+        op._arguments = list(self._plain(node, node.args))
+        op._keyword_arguments = dict(self._plain(node, node.kwargs))
+        self._add(op, node)
+
+    def _output(self, node: Node) -> None:
+        op = OutputOp()
+        op.stable = "output"
+        op._arguments = [self._plain(node, node.args[0])]
+        self._add(op, node)
+
+    def _add(self, op: Op, node: Node, kind: NodeType = NodeType.OtherNode) -> None:
+        op.name = node.name
+        op.target = target_key(node.target)
+        op.metas = () if node.op == "output" else _metas(node)
+        self.values[node] = op
+        self.result.fx_nodes.append(node)
+        self.result.graph.add_node(op, kind)
+
+    def _plain(self, node: Node, value: Any) -> Any:
+        def convert(item: Any) -> Any:
+            if isinstance(item, Node):
+                return self.values[item]
+            try:
+                return plain_argument(item)
+            except TypeError as error:
+                raise _unsupported(node, f"has {error}") from None
+
+        return _without_fx_containers(map_aggregate(value, convert))
+
+
+def _without_fx_containers(value: Any) -> Any:
+    """FX's immutable lists and dicts as plain ones; tuples stay tuples."""
+    if isinstance(value, tuple):
+        return tuple(_without_fx_containers(item) for item in value)
+    if isinstance(value, list):
+        return [_without_fx_containers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_fx_containers(item) for key, item in value.items()}
+    return value
+
+
+def _metas(node: Node) -> tuple[TensorMeta | None, ...]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(_meta(node, item) for item in values)
+
+
+def _meta(node: Node, value: Any) -> TensorMeta | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    dtype = from_torch(value.dtype)
+    if dtype is None:
+        raise _unsupported(node, f"has the element type {value.dtype}")
+    if any(not isinstance(size, int) for size in value.shape):
+        raise _unsupported(node, f"has a size that depends on data, {list(value.shape)}")
+    return TensorMeta(tuple(value.shape), dtype)
+
+
+def _check_strides(node: Node) -> None:
+    """Compiled tensors are dense and row-major, so an op that reads strides means something else on other layouts."""
+    if target_key(node.target).split(".")[0] not in _READS_STRIDES:
+        return
+    for operand in node.all_input_nodes:
+        value = operand.meta.get("val")
+        if isinstance(value, torch.Tensor) and not value.is_contiguous():
+            raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
+
+
+def _unsupported(node: Node, reason: str) -> UnsupportedGraphError:
+    return UnsupportedGraphError(
+        Diagnostic(
+            what=f"{node.name} ({node.target}) {reason}, which compiled code cannot represent",
+            where=python_line(node) or module_path(node),
+            todo="run this part outside the compiled function, or let the graph stay in eager (fallback='eager')",
+            node=node.name,
+        )
+    )

@@ -1,0 +1,62 @@
+"""Torch's element types, devices and layouts, and their plain forms in the Buddy graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.types import TensorDType
+
+_DTYPES = {
+    torch.bool: TensorDType.Bool,
+    torch.uint8: TensorDType.UInt8,
+    torch.int8: TensorDType.Int8,
+    torch.int16: TensorDType.Int16,
+    torch.int32: TensorDType.Int32,
+    torch.int64: TensorDType.Int64,
+    torch.float16: TensorDType.Float16,
+    torch.bfloat16: TensorDType.BFloat16,
+    torch.float32: TensorDType.Float32,
+    torch.float64: TensorDType.Float64,
+    torch.complex64: TensorDType.Complex64,
+    torch.complex128: TensorDType.Complex128,
+}
+_TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
+
+
+def from_torch(dtype: torch.dtype) -> TensorDType | None:
+    """The Buddy element type, or None where it has no word for `dtype` (float8, quantised types)."""
+    return _DTYPES.get(dtype)
+
+
+def to_torch(dtype: TensorDType) -> torch.dtype:
+    return _TORCH_DTYPES[dtype]
+
+
+def plain_argument(value: Any) -> Any:
+    """An FX argument that is no node, in the Buddy graph's form.
+
+    Raises `TypeError` for what has none.
+    """
+    if isinstance(value, torch.dtype):
+        found = from_torch(value)
+        return Opaque(str(value)) if found is None else found
+    if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+        return Opaque(str(value))
+    if isinstance(value, complex):
+        return Opaque(repr(value))
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"an argument of type {type(value).__name__}")
+
+
+def from_opaque(text: str) -> Any:
+    """The torch value that `plain_argument` spelled `text`: a device, a dtype, a layout, a memory format, a complex."""
+    if text.startswith("torch."):
+        return getattr(torch, text.removeprefix("torch."))
+    try:
+        return complex(text)
+    except ValueError:
+        return torch.device(text)

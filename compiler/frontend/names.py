@@ -1,0 +1,68 @@
+"""Names that survive renumbering: where in the model a node stands, and on which Python line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
+_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+_CONTAINERS = {"_modules", "_parameters", "_buffers"}
+
+
+class StableNames:
+    """Hands out `path/target.index`, where the index counts equal targets within one module path."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._taken: set[str] = set()
+
+    def for_op(self, module: str, target: str) -> str:
+        """For example `encoder.layer.3.attention.self.query/addmm.0`."""
+        key = f"{module}/{target}" if module else target
+        index = self._counts[key]
+        self._counts[key] += 1
+        return f"{key}.{index}"
+
+    def for_placeholder(self, wanted: str) -> str:
+        """`wanted`, with a number behind it when it is taken."""
+        name, index = wanted, 1
+        while name in self._taken:
+            name, index = f"{wanted}.{index}", index + 1
+        self._taken.add(name)
+        return name
+
+
+def module_path(node: Any) -> str:
+    """The path of the innermost `nn.Module` that FX node `node` comes from, "" for the root and for plain functions."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    if not stack:
+        return ""
+    path, _ = list(stack.values())[-1]
+    return _dotted(_ROOT.sub("", path))
+
+
+def _dotted(path: str) -> str:
+    """`layer['0'].dense` as `layer.0.dense`."""
+    return _PART.sub(lambda found: "." + next(filter(None, found.groups())), path).lstrip(".")
+
+
+def python_line(node: Any) -> str:
+    """`file:line` of the innermost frame of `node` that is the user's or the model's code rather than torch's."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [(file, line) for file, line in frames if not file.startswith(_TORCH_FOLDER)]
+    return ":".join(own[-1]) if own else ""
+
+
+def source_name(spelling: str) -> str:
+    """What Dynamo calls `L['self']._modules['encoder']._parameters['weight']`, as a user would: `encoder.weight`."""
+    parts = [next(filter(None, groups)) for groups in _PART.findall(spelling)]
+    if parts and parts[0] in ("self", "kwargs", "args") and len(parts) > 1:
+        parts = parts[1:]
+    return ".".join(part for part in parts if part not in _CONTAINERS) or spelling
