@@ -32,8 +32,8 @@ class Origin:
 class AtenGraph:
     """An ATen graph and the Dynamo graph it comes from.
 
-    `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents), and
-    `input_of[i]` is the Dynamo input that it is.
+    `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents),
+    and `input_of[i]` is the Dynamo input that it is.
     """
 
     module: GraphModule

@@ -24,7 +24,7 @@ _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
 @dataclass
 class Conversion:
-    """A Buddy graph, the FX node of each of its nodes, and the constants that became further placeholders at the end."""
+    """A Buddy graph, the FX node of each of its nodes, and the constants that became its last placeholders."""
 
     graph: Graph
     fx_nodes: list[Node] = field(default_factory=list)
@@ -142,6 +142,8 @@ def _metas(node: Node) -> tuple[TensorMeta | None, ...]:
 def _meta(node: Node, value: Any) -> TensorMeta | None:
     if not isinstance(value, torch.Tensor):
         return None
+    if value.device.type != "cpu":
+        raise _unsupported(node, f"is on the device {value.device}")
     dtype = from_torch(value.dtype)
     if dtype is None:
         raise _unsupported(node, f"has the element type {value.dtype}")

@@ -1,0 +1,99 @@
+"""Ops that stay in eager, as C functions that compiled code calls with memrefs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.artifact import EagerCall
+from buddy.compiler.frontend.dtypes import from_opaque, to_torch
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.runner.memref import tensor_at, torch_dtype
+
+
+class EagerOps:
+    """The callbacks of an artifact. An exception inside one is kept, and `reraise` raises it after the call."""
+
+    def __init__(self, calls: Sequence[EagerCall]) -> None:
+        self._error: BaseException | None = None
+        self._functions = {call.symbol: self._c_function(call) for call in calls}
+
+    def addresses(self) -> dict[str, int]:
+        """Addresses by symbol, plain and with the prefix of MLIR's C interface."""
+        found = {}
+        for symbol, function in self._functions.items():
+            address = ctypes.cast(function, ctypes.c_void_p).value or 0
+            found |= {symbol: address, f"_mlir_ciface_{symbol}": address}
+        return found
+
+    def reraise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _c_function(self, call: EagerCall) -> Any:
+        run = _runner(call)
+
+        def guarded(*addresses: int) -> None:
+            if self._error is None:
+                try:
+                    run(addresses)
+                except BaseException as error:
+                    self._error = error
+
+        pointers = [ctypes.c_void_p] * (len(call.inputs) + len(call.results))
+        return ctypes.CFUNCTYPE(None, *pointers)(guarded)
+
+
+def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
+    function = resolve(call.target)
+
+    def run(addresses: Sequence[int]) -> None:
+        specs = (*call.inputs, *call.results)
+        tensors = [tensor_at(a, spec.shape, torch_dtype(spec)) for a, spec in zip(addresses, specs, strict=True)]
+        inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
+        arguments = [_real(value, inputs) for value in call.arguments]
+        with torch.no_grad():
+            results = function(*arguments, **{key: _real(value, inputs) for key, value in call.keywords.items()})
+            _copy_out(results, buffers)
+
+    return run
+
+
+def resolve(target: str) -> Any:
+    """The torch op of a graph target: `add.Tensor` is in `aten` (else `prims`), other namespaces are spelled out.
+
+    Raises `AttributeError` when torch has no such op.
+    """
+    parts = target.split(".")
+    spaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]
+    packet, overload = parts[-2], parts[-1]
+    for space in spaces:
+        found = getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"torch has no op {target!r}")
+
+
+def _real(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """An argument's plain form as what torch takes; `{"t": i}` is tensor `i`."""
+    if isinstance(value, dict):
+        ((tag, content),) = value.items()
+        return {"t": tensors.__getitem__, "d": _dtype, "o": from_opaque}[tag](content)
+    if isinstance(value, (list, tuple)):
+        return [_real(item, tensors) for item in value]
+    return value
+
+
+def _dtype(text: str) -> torch.dtype:
+    return to_torch(TensorDType(text))
+
+
+def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
+    values = results if isinstance(results, (list, tuple)) else [results]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    for buffer, value in zip(buffers, tensors, strict=True):
+        buffer.copy_(value)

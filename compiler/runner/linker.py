@@ -1,0 +1,98 @@
+"""Links object files into this process with llvmlite's JIT linker: no MLIR, and only trampolines are compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from llvmlite import binding as llvm
+
+_numbers = itertools.count()
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_WORD = 8
+
+BlockFunction = Callable[[int], None]
+
+
+@lru_cache(maxsize=1)
+def _jit() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler()
+
+
+class LinkError(Exception):
+    """The objects of an artifact do not link; the text names the symbol."""
+
+
+class Library:
+    """Linked objects. Each function of `layouts` is called with the address of one block that holds its descriptors.
+
+    `layouts` gives, per C-interface function, the word offset in the block of each of its memref descriptors: a
+    trampoline turns the block's address into one pointer per descriptor, so ctypes' limit of 1024 arguments is none.
+    `imports` are addresses for symbols that the objects leave open; others are searched in the process.
+    """
+
+    def __init__(
+        self, objects: Sequence[bytes], layouts: Mapping[str, Sequence[int]], imports: Mapping[str, int] | None = None
+    ) -> None:
+        builder = llvm.JITLibraryBuilder()
+        for image in objects:
+            builder.add_object_img(image)
+        for symbol, address in (imports or {}).items():
+            builder.import_symbol(symbol, address)
+        builder.add_ir(_trampolines(layouts)).add_current_process()
+        for name in layouts:
+            builder.export_symbol(_trampoline_name(name))
+        try:
+            self._library = builder.link(_jit(), f"buddy_{next(_numbers)}")
+        except RuntimeError as error:
+            missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
+            raise LinkError(f"the compiled objects do not link: nothing provides {missing}") from error
+        self._functions = {name: _CALL(self._library[_trampoline_name(name)]) for name in layouts}
+
+    def __getitem__(self, name: str) -> BlockFunction:
+        return self._functions[name]
+
+
+def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:
+    """The symbols that no object, import or loaded library defines; empty where the objects are not ELF."""
+    wanted: set[str] = set()
+    for image in objects:
+        try:
+            symbols = list(ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols())
+        except ELFError:
+            return set()
+        provided = provided | {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF"}
+        wanted |= {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
+    return {name for name in wanted - provided if not llvm.address_of_symbol(name)}
+
+
+def _trampoline_name(name: str) -> str:
+    return f"buddy_block_{name}"
+
+
+def _trampolines(layouts: Mapping[str, Sequence[int]]) -> str:
+    return "\n".join(_trampoline(name, offsets) for name, offsets in layouts.items())
+
+
+def _trampoline(name: str, offsets: Sequence[int]) -> str:
+    pointers = [f"%p{i}" for i in range(len(offsets))]
+    lines = [f"  {p} = getelementptr i8, ptr %block, i64 {o * _WORD}" for p, o in zip(pointers, offsets, strict=True)]
+    types, arguments = ", ".join("ptr" for _ in pointers), ", ".join(f"ptr {pointer}" for pointer in pointers)
+    return "\n".join(
+        [
+            f"declare void @{name}({types})",
+            f"define void @{_trampoline_name(name)}(ptr %block) {{",
+            *lines,
+            f"  call void @{name}({arguments})",
+            "  ret void",
+            "}",
+        ]
+    )

@@ -1,0 +1,131 @@
+"""Runs a compiled graph beside eager: values, timings taken in turn, and whether inputs and weights were left alone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from buddy.compiler.artifact import Artifact
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.protocol import OutputReport, RunReport, Timing
+from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.loaded import LoadedProgram
+
+OnProgress = Callable[[str, float], None]
+_SEED = 0
+
+
+def run_and_compare(
+    captured: CapturedGraph,
+    artifact: Artifact,
+    *,
+    repeats: int,
+    threads: int,
+    nodes: tuple[int, int],
+    compile_seconds: float,
+    graph: int = 0,
+    on_progress: OnProgress | None = None,
+) -> RunReport:
+    """Link `artifact`, run it and eager on the captured inputs, and report values and `repeats` interleaved timings.
+
+    `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
+    linking and the packing of weights, which the first run does.
+    """
+    tell = on_progress or (lambda _text, _done: None)
+    with _threads(threads), torch.no_grad():
+        before = fingerprints(captured.tensors)
+        tell("loading the compiled code", 0.0)
+        program, load_seconds = _timed(lambda: LoadedProgram(artifact))
+        tell("running compiled code and eager", 0.0)
+        torch.manual_seed(_SEED)
+        results, _ = _timed(lambda: program(captured.tensors))
+        torch.manual_seed(_SEED)
+        expected = captured.eager(captured.tensors)
+        outputs = _reports(captured, results, expected)
+        ours, theirs = _interleaved(program, captured, repeats, tell)
+        after = fingerprints(captured.tensors)
+    compiled, eager = summary(ours, threads), summary(theirs, threads)
+    return RunReport(
+        graph,
+        outputs,
+        compiled,
+        eager,
+        nodes_compiled=nodes[0],
+        nodes_eager=nodes[1],
+        compile_seconds=compile_seconds,
+        load_seconds=load_seconds,
+        ratio=compiled.median / eager.median if eager.median else 0.0,
+        inputs_unchanged=before == after,
+        notes=_changed(captured, before, after),
+    )
+
+
+def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """A checksum of each tensor's bytes."""
+    return [zlib.crc32(_bytes(tensor)) for tensor in tensors]
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return memoryview(dense.view(torch.uint8).numpy())
+
+
+def _reports(
+    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any]
+) -> tuple[OutputReport, ...]:
+    """Compiled results beside eager's tensors, in order; what is no tensor needs no computing."""
+    found = iter(results)
+    names = [str(result) for result in captured.graph.results]
+    pairs = [(name, value) for name, value in zip(names, expected, strict=True) if isinstance(value, torch.Tensor)]
+    return tuple(compare(name, next(found, None), value) for name, value in pairs)
+
+
+def _interleaved(
+    program: LoadedProgram, captured: CapturedGraph, repeats: int, tell: OnProgress
+) -> tuple[list[float], list[float]]:
+    """Seconds of compiled and eager runs taken in turn, so that a slow minute of the machine falls on both."""
+    ours, theirs = [], []
+    for index in range(repeats):
+        ours.append(_timed(lambda: program(captured.tensors))[1])
+        theirs.append(_timed(lambda: captured.eager(captured.tensors))[1])
+        tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+    return ours, theirs
+
+
+def summary(seconds: Sequence[float], threads: int) -> Timing:
+    """Median and quartiles; all 0 for no runs."""
+    if not seconds:
+        return Timing(0.0, 0.0, 0.0, 0, threads)
+    if len(seconds) == 1:
+        return Timing(seconds[0], seconds[0], seconds[0], 1, threads)
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, low, high, len(seconds), threads)
+
+
+def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = action()
+    return result, time.perf_counter() - start
+
+
+def _changed(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
+    names = [op.stable for op in captured.graph.placeholders]
+    pairs = zip(names, before, after, strict=True)
+    return tuple(f"the run changed {name}, which the program does not write to" for name, a, b in pairs if a != b)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Both sides on `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
