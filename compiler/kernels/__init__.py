@@ -1,1 +1,1 @@
-"""..."""
+"""Generators of kernels: contractions in register blocks, packing, vector loops, polynomials."""

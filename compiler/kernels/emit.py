@@ -1,0 +1,136 @@
+"""Emission of loop nests and vectors: index arithmetic that folds, `scf.for` with carried values, masked tails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir, memref, scf, vector
+
+Index = Any  # an int where the value is known, else an MLIR value of type `index`
+Body = Callable[[Index, list[Any]], Sequence[Any]]
+
+
+class Emitter:
+    """Emits at the current insertion point; constants go to the start of `entry`, so that they dominate every use."""
+
+    def __init__(self, entry: Any) -> None:
+        self.entry = entry
+        self._constants: dict[tuple[str, str], Any] = {}
+
+    def constant(self, attribute: Any) -> Any:
+        """The value of `attribute` (a typed attribute), one constant op per function."""
+        key = (str(attribute), str(attribute.type))
+        if key not in self._constants:
+            with ir.InsertionPoint.at_block_begin(self.entry):
+                self._constants[key] = arith.constant(attribute.type, attribute)
+        return self._constants[key]
+
+    def value(self, index: Index) -> Any:
+        """`index` as an MLIR value."""
+        if not isinstance(index, int):
+            return index
+        return self.constant(ir.IntegerAttr.get(ir.IndexType.get(), index))
+
+    def add(self, left: Index, right: Index) -> Index:
+        if isinstance(left, int) and isinstance(right, int):
+            return left + right
+        if isinstance(left, int) and left == 0:
+            return right
+        if isinstance(right, int) and right == 0:
+            return left
+        return arith.addi(self.value(left), self.value(right))
+
+    def mul(self, left: Index, factor: int) -> Index:
+        if isinstance(left, int):
+            return left * factor
+        if factor in (0, 1):
+            return left if factor else 0
+        return arith.muli(left, self.value(factor))
+
+    def minimum(self, left: Index, right: Index) -> Index:
+        if isinstance(left, int) and isinstance(right, int):
+            return min(left, right)
+        return arith.minui(self.value(left), self.value(right))
+
+    def dot(self, indices: Sequence[Index], strides: Sequence[int], start: Index = 0) -> Index:
+        """`start + sum(index * stride)`."""
+        for index, stride in zip(indices, strides, strict=True):
+            start = self.add(start, self.mul(index, stride))
+        return start
+
+    def loop(self, lower: Index, upper: Index, step: int, body: Body, carried: Sequence[Any] = ()) -> list[Any]:
+        """`scf.for` around `body(index, carried) -> carried`; loops of no or one known iteration are not emitted."""
+        if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= step:
+            return list(body(lower, list(carried))) if upper > lower else list(carried)
+        op = scf.ForOp(self.value(lower), self.value(upper), self.value(step), list(carried))
+        with ir.InsertionPoint(op.body):
+            scf.yield_(list(body(op.induction_variable, list(op.inner_iter_args))))
+        return list(op.results)
+
+    def nest(self, sizes: Sequence[int], body: Callable[[list[Index]], None]) -> None:
+        """Loops from 0 over each of `sizes`, the last one innermost, around `body(indices)`."""
+
+        def level(indices: list[Index]) -> None:
+            if len(indices) == len(sizes):
+                body(indices)
+                return
+
+            def inner(index: Index, _: list[Any]) -> Sequence[Any]:
+                level([*indices, index])
+                return ()
+
+            self.loop(0, sizes[len(indices)], 1, inner)
+
+        level([])
+
+    def zero(self, type_: Any) -> Any:
+        """Zero of a scalar or vector type."""
+        return self.splat(type_, 0)
+
+    def splat(self, type_: Any, number: float) -> Any:
+        """The constant `number` as a scalar or in all lanes of a vector."""
+        element = element_of(type_)
+        is_float = isinstance(element, ir.FloatType)
+        scalar = ir.FloatAttr.get(element, number) if is_float else ir.IntegerAttr.get(element, int(number))
+        if isinstance(type_, ir.VectorType):
+            return self.constant(ir.DenseElementsAttr.get_splat(type_, scalar))
+        return self.constant(scalar)
+
+    def mask(self, lanes: int, active: int) -> Any:
+        """A mask whose first `active` lanes are set."""
+        bits = ",".join("true" if lane < active else "false" for lane in range(lanes))
+        return self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
+
+    def load(self, flat: Any, offset: Index, lanes: int, active: int | None = None, fill: float = 0) -> Any:
+        """`lanes` elements of the 1-D memref `flat` from `offset` on; lanes from `active` on hold `fill`."""
+        type_ = ir.VectorType.get([lanes], flat.type.element_type)
+        indices = [self.value(offset)]
+        if active is None or active >= lanes:
+            return vector.load(type_, flat, indices)
+        return vector.maskedload(type_, flat, indices, self.mask(lanes, active), self.splat(type_, fill))
+
+    def store(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
+        """Store the first `active` lanes (all, when `None`) of `value` to the 1-D memref `flat` from `offset` on."""
+        lanes = value.type.shape[0]
+        indices = [self.value(offset)]
+        if active is None or active >= lanes:
+            vector.store(value, flat, indices)
+        else:
+            vector.maskedstore(flat, indices, self.mask(lanes, active), value)
+
+    def load_scalar(self, flat: Any, offset: Index) -> Any:
+        return memref.load(flat, [self.value(offset)])
+
+    def store_scalar(self, value: Any, flat: Any, offset: Index) -> None:
+        memref.store(value, flat, [self.value(offset)])
+
+
+def element_of(type_: Any) -> Any:
+    """The element type of a vector, `type_` itself for a scalar."""
+    return type_.element_type if isinstance(type_, ir.VectorType) else type_
+
+
+def element_bytes(type_: Any) -> int:
+    """Bytes of one element of a scalar type; `index` counts as 8."""
+    return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8

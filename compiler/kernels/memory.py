@@ -1,0 +1,67 @@
+"""What may be said about buffers without alias analysis: views of one allocation, and fills of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.bindings import ir
+
+VIEWS = frozenset(
+    {
+        "memref.collapse_shape",
+        "memref.expand_shape",
+        "memref.cast",
+        "memref.subview",
+        "memref.reinterpret_cast",
+        "memref.transpose",
+        "memref.view",
+    }
+)
+_NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+
+
+def root_of(value: Any) -> Any:
+    """The value that `value` is a view of."""
+    while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
+        value = value.owner.operands[0]
+    return value
+
+
+def surely_disjoint(left: Any, right: Any) -> bool:
+    """Whether two memrefs cannot overlap: different allocations, or an allocation and an argument."""
+    a, b = root_of(left), root_of(right)
+    return bool(a != b and (_allocated(a) or _allocated(b)))
+
+
+def zero_fill_before(op: Any, buffer: Any) -> Any | None:
+    """The `linalg.fill` with zero of `buffer` in the block of `op` after which nothing else up to `op` touches it."""
+    before = list(_preceding(op))
+    for candidate in reversed(before):
+        if candidate.name == "linalg.fill" and candidate.operands[1] == buffer:
+            return candidate if _is_zero(candidate.operands[0]) else None
+        if _may_touch(candidate, buffer):
+            return None
+    return None
+
+
+def _preceding(op: Any) -> Any:
+    for other in op.operation.block:
+        if other.operation == op.operation:
+            return
+        yield other.operation
+
+
+def _may_touch(op: Any, buffer: Any) -> bool:
+    if op.name in _NO_ACCESS or op.name.startswith(("arith.", "math.")):
+        return False
+    if len(op.regions) and not op.name.startswith("linalg."):
+        return True
+    memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
+    return not all(surely_disjoint(value, buffer) for value in memrefs)
+
+
+def _is_zero(value: Any) -> bool:
+    if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
+        return False
+    attribute = value.owner.attributes["value"]
+    return float(attribute.value) == 0.0

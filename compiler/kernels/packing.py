@@ -1,0 +1,236 @@
+"""Packing of B into panels [panel][k][columns], zero-padded: a copy, or a transpose in registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import arith, func, ir, vector
+from buddy.compiler.kernels.access import Loop, flatten
+from buddy.compiler.kernels.blocking import Blocking, split
+from buddy.compiler.kernels.contraction import Contraction
+from buddy.compiler.kernels.emit import Emitter, Index
+
+ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vector
+
+Extent = tuple[int, int]  # size and stride in elements
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Which elements of B are packed, and how wide a panel is: [outer..., panel, k, column]."""
+
+    outer: tuple[Extent, ...]
+    n: Extent
+    k: tuple[Extent, ...]
+    columns: int
+    lanes: int
+
+    @property
+    def depth(self) -> int:
+        return math.prod(size for size, _ in self.k)
+
+    @property
+    def panel(self) -> int:
+        """Elements of one panel."""
+        return self.depth * self.columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*(size for size, _ in self.outer), -(-self.n[0] // self.columns), self.depth, self.columns)
+
+    @property
+    def outer_strides(self) -> list[int]:
+        """Strides of the packed buffer along the outer loops."""
+        return row_major([size for size, _ in self.outer], self.shape[-3] * self.panel)
+
+
+def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
+    def extent(loop: Loop) -> Extent:
+        return loop.size, loop.strides[1]
+
+    outer = tuple(extent(loop) for loop in contraction.outer if loop.used[1])
+    ks = tuple(extent(loop) for loop in contraction.k)
+    return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes)
+
+
+def pack_function(name: str, raw: Any, packed: Any, panels: Panels) -> func.FuncOp:
+    """A public function (raw B, packed B) -> () at the insertion point that fills the panels of all of B."""
+    function = func.FuncOp(name, ([raw, packed], []), visibility="public")
+    function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        end = func.ReturnOp([])
+    with ir.InsertionPoint(end):
+        source, target = (flatten(value) for value in entry.arguments)
+        _pack_all(Emitter(entry), panels, source, target)
+    return function
+
+
+def _pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
+    def body(indices: list[Index]) -> None:
+        here = e.dot(indices, [stride for _, stride in panels.outer])
+        there = e.dot(indices, panels.outer_strides)
+
+        def panel(number: Index, active: int) -> None:
+            column = e.mul(number, panels.columns * panels.n[1])
+            place = e.add(there, e.mul(number, panels.panel))
+            pack_panel(e, panels, source, e.add(here, column), target, place, active)
+
+        for_blocks(e, panels.n[0], panels.columns, panel)
+
+    e.nest([size for size, _ in panels.outer], body)
+
+
+def pack_panel(
+    e: Emitter, panels: Panels, source: Any, start: Index, target: Any, there: Index, active: int,
+    k_range: tuple[Index, Index] | None = None,
+) -> None:  # fmt: skip
+    """Pack `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there` on."""
+    *outer, (size, stride) = panels.k or ((1, 0),)
+    lower, upper = k_range or (0, size)
+    copier = PanelCopy(e, source, stride, panels.n[1], target, panels.columns, panels.lanes)
+    targets = row_major([count for count, _ in outer], size * panels.columns)
+
+    def body(indices: list[Index]) -> None:
+        here = e.dot(indices, [step for _, step in outer], start)
+        copier.copy(here, e.dot(indices, targets, there), lower, upper, active)
+
+    e.nest([count for count, _ in outer], body)
+
+
+def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
+    """`body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
+    first = 0
+    for active, count in split(size, block):
+
+        def each(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
+            body(number, active)
+            return ()
+
+        e.loop(first, first + count, 1, each)
+        first += count
+
+
+def row_major(sizes: Sequence[int], step: int) -> list[int]:
+    """Row-major strides over `sizes` whose last one is `step`."""
+    strides: list[int] = []
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        step *= size
+    return strides
+
+
+@dataclass(frozen=True)
+class PanelCopy:
+    """Copies part of a matrix to a panel.
+
+    Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
+    written to the flat memref `target` at `start + k * columns + column`; both starts are given with each copy.
+    `columns` is a multiple of `lanes`, a power of two.
+    """
+
+    e: Emitter
+    source: Any
+    k_stride: int
+    column_stride: int
+    target: Any
+    columns: int
+    lanes: int
+
+    def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+        """Copy rows `lower <= k < upper`; columns from `active` on become zeros."""
+        if self.column_stride == 1:
+            self._rows(self._copy_row, start, target_start, lower, upper, active)
+        elif self.k_stride == 1 and self.lanes > 1:
+            self._squares(start, target_start, lower, upper, active)
+        else:
+            self._rows(self._gather_row, start, target_start, lower, upper, active)
+
+    def _rows(self, row: Any, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+        e = self.e
+
+        def body(k: Index, _: list[Any]) -> Sequence[Any]:
+            row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.columns)), active)
+            return ()
+
+        e.loop(lower, upper, 1, body)
+
+    def _copy_row(self, here: Index, there: Index, active: int) -> None:
+        for column in range(0, active, self.lanes):
+            value = self.e.load(self.source, self.e.add(here, column), self.lanes, active - column)
+            self.e.store(value, self.target, self.e.add(there, column))
+        self._zeros(there, active)
+
+    def _gather_row(self, here: Index, there: Index, active: int) -> None:
+        e = self.e
+        self._zeros(there, active // self.lanes * self.lanes)
+
+        def body(column: Index, _: list[Any]) -> Sequence[Any]:
+            value = e.load_scalar(self.source, e.add(here, e.mul(column, self.column_stride)))
+            e.store_scalar(value, self.target, e.add(there, column))
+            return ()
+
+        e.loop(0, active, 1, body)
+
+    def _zeros(self, there: Index, active: int) -> None:
+        """Zeros for the vectors of a row that hold no column below `active`."""
+        for column in range(-(-active // self.lanes) * self.lanes, self.columns, self.lanes):
+            self.e.store(self.e.zero(self._vector), self.target, self.e.add(there, column))
+
+    def _squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+        """Squares of lanes x lanes elements go through registers; rows of K that are left over go one by one."""
+        e, lanes = self.e, self.lanes
+        whole = self._whole(lower, upper)
+        full = active // lanes * lanes
+
+        def band(k: Index, _: list[Any]) -> Sequence[Any]:
+            here, there = e.add(start, k), e.add(target_start, e.mul(k, self.columns))
+            e.loop(0, full, lanes, lambda column, _: self._square(here, there, column, lanes))
+            if active > full:
+                self._square(here, there, full, active - full)
+            for row in range(lanes):
+                self._zeros(e.add(there, row * self.columns), active)
+            return ()
+
+        e.loop(lower, whole, lanes, band)
+        self._rows(self._gather_row, start, target_start, whole, upper, active)
+
+    def _whole(self, lower: Index, upper: Index) -> Index:
+        """The end of the last full square between `lower` and `upper`."""
+        e, lanes = self.e, self.lanes
+        if isinstance(lower, int) and isinstance(upper, int):
+            return lower + (upper - lower) // lanes * lanes
+        count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(lanes))
+        return e.add(lower, e.mul(count, lanes))
+
+    def _square(self, here: Index, there: Index, column: Index, count: int) -> Sequence[Any]:
+        """Read `count` rows of `lanes` elements from `column` on, write them as columns."""
+        e = self.e
+        here, there = e.add(here, e.mul(column, self.column_stride)), e.add(there, column)
+        rows = [e.load(self.source, e.add(here, i * self.column_stride), self.lanes) for i in range(count)]
+        rows += [e.zero(self._vector)] * (self.lanes - count)
+        for i, value in enumerate(transposed(rows)):
+            e.store(value, self.target, e.add(there, i * self.columns))
+        return ()
+
+    @property
+    def _vector(self) -> Any:
+        return ir.VectorType.get([self.lanes], self.target.type.element_type)
+
+
+def transposed(rows: list[Any]) -> list[Any]:
+    """The transpose of as many vectors as each has lanes (a power of two), by repeated perfect shuffles.
+
+    Interleaving row i with row i + L/2 moves the top bit of the row number into the lowest bit of the lane number;
+    after log2(L) rounds, row and lane have changed places.
+    """
+    lanes = len(rows)
+    low = [lane // 2 + lanes * (lane % 2) for lane in range(lanes)]
+    high = [index + lanes // 2 for index in low]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = [(rows[i], rows[i + lanes // 2]) for i in range(lanes // 2)]
+        rows = [vector.shuffle(a, b, mask) for a, b in pairs for mask in (low, high)]
+    return rows

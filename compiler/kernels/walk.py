@@ -1,0 +1,34 @@
+"""Looking at a module: all ops below one, free symbol names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.bindings import ir
+
+
+def collect(root: Any) -> list[Any]:
+    """All operations below `root`, in pre-order, `root` itself not among them."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.operation != root.operation:
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def unique_symbol(module: Any, base: str) -> str:
+    """`base`, or `base` with the first number that makes it new in `module`."""
+    taken = {
+        str(ir.StringAttr(op.attributes["sym_name"]).value)
+        for op in module.regions[0].blocks[0]
+        if "sym_name" in op.attributes
+    }
+    number, name = 0, base
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name

@@ -1,0 +1,65 @@
+"""Compiles MLIR text after passes of ours and calls its functions with NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from buddy.compiler.bindings import execution_engine, ir, passmanager, runtime
+from buddy.compiler.passes.base import MlirPass, PassContext
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.target import Target, host
+
+LOWER = (
+    "builtin.module(convert-linalg-to-loops,lower-affine,convert-vector-to-scf,convert-scf-to-cf,expand-strided-metadata,"
+    "lower-affine,convert-vector-to-llvm,convert-math-to-llvm,convert-math-to-libm,finalize-memref-to-llvm,"
+    "convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,canonicalize,cse,reconcile-unrealized-casts)"
+)
+BUFFERIZE = "builtin.module(one-shot-bufferize{bufferize-function-boundaries function-boundary-type-conversion=identity-layout-map})"
+
+
+class Compiled:
+    """A module after `passes`: its text, the remarks, and its functions as callables on arrays.
+
+    `before` is a textual pipeline that runs first.
+    """
+
+    def __init__(
+        self, text: str, passes: Sequence[MlirPass] = (), *, before: str = "", target: Target | None = None
+    ) -> None:
+        self.context = ir.Context()
+        with self.context, ir.Location.unknown():
+            module = ir.Module.parse(text)
+            if before:
+                passmanager.PassManager.parse(before).run(module.operation)
+            pass_context = PassContext(LocationSets(), target or host())
+            for step in passes:
+                step.run(module.operation, pass_context)
+            assert module.operation.verify()
+            self.text = str(module)
+            self.remarks = [remark.text for remark in pass_context.remarks]
+            self.module = module
+        self._engine: Any = None
+
+    def __call__(self, function: str, *arrays: np.ndarray[Any, Any]) -> None:
+        """Call a function with the attribute `llvm.emit_c_interface`; it works on the arrays in place."""
+        self.bound(function, *arrays)()
+
+    def bound(self, function: str, *arrays: np.ndarray[Any, Any]) -> Callable[[], None]:
+        """That call, with its arguments made ready."""
+        if self._engine is None:
+            with self.context, ir.Location.unknown():
+                passmanager.PassManager.parse(LOWER).run(self.module.operation)
+                self._engine = execution_engine.ExecutionEngine(self.module, opt_level=3)
+        pointers = [ctypes.pointer(ctypes.pointer(runtime.get_ranked_memref_descriptor(a))) for a in arrays]
+        arguments = (ctypes.c_void_p * len(arrays))(*[ctypes.cast(p, ctypes.c_void_p) for p in pointers])
+        compiled = self._engine.lookup(function)
+        keep = (self, pointers, arrays)  # the code and what the descriptors point into
+
+        def call(_keep: object = keep) -> None:
+            compiled(arguments)
+
+        return call
