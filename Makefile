@@ -54,6 +54,7 @@ bench: $(VENV)/.run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 wheel: $(VENV)/.dev
+	@rm -rf build/lib build/bdist.*
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 # Neither mypy nor an editor follows setuptools' package-dir, so the folders are linked under their import names.

@@ -1,0 +1,136 @@
+"""Who may import what, seen in `sys.modules` of real processes and in the source; and that `buddy` is ours."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH_AND_MLIR = ("torch", "torch_mlir", "mlir", "llvmlite")
+TERMINAL = ("textual", "rich")
+
+# Imports the modules named on the command line, then prints which of the packages before `--` have been loaded.
+LOADED = """
+import importlib, sys
+cut = sys.argv.index("--")
+for name in sys.argv[cut + 1:]:
+    importlib.import_module(name)
+print(*sorted(set(sys.argv[1:cut]) & set(sys.modules)))
+"""
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("buddy", *(part for part in parts if part != "__init__")))
+
+
+def sources(folder: str, pattern: str = "*.py") -> list[Path]:
+    return sorted((ROOT / folder).rglob(pattern))
+
+
+def modules(folder: str, pattern: str = "*.py") -> list[str]:
+    return [module_name(path) for path in sources(folder, pattern) if path.stem != "__main__"]
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Full names in every import statement of a file, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def offenders(paths: list[Path], packages: tuple[str, ...]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in paths
+        for name in imported_names(path)
+        if any(name == package or name.startswith(f"{package}.") for package in packages)
+    ]
+
+
+@pytest.fixture
+def loaded(run_python, tmp_path):
+    """`loaded(packages, modules)`: those of `packages` that importing `modules` in a fresh process brings in."""
+
+    def probe(packages: tuple[str, ...], names: list[str]) -> list[str]:
+        result = run_python("-c", LOADED, *packages, "--", *names, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split()
+
+    return probe
+
+
+DOOR = ("buddy.app", "buddy.compiler.recipe", "buddy.compiler.protocol", "buddy.compiler.wire", "buddy.compiler.engine")
+
+
+@pytest.mark.parametrize("name", DOOR)
+def test_the_door_loads_neither_torch_nor_mlir(loaded, name):
+    assert loaded((*TORCH_AND_MLIR, *TERMINAL), [name]) == []
+
+
+def test_no_module_of_the_application_loads_torch_or_mlir(loaded):
+    names = modules("app")
+    assert "buddy.app.workbench" in names
+    assert loaded(TORCH_AND_MLIR, names) == []
+
+
+def test_the_headless_commands_load_no_terminal_library(loaded):
+    names = modules("app/cli")
+    assert "buddy.app.cli" in names
+    assert loaded((*TORCH_AND_MLIR, *TERMINAL), names) == []
+
+
+@pytest.mark.parametrize("folder", ["compiler/graph", "compiler/text"])
+def test_the_graph_and_the_stage_text_are_plain_data(loaded, folder):
+    assert loaded((*TORCH_AND_MLIR, *TERMINAL), modules(folder)) == []
+
+
+def test_lexers_work_without_textual(loaded):
+    names = modules("themes", "*lexer*.py")
+    assert names
+    assert loaded((*TORCH_AND_MLIR, *TERMINAL), names) == []
+
+
+def test_a_terminal_library_brings_in_what_these_tests_look_for(loaded):
+    assert loaded(TERMINAL, ["textual.app"]) == sorted(TERMINAL)
+
+
+def test_the_compiler_names_no_terminal_library():
+    assert offenders(sources("compiler"), (*TERMINAL, "buddy.app", "buddy.themes")) == []
+
+
+def test_only_the_bindings_name_the_mlir_package():
+    everywhere = [path for folder in ("app", "compiler", "themes") for path in sources(folder)]
+    others = [path for path in everywhere if path != ROOT / "compiler" / "bindings.py"]
+    assert offenders(others, ("torch_mlir", "mlir")) == []
+
+
+@pytest.mark.parametrize("part", ["app", "compiler", "themes"])
+def test_a_folder_is_not_imported_under_a_second_name(run_python, part):
+    result = run_python("-c", f"import {part}", cwd=ROOT)
+    assert result.returncode != 0
+    assert f"write `import buddy.{part}`" in result.stderr
+
+
+@pytest.mark.parametrize("files", [("__init__.py", "compiler/__init__.py"), ("compiler/__init__.py",)])
+def test_a_stranger_that_hides_the_compiler_is_named(run_python, tmp_path, files):
+    """A Buddy-MLIR build is a regular package `buddy`; a bare checkout may be a part of the namespace."""
+    for name in files:
+        (tmp_path / "buddy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "buddy" / name).touch()
+    result = run_python("-m", "buddy_tui", "passes", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert result.returncode == 2
+    assert f"buddy.compiler is {tmp_path / 'buddy' / 'compiler'}" in result.stderr
+    assert f"Take {tmp_path} off PYTHONPATH" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_nothing_is_said_when_all_parts_are_ours(run_python, tmp_path):
+    result = run_python("-c", "import buddy_tui; print(repr(buddy_tui.shadowing_message()))", cwd=tmp_path)
+    assert result.stdout.strip() == "''", result.stderr
