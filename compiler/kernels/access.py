@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.bindings import ir, memref
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """The op is not one this code generator handles; the text says why, for a remark."""
 
 
@@ -32,16 +32,16 @@ class Layout:
 def layout_of(type_: Any) -> Layout:
     """The layout of a memref type.
 
-    Raises `Unsupported` for dynamic shapes or strides.
+    Raises `UnsupportedError` for dynamic shapes or strides.
     """
     if not isinstance(type_, ir.MemRefType):
-        raise Unsupported(f"operand of type {type_} is not a memref")
+        raise UnsupportedError(f"operand of type {type_} is not a memref")
     if not type_.has_static_shape:
-        raise Unsupported(f"dynamic shape {type_}")
+        raise UnsupportedError(f"dynamic shape {type_}")
     strides, offset = type_.get_strides_and_offset()
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     if dynamic in strides or any(stride < 0 for stride in strides):
-        raise Unsupported(f"strides of {type_} are not known")
+        raise UnsupportedError(f"strides of {type_} are not known")
     return Layout(tuple(type_.shape), tuple(strides), None if offset == dynamic else offset)
 
 
@@ -77,7 +77,7 @@ def loops_of(
 ) -> list[Loop]:
     """The loops of an op whose operands are indexed by `maps` (projected permutations, constants 0 allowed).
 
-    Raises `Unsupported` for other maps.
+    Raises `UnsupportedError` for other maps.
     """
     strides = [[0] * len(sizes) for _ in maps]
     used = [[False] * len(sizes) for _ in maps]
@@ -87,7 +87,7 @@ def loops_of(
                 strides[operand][expression.position] += stride
                 used[operand][expression.position] = True
             elif not (isinstance(expression, ir.AffineConstantExpr) and expression.value == 0):
-                raise Unsupported(f"index {expression} is not a plain loop index")
+                raise UnsupportedError(f"index {expression} is not a plain loop index")
     return [
         Loop(size, tuple(s[d] for s in strides), reductions[d], (d,), tuple(u[d] for u in used))
         for d, size in enumerate(sizes)
@@ -97,7 +97,7 @@ def loops_of(
 def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> list[int]:
     """The size of each of `dims` loops, read off the operands' shapes.
 
-    Raises `Unsupported` when no operand shows it.
+    Raises `UnsupportedError` when no operand shows it.
     """
     sizes: list[int | None] = [None] * dims
     for map_, layout in zip(maps, layouts, strict=True):
@@ -106,7 +106,7 @@ def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> lis
                 sizes[expression.position] = size
     known = [size for size in sizes if size is not None]
     if len(known) != dims:
-        raise Unsupported("a loop's size does not follow from the operands' shapes")
+        raise UnsupportedError("a loop's size does not follow from the operands' shapes")
     return known
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.access import Loop, Unsupported, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
 
 NAMED = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
 
@@ -86,7 +86,7 @@ class Contraction:
 def analyse(op: Any) -> Contraction:
     """The contraction that `op` (on memrefs) computes.
 
-    Raises `Unsupported` for dynamic shapes and for maps that are no projected permutations.
+    Raises `UnsupportedError` for dynamic shapes and for maps that are no projected permutations.
     """
     maps = indexing_maps(op)
     layouts = [layout_of(value.type) for value in op.operands]
@@ -95,7 +95,7 @@ def analyse(op: Any) -> Contraction:
     loops = loops_of(sizes, [d not in in_c for d in range(len(sizes))], maps, layouts)
     for loop in loops:
         if not (loop.used[0] or loop.used[1]):
-            raise Unsupported("a loop of the contraction indexes neither factor")
+            raise UnsupportedError("a loop of the contraction indexes neither factor")
     return _roles(merge(loops), str(op.operands[0].type.element_type))
 
 

@@ -20,7 +20,8 @@ def kernel_function(
 ) -> func.FuncOp:
     """A private function (A, B, C) -> () at the insertion point; `types` are those of its memref arguments.
 
-    B has the shape `panels_of(contraction, blocking).shape` when `blocking.source` is "packed". C is overwritten when `start` is "zero".
+    B has the shape `panels_of(contraction, blocking).shape` when `blocking.source` is "packed". C is overwritten when
+    `start` is "zero".
     """
     function = func.FuncOp(name, (list(types), []), visibility="private")
     entry = function.add_entry_block()

@@ -33,6 +33,10 @@ def surely_disjoint(left: Any, right: Any) -> bool:
     return bool(a != b and (_allocated(a) or _allocated(b)))
 
 
+def _allocated(root: Any) -> bool:
+    return isinstance(root, ir.OpResult) and root.owner.name in ("memref.alloc", "memref.alloca")
+
+
 def zero_fill_before(op: Any, buffer: Any) -> Any | None:
     """The `linalg.fill` with zero of `buffer` in the block of `op` after which nothing else up to `op` touches it."""
     before = list(_preceding(op))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import func, ir
-from buddy.compiler.kernels.access import Unsupported
+from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.blocking import Blocking, Source, choose
 from buddy.compiler.kernels.contraction import Contraction, analyse, is_contraction
 from buddy.compiler.kernels.gemm import Start, kernel_function
@@ -33,7 +33,7 @@ class ContractionsToKernels(MlirPass):
         for op in sites:
             try:
                 rewriter.rewrite(op)
-            except Unsupported as reason:
+            except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"left as it is: {reason}")
         rewriter.finish()
 

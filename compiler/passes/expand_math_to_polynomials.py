@@ -1,0 +1,50 @@
+"""`expand-math-to-polynomials`: transcendental functions become arithmetic that vectorises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import arith, ir
+from buddy.compiler.kernels.polynomials import EXPANSIONS
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class ExpandMathToPolynomials(MlirPass):
+    """On f32 directly, on f16 and bf16 through f32; other types stay calls of the math library."""
+
+    name: ClassVar[str] = "expand-math-to-polynomials"
+    summary: ClassVar[str] = "exp, log, tanh and erf become polynomials in plain arithmetic, on scalars and vectors"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in collect(root):
+            if op.name in EXPANSIONS:
+                context.remark(self.name, op.location, _expand(op))
+
+
+def _expand(op: Any) -> str:
+    """Replace `op`; the text says what happened."""
+    value = op.operands[0]
+    element = str(_element(value.type))
+    if element not in ("f32", "f16", "bf16"):
+        return f"{op.name} left as it is: no polynomial for {value.type}"
+    with ir.InsertionPoint(op), op.location:
+        result = EXPANSIONS[op.name](value if element == "f32" else arith.extf(_single(value.type), value))
+        if element != "f32":
+            result = arith.truncf(value.type, result)
+    name = op.name
+    op.results[0].replace_all_uses_with(result)
+    op.erase()
+    return f"{name} became a polynomial"
+
+
+def _element(type_: Any) -> Any:
+    return type_.element_type if isinstance(type_, ir.VectorType) else type_
+
+
+def _single(type_: Any) -> Any:
+    f32 = ir.F32Type.get()
+    return ir.VectorType.get(list(type_.shape), f32) if isinstance(type_, ir.VectorType) else f32

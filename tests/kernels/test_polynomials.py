@@ -1,0 +1,106 @@
+"""The polynomials against double precision: dense ranges, denormals, extremes, special values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.expand_math_to_polynomials import ExpandMathToPolynomials
+
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1.0, -1.0], np.float32)
+
+
+def module(name: str, element: str = "f32", count: int = 0) -> str:
+    return f"""
+    #id = affine_map<(i)->(i)>
+    func.func @f(%x: memref<{count}x{element}>, %y: memref<{count}x{element}>) attributes {{llvm.emit_c_interface}} {{
+      linalg.generic {{indexing_maps=[#id,#id], iterator_types=["parallel"]}}
+        ins(%x : memref<{count}x{element}>) outs(%y : memref<{count}x{element}>) {{
+        ^bb0(%a: {element}, %b: {element}):
+          %r = math.{name} %a : {element}
+          linalg.yield %r : {element}
+      }}
+      return
+    }}"""
+
+
+def apply(name: str, x: np.ndarray) -> np.ndarray:
+    compiled = Compiled(module(name, count=x.size), [ExpandMathToPolynomials()])
+    assert f"math.{name} " not in compiled.text
+    y = np.zeros_like(x)
+    compiled("f", x, y)
+    return y
+
+
+def errors_in_ulp(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Distance to the exact value in units of the last place of its single-precision rounding."""
+    ulp = np.spacing(np.abs(exact.astype(np.float32))).astype(np.float64)
+    return np.abs(result.astype(np.float64) - exact) / ulp
+
+
+def every_float(step: int) -> np.ndarray:
+    """Every `step`-th bit pattern of a finite single-precision number."""
+    bits = np.arange(0, 0x7F800000, step, dtype=np.uint32)
+    positive = bits.view(np.float32)
+    return np.concatenate([positive, -positive])
+
+
+def dense(low: float, high: float) -> np.ndarray:
+    return np.linspace(low, high, 400_001, dtype=np.float32)
+
+
+REFERENCES = {
+    "exp": np.exp,
+    "log": np.log,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "ranges"),
+    [
+        ("exp", 1.0, [(-104.5, 90.0), (-1.0, 1.0), (-88.0, -86.0), (88.0, 89.0)]),
+        ("log", 0.9, [(1e-6, 4.0), (0.7, 1.4), (1.0, 1e6)]),
+        ("tanh", 1.4, [(-10.0, 10.0), (-0.7, 0.7)]),
+        ("erf", 1.2, [(-4.5, 4.5), (-1.0, 1.0)]),
+    ],
+)
+def test_error_stays_below_the_stated_ulps(name: str, limit: float, ranges: list[tuple[float, float]]) -> None:
+    x = np.concatenate([every_float(7919), *(dense(*r) for r in ranges)])
+    if name == "log":
+        x = x[x > 0]
+    with np.errstate(over="ignore", under="ignore"):
+        exact = REFERENCES[name](x.astype(np.float64))
+        finite = np.abs(exact) <= np.finfo(np.float32).max
+        result = apply(name, x)
+        worst = errors_in_ulp(result[finite], exact[finite])
+        assert worst.max() <= limit, (x[finite][worst.argmax()], worst.max())
+        overflow = exact[~finite].astype(np.float32)
+    np.testing.assert_array_equal(result[~finite], overflow)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_special_values(name: str) -> None:
+    with np.errstate(all="ignore"):
+        exact = REFERENCES[name](SPECIAL.astype(np.float64)).astype(np.float32)
+    result = apply(name, SPECIAL)
+    np.testing.assert_allclose(result, exact, rtol=3e-7, atol=0)
+    if name in ("tanh", "erf"):
+        np.testing.assert_array_equal(np.signbit(result[:2]), [False, True])
+
+
+def test_half_precision_goes_through_single() -> None:
+    compiled = Compiled(module("exp", "f16", 8), [ExpandMathToPolynomials()])
+    x, y = np.linspace(-3, 3, 8).astype(np.float16), np.zeros(8, np.float16)
+    compiled("f", x, y)
+    np.testing.assert_array_equal(y, np.exp(x.astype(np.float64)).astype(np.float16))
+
+
+def test_double_precision_is_left_alone_with_a_remark() -> None:
+    compiled = Compiled(module("exp", "f64", 8), [ExpandMathToPolynomials()])
+    assert "math.exp" in compiled.text
+    assert compiled.remarks == ["math.exp left as it is: no polynomial for f64"]
