@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_AND_MLIR = ("torch", "torch_mlir", "mlir", "llvmlite")
 TERMINAL = ("textual", "rich")
+DOOR = ("buddy.app", "buddy.compiler.recipe", "buddy.compiler.protocol", "buddy.compiler.wire", "buddy.compiler.engine")
 
 # Imports the modules named on the command line, then prints which of the packages before `--` have been loaded.
 LOADED = """
@@ -54,6 +55,11 @@ def offenders(paths: list[Path], packages: tuple[str, ...]) -> list[str]:
     ]
 
 
+def is_door(name: str) -> bool:
+    """Whether a client may import the compiler's module `name`."""
+    return name == "buddy.compiler" or (name in DOOR and name != "buddy.compiler.engine")
+
+
 @pytest.fixture
 def loaded(run_python, tmp_path):
     """`loaded(packages, modules)`: those of `packages` that importing `modules` in a fresh process brings in."""
@@ -64,9 +70,6 @@ def loaded(run_python, tmp_path):
         return result.stdout.split()
 
     return probe
-
-
-DOOR = ("buddy.app", "buddy.compiler.recipe", "buddy.compiler.protocol", "buddy.compiler.wire", "buddy.compiler.engine")
 
 
 @pytest.mark.parametrize("name", DOOR)
@@ -103,6 +106,13 @@ def test_a_terminal_library_brings_in_what_these_tests_look_for(loaded):
 
 def test_the_compiler_names_no_terminal_library():
     assert offenders(sources("compiler"), (*TERMINAL, "buddy.app", "buddy.themes")) == []
+
+
+def test_the_application_knows_the_compiler_by_its_door_alone():
+    """Only the verb that serves as an engine reaches further."""
+    clients = [path for path in sources("app") if path != ROOT / "app" / "cli" / "engine.py"]
+    inside = tuple(name for name in modules("compiler") if not is_door(name))
+    assert offenders(clients, inside) == []
 
 
 def test_only_the_bindings_name_the_mlir_package():
