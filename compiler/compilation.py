@@ -1,1 +1,235 @@
 """From a recipe to stages and an artifact, memoised by the hash of the recipe's prefix."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from buddy.compiler import assembly, codegen, diagnosis, signature, snapshots
+from buddy.compiler.artifact import Artifact, TensorSpec
+from buddy.compiler.bindings import ir
+from buddy.compiler.graph import serialize
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.transform import TransformError, transforms
+from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
+from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.passes.base import PassContext, Remark
+from buddy.compiler.pipeline import StepError, run_step
+from buddy.compiler.printing import print_llvm
+from buddy.compiler.protocol import Assignment, Diagnostic, Stage
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import PassStep, Recipe, digest, prefix_keys
+from buddy.compiler.snapshots import Snapshot
+from buddy.compiler.text.stage_text import StageText
+
+# Snapshots kept for reuse; beyond this the least recently used are made again when asked for.
+MAX_SNAPSHOTS = 400
+
+OnStage = Callable[[Stage, StageText], None]
+
+
+class CompilationError(Exception):
+    """A compilation that ended early. `stages` holds the IR at the failure, marked failed, when there is some."""
+
+    def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+        self.stages = stages or []
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A finished compilation. `reused` counts the stages that were known already."""
+
+    stages: tuple[Stage, ...]
+    artifact: Artifact
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
+
+
+@dataclass
+class _Progress:
+    """What one compilation has come to."""
+
+    on_stage: OnStage
+    stages: list[Stage] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    reused: int = 0
+
+    def add(self, snapshot: Snapshot, reused: bool) -> None:
+        stage = msgspec.structs.replace(snapshot.stage, index=len(self.stages))
+        self.stages.append(stage)
+        self.remarks.extend(snapshot.remarks)
+        self.reused += reused
+        self.on_stage(stage, snapshot.text)
+
+
+class Compiler:
+    """Compiles one captured graph under one recipe after another."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph_bytes = serialize.to_bytes(graph)
+        self._hash = serialize.graph_hash(graph)
+        self._context = new_context()
+        self._locations = LocationSets()
+        self._lowered: OrderedDict[str, tuple[Graph, Lowered]] = OrderedDict()
+        self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
+        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
+
+    def assignments(self, recipe: Recipe) -> tuple[Assignment, ...]:
+        """How each node is lowered under `recipe`.
+
+        Raises `CompilationError` for a node that can be neither compiled nor called in eager.
+        """
+        return self._lower(recipe, _Progress(lambda _s, _t: None))[1].assignments
+
+    def compile(self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None) -> Compilation:
+        """Every stage of `recipe`, each given to `on_stage` as soon as it is there.
+
+        Raises `CompilationError` when a pass fails, or what is left at the end is not machine code.
+        """
+        start = time.perf_counter()
+        progress = _Progress(on_stage)
+        graph, lowered = self._lower(recipe, progress)
+        last, key = self._run_passes(recipe, lowered, progress)
+        artifact = self._finish(recipe, graph, lowered, last, key, progress)
+        remarks = tuple((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
+        seconds = time.perf_counter() - start
+        return Compilation(tuple(progress.stages), artifact, lowered.assignments, remarks, seconds, progress.reused)
+
+    # ---- graph and top-level IR --------------------------------------------------------------------------------------
+
+    def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
+        key = prefix_keys(recipe, self._hash).top
+        graph = self._transformed(recipe, progress)
+        if key not in self._lowered:
+            try:
+                self._lowered[key] = graph, lower(graph, recipe, self._context, self._locations)
+            except NodeError as error:
+                raise CompilationError(diagnosis.of_node(error)) from error
+            _trim(self._lowered, 16)
+        self._lowered.move_to_end(key)
+        return self._lowered[key]
+
+    def _transformed(self, recipe: Recipe, progress: _Progress) -> Graph:
+        """The graph after the recipe's graph passes, a stage for each."""
+        graph = serialize.from_bytes(self._graph_bytes)
+        before = snapshots.of_graph("graph", graph, -1, 0.0, None)
+        progress.add(before, reused=False)
+        for index, step in enumerate(recipe.steps):
+            if step.level != "graph" or not step.enabled:
+                continue
+            start = time.perf_counter()
+            try:
+                transforms()[step.name](graph)
+            except (KeyError, TransformError) as error:
+                reason = "no such graph pass" if isinstance(error, KeyError) else str(error)
+                raise CompilationError(diagnosis.of_step(StepError(reason), step, index)) from error
+            before = snapshots.of_graph(step.name, graph, index, time.perf_counter() - start, before)
+            progress.add(before, reused=False)
+        return graph
+
+    # ---- passes ------------------------------------------------------------------------------------------------------
+
+    def _run_passes(self, recipe: Recipe, lowered: Lowered, progress: _Progress) -> tuple[Snapshot, str]:
+        keys = prefix_keys(recipe, self._hash)
+        snapshot = self._top(keys.top, lowered, progress)
+        for index, step in enumerate(recipe.steps):
+            if step.level != "mlir" or not step.enabled:
+                continue
+            known = self._snapshots.get(keys.after_step[index])
+            snapshot = known.placed(step, index) if known else self._step(snapshot, step, index)
+            self._remember(keys.after_step[index], snapshot)
+            progress.add(snapshot, reused=known is not None)
+        return snapshot, keys.after_step[-1] if keys.after_step else keys.top
+
+    def _top(self, key: str, lowered: Lowered, progress: _Progress) -> Snapshot:
+        known = self._snapshots.get(key)
+        snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations)
+        self._remember(key, snapshot)
+        progress.add(snapshot, reused=known is not None)
+        return snapshot
+
+    def _step(self, before: Snapshot, step: PassStep, index: int) -> Snapshot:
+        """The snapshot after one more pass, which works on a clone."""
+        with self._context, ir.Location.unknown():
+            operation = before.operation.clone(ip=False).operation
+            context = PassContext(self._locations)
+            start = time.perf_counter()
+            try:
+                run_step(operation, step, context)
+            except StepError as error:
+                failed = [snapshots.at_failure(operation, self._locations, step, index)]
+                raise CompilationError(diagnosis.of_step(error, step, index), failed) from error
+            seconds = time.perf_counter() - start
+            self._locations.fill(operation)
+            remarks = tuple(context.remarks)
+            return snapshots.after_step(before, operation, self._locations, step, index, seconds, remarks)
+
+    def _remember(self, key: str, snapshot: Snapshot) -> None:
+        self._snapshots[key] = snapshot
+        self._snapshots.move_to_end(key)
+        _trim(self._snapshots, MAX_SNAPSHOTS)
+
+    # ---- LLVM IR and objects -----------------------------------------------------------------------------------------
+
+    def _finish(
+        self, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot, key: str, progress: _Progress
+    ) -> Artifact:
+        key = digest(key, recipe.opt_level, "objects")
+        known = self._snapshots.get(key + "asm")
+        if known is None or key not in self._artifacts:
+            left = diagnosis.left_over(last.operation, recipe, self._locations)
+            if left is not None:
+                raise CompilationError(left)
+            self._translate(key, last)
+            self._artifacts[key] = self._objects(key, recipe, graph, lowered, last)
+            _trim(self._artifacts, 64)
+        for suffix in ("ir", "asm"):
+            progress.add(self._snapshots[key + suffix], reused=known is not None)
+        return self._artifacts[key]
+
+    def _translate(self, key: str, last: Snapshot) -> None:
+        start = time.perf_counter()
+        try:
+            content = codegen.to_llvm_ir(last.operation)
+        except (ir.MLIRError, RuntimeError, ValueError) as error:
+            raise CompilationError(diagnosis.of_translation(str(error))) from error
+        seconds = time.perf_counter() - start
+        text = print_llvm(content, self._locations)
+        self._remember(key + "ir", snapshots.of_text("translate", "ir", text, seconds, "llvm"))
+
+    def _objects(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
+        if last.entry is None:
+            raise CompilationError(diagnosis.no_entry(graph._func_name))
+        start = time.perf_counter()
+        objects = codegen.compile_functions(last.operation, self._locations, recipe.opt_level)
+        seconds = time.perf_counter() - start
+        text = assembly.print_assembly(objects, self._locations)
+        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm"))
+        placeholders = [_spec(op) for op in graph.placeholders]
+        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+        return Artifact(
+            graph._func_name,
+            tuple(found.data for found in objects),
+            signature.arguments(last.entry, placeholders),
+            results,
+            eager_calls(lowered.module.operation),
+        )
+
+
+def _spec(op: Op) -> TensorSpec:
+    return TensorSpec(op.tensor_meta.shape, op.tensor_meta.dtype.value)
+
+
+def _trim(kept: OrderedDict[str, Any], limit: int) -> None:
+    while len(kept) > limit:
+        kept.popitem(last=False)

@@ -251,6 +251,15 @@ class Search(Frame, frozen=True):
     limit: int = 10_000
 
 
+class FindNode(Frame, frozen=True):
+    """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
+
+    request: int
+    text: str
+    node: str
+    limit: int = 10_000
+
+
 class ListPasses(Frame, frozen=True):
     request: int
 
@@ -386,7 +395,19 @@ class Presets(Frame, frozen=True):
 
 
 ClientFrame = (
-    Hello | Open | Compile | Run | Cancel | FetchLines | FetchText | Search | ListPasses | ListOps | ListPresets | Shutdown
+    Hello
+    | Open
+    | Compile
+    | Run
+    | Cancel
+    | FetchLines
+    | FetchText
+    | Search
+    | FindNode
+    | ListPasses
+    | ListOps
+    | ListPresets
+    | Shutdown
 )
 EngineFrame = (
     Welcome

@@ -12,6 +12,7 @@ from typing import Any
 from buddy.compiler.bindings import ir
 
 FILE = "graph"
+_CONTAINERS = ("builtin.module", "func.func", "llvm.func")
 _NUMBER = re.compile(r'"' + FILE + r'":(\d+):')
 
 
@@ -40,6 +41,26 @@ class LocationSets:
         if len(found) <= 1:
             return found.pop() if found else 0
         return self.intern(name for number in found for name in self.sets[number])
+
+    def fill(self, root: Any) -> None:
+        """Give each op in `root` that has no nodes the union of its users' sets, marked derived by column 1.
+
+        Upstream passes drop locations, above all of constants that they hoist and merge.
+        """
+        bare: list[Any] = []
+
+        def visit(op: Any) -> Any:
+            if "unknown" in str(op.location) and op.name not in _CONTAINERS:
+                bare.append(op)
+            return ir.WalkResult.ADVANCE
+
+        root.walk(visit)
+        # Users stand after what they use: backwards, a chain of bare ops is filled from its end.
+        for op in reversed(bare):
+            users = {self.number_of(use.owner.operation.location) for result in op.results for use in result.uses}
+            number = self.intern(name for user in users for name in self.sets[user])
+            if number:
+                op.location = ir.Location.file(FILE, number, 1)
 
     def union(self, locations: Sequence[Any]) -> Any:
         """One location for what comes from all of `locations`: what a fusion gives its result."""

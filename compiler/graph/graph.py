@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.types import NodeType, TensorMeta
 
 
@@ -69,6 +69,28 @@ class Graph:
             self.kinds.append(kind)
         for parent in node.parents:
             node.add_parent(parent)
+
+    def replace_argument(self, user: Op, old: Op, new: Op) -> None:
+        """Let `user` read `new` wherever it reads `old`."""
+        user._arguments = map_nodes(user._arguments, lambda op: new if op is old else op)
+        user._keyword_arguments = map_nodes(user._keyword_arguments, lambda op: new if op is old else op)
+        if user in old._children:
+            old._children.remove(user)
+        new.add_children(user)
+
+    def replace_uses(self, old: Op, new: Op) -> None:
+        """Let every user of `old` read `new`, the output excepted: what is returned keeps its own node."""
+        for user in list(old._children):
+            if not isinstance(user, OutputOp):
+                self.replace_argument(user, old, new)
+
+    def drop_unused(self) -> None:
+        """Remove the nodes whose results nobody reads; placeholders stay."""
+        for op in reversed(self.operations):
+            if not op._children:
+                self._body.remove(op)
+                for parent in op.parents:
+                    parent._children.remove(op)
 
     def __str__(self) -> str:
         """The graph as text, one node a line, with its result types."""

@@ -107,7 +107,9 @@ def _runs(graph: Graph) -> list[_Run]:
     for op in graph.operations:
         match = _LIST_ITEM.match(op.module)
         # A tuple's element belongs to where the tuple is made: only tensors cross a call.
-        labels[op.name] = labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
+        labels[op.name] = (
+            labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
+        )
     uses = _uses(graph)
     runs = []
     for label, found in groupby(graph.operations, key=lambda op: labels[op.name]):
@@ -118,7 +120,9 @@ def _runs(graph: Graph) -> list[_Run]:
 
 
 def _crosses_as_tensors(run: _Run) -> bool:
-    return not run.label or all(not op.multiple or isinstance(op, PlaceholderOp) for op, _ in (*run.inputs, *run.outputs))
+    return not run.label or all(
+        not op.multiple or isinstance(op, PlaceholderOp) for op, _ in (*run.inputs, *run.outputs)
+    )
 
 
 def _uses(graph: Graph) -> dict[str, set[str]]:

@@ -83,7 +83,16 @@ def _node_data(op: Op) -> NodeData:
     metas = [None if meta is None else (list(meta.shape), meta.dtype.value) for meta in op.metas]
     kwargs = {key: plain(value) for key, value in op.kwargs.items()}
     return NodeData(
-        op.name, type(op).__name__, op.target, plain(op.args), kwargs, metas, op.multiple, op.stable, op.module, op.location
+        op.name,
+        type(op).__name__,
+        op.target,
+        plain(op.args),
+        kwargs,
+        metas,
+        op.multiple,
+        op.stable,
+        op.module,
+        op.location,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.bindings import arith, linalg
@@ -10,14 +9,13 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import PARALLEL, contract, empty, generic, pointwise, reshape, shape_of
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
-
 
 
 def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
@@ -86,9 +84,7 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     results = [product(weights, v, "bhmn", "bhnd", "bhmd", dtype)]
     if log_meta is not None:
         sums = reshape(sums, shape_of(sums)[:-1], wide)
-        results.append(
-            pointwise([(sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype))
-        )
+        results.append(pointwise([(sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype)))
     return results
 
 
@@ -115,6 +111,7 @@ def _masked(node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType
 
 def _causal_mask(shape: tuple[int, ...]) -> Any:
     """`row >= column` as a [rows, columns] tensor."""
+
     def body(_out: Any) -> list[Any]:
         return [arith.cmpi(arith.CmpIPredicate.uge, linalg.index(0), linalg.index(1))]
 

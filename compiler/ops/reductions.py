@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import pointwise, reduce, reshape, shape_of
-from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()

@@ -9,13 +9,12 @@ from buddy.compiler.bindings import ir, linalg, tensor
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, constant, normalized, tensor_type, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
-
 
 
 @lowering("ViewOp", "ReshapeOp", "UnsqueezeOp", "SqueezeOp")

@@ -94,8 +94,7 @@ def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Ten
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
     maps = [affine_map(len(letters), [letters.index(c) for c in dims]) for dims in (a_dims, b_dims, out_dims)]
     out = filled(0, [sizes[c] for c in out_dims], dtype)
-    attributes = [ir.AffineMapAttr.get(m) for m in maps]
-    return linalg.contract(a, b, outs=[out], indexing_maps=attributes)
+    return linalg.contract(a, b, outs=[out], indexing_maps=maps)
 
 
 def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:

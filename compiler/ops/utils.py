@@ -38,14 +38,19 @@ def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
     return symbol_table[(str(argument), 0)]
 
 
-def constant(value: bool | int | float, dtype: TensorDType) -> Any:
-    """An `arith.constant` of `dtype`; bools and integers are converted as PyTorch converts a Python number."""
+def constant_attribute(value: bool | int | float, dtype: TensorDType) -> Any:
+    """An attribute of `dtype`; bools and integers are converted as PyTorch converts a Python number."""
     element = mlir_element_type_get(dtype)
     if dtype.is_float:
-        return arith.constant(element, ir.FloatAttr.get(element, float(value)))
+        return ir.FloatAttr.get(element, float(value))
     if dtype is TensorDType.Bool:
-        return arith.constant(element, ir.IntegerAttr.get(element, int(bool(value))))
-    return arith.constant(element, ir.IntegerAttr.get(element, _wrapped(int(value), element.width)))
+        return ir.IntegerAttr.get(element, int(bool(value)))
+    return ir.IntegerAttr.get(element, _wrapped(int(value), element.width))
+
+
+def constant(value: bool | int | float, dtype: TensorDType) -> Any:
+    """An `arith.constant` of `dtype`."""
+    return arith.constant(mlir_element_type_get(dtype), constant_attribute(value, dtype))
 
 
 def _wrapped(value: int, width: int) -> int:

@@ -1,0 +1,94 @@
+"""What to tell a person when a compilation ends early: what happened, where, and what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.lowering import NodeError
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.pipeline import StepError, run_step
+from buddy.compiler.presets import presets
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import PassStep, Recipe
+
+_FINAL = ("llvm", "builtin")
+
+
+def of_node(error: NodeError) -> Diagnostic:
+    node = error.node
+    where = f"node {node.stable or node.name} ({node.target})" + (f", {node.location}" if node.location else "")
+    return Diagnostic(str(error), where, "take the op out of the program, or add a lowering for it", node=node.stable)
+
+
+def of_step(error: StepError, step: PassStep, index: int) -> Diagnostic:
+    where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
+    todo = "compare the IR before and at the failure, change the pass's options, or switch it off"
+    return Diagnostic(error.message, where, todo, detail=error.detail, step=index, node=error.node)
+
+
+def of_translation(text: str) -> Diagnostic:
+    first = next((line for line in text.splitlines() if line.strip()), "no reason given")
+    return Diagnostic(
+        first, "translation to LLVM IR", "look at the last stage: every op must be of the LLVM dialect", detail=text
+    )
+
+
+def no_entry(name: str) -> Diagnostic:
+    return Diagnostic(
+        f"@{name} never had buffers as arguments and out-parameters as results",
+        "the pipeline",
+        "switch on one-shot-bufferize and results-to-out-params, before the conversion to LLVM",
+    )
+
+
+def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
+    """What is wrong when ops of other dialects are left at the end, with the passes that would convert them."""
+    counts, first = _foreign(module, locations)
+    if not counts:
+        return None
+    name, count = counts.most_common(1)[0]
+    others = f" and {len(counts) - 1} other kinds of op" if len(counts) > 1 else ""
+    helpers = _converters(module, name, recipe, locations)
+    todo = f"switch on {' or '.join(helpers)}" if helpers else f"add a pass that converts {name} to the LLVM dialect"
+    node = first.get(name, "")
+    where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
+    return Diagnostic(f"{name}{others} is left: not machine code", where, todo, node=node)
+
+
+def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+
+    def visit(op: Any) -> Any:
+        if op.name.partition(".")[0] not in _FINAL:
+            counts[op.name] += 1
+            names = locations.sets[locations.number_of(op.location)]
+            if names:
+                first.setdefault(op.name, names[0])
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return counts, first
+
+
+def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> list[str]:
+    """The passes, switched off or missing from the recipe, after which fewer ops of that name are left."""
+    before = _foreign(module, locations)[0][name]
+    on = {step.name for step in recipe.steps if step.enabled}
+    preset = presets().get(recipe.preset)
+    candidates = [*recipe.steps, *(preset.recipe.steps if preset else ())]
+    tried = {step.name: step for step in candidates if step.level == "mlir" and step.name not in on}
+    return [step.name for step in tried.values() if _left_after(module, name, step, locations) < before]
+
+
+def _left_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:
+    with module.context, ir.Location.unknown():
+        clone = module.clone()
+        try:
+            run_step(clone, step, PassContext(locations))
+        except StepError:
+            return _foreign(module, locations)[0][name]
+        return _foreign(clone, locations)[0][name]

@@ -1,0 +1,30 @@
+"""Nodes that give their operand back: clones, aliases and views to the same shape, and views of views."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operations import AliasOp, CloneOp, ExpandOp, ReshapeOp, SliceOp, UnsqueezeOp, ViewOp
+
+_COPIES = (CloneOp, AliasOp)
+_SAME_IF_SHAPE_IS = (ViewOp, ReshapeOp, ExpandOp, SliceOp)
+_VIEWS = (ViewOp, ReshapeOp, UnsqueezeOp)
+
+
+def drop_identities(graph: Graph) -> None:
+    """Let the users of an identity read its operand, and a view of a view read the first view's operand.
+
+    Tensors are values here: a copy has nothing to protect. A node that the program returns stays.
+    """
+    for node in graph.operations:
+        if isinstance(node, _VIEWS) and isinstance(node.args[0], (ViewOp, ReshapeOp)):
+            graph.replace_argument(node, node.args[0], node.args[0].args[0])
+        if _is_identity(node):
+            graph.replace_uses(node, node.args[0])
+    graph.drop_unused()
+
+
+def _is_identity(node: Op) -> bool:
+    if isinstance(node, _COPIES):
+        return node.args[0].tensor_meta == node.tensor_meta
+    return isinstance(node, _SAME_IF_SHAPE_IS) and node.args[0].tensor_meta.shape == node.tensor_meta.shape

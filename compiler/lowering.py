@@ -1,0 +1,198 @@
+"""From the Buddy graph to top-level IR: one function per part of the partition, tensors in and tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from buddy.compiler.bindings import func, ir
+from buddy.compiler.graph import partition as cut
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
+from buddy.compiler.ops import registries
+from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import LoweringError, meta_type
+from buddy.compiler.protocol import Assignment
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import EAGER, Recipe
+
+Table = dict[tuple[str, int], Any]
+
+# How registries name the op that an eager call lowers, for those who look a node's road up.
+NO_CLASS = "{target} has no op class: give one the target {target!r}, or add it to `_ops_map`"
+NO_LOWERING = "no registry lowers {op}: add a lowering under that name to an `ops_registry`"
+BY_HAND = "chosen by hand"
+
+
+class NodeError(Exception):
+    """A node that can neither be compiled nor called in eager. `node` is its stable name."""
+
+    def __init__(self, node: Op, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
+@dataclass
+class Lowered:
+    """Top-level IR with what is known about each node."""
+
+    module: Any
+    assignments: tuple[Assignment, ...]
+    partition: cut.Partition
+
+
+@dataclass
+class _Lowerer:
+    registries: dict[str, Registry]
+    choices: dict[str, str]
+    locations: LocationSets
+    assigned: dict[str, Assignment] = field(default_factory=dict)
+
+    def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
+        """One `func.func`; the insertion point is in the module."""
+        inputs = [meta_type(op.tensor_meta) for op, _ in function.inputs]
+        results = [meta_type(op.tensor_meta) for op, _ in function.outputs]
+        kind = ir.FunctionType.get(inputs, results)
+        whole = self.locations.location(name for i in range(len(function.nodes)) for name in function.origins(i))
+        op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
+        op.arg_attrs = ir.ArrayAttr.get([_argument(i, p, public) for i, p in enumerate(function.is_parameter)])
+        if public:
+            op.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        block = op.add_entry_block()
+        pairs = zip(function.inputs, block.arguments, strict=True)
+        table: Table = {(value[0].name, value[1]): argument for value, argument in pairs}
+        with ir.InsertionPoint(block), whole:
+            self._body(function, body, table)
+            func.ReturnOp([table[op.name, index] for op, index in function.outputs])
+
+    def _body(self, function: cut.Function, body: Sequence[Op | cut.Call], table: Table) -> None:
+        positions = {op.name: i for i, op in enumerate(function.nodes)}
+        for item in body:
+            if isinstance(item, cut.Call):
+                self._call(item, table)
+            else:
+                position = positions[item.name]
+                with self.locations.location(function.origins(position)):
+                    assignment = self._node(item, table)
+                self._assign(function, position, assignment)
+
+    def _assign(self, function: cut.Function, position: int, assignment: Assignment) -> None:
+        for site in function.sites:
+            stable = site[position].stable
+            self.assigned[stable] = Assignment(
+                stable, assignment.lowering, assignment.choices, function.name, assignment.reason
+            )
+
+    def _call(self, call: cut.Call, table: Table) -> None:
+        operands = [table[op.name, index] for op, index in call.inputs]
+        results = [meta_type(op.tensor_meta) for op, _ in call.outputs]
+        with self.locations.location(op.stable for op in call.nodes):
+            op = func.CallOp(results, ir.FlatSymbolRefAttr.get(call.function), operands)
+        table.update(zip(((op.name, index) for op, index in call.outputs), op.results, strict=True))
+
+    def _node(self, node: Op, table: Table) -> Assignment:
+        """Lower a node by the first registry that can, or by the one chosen by hand."""
+        if isinstance(node, GetItemOp):
+            table[node.name, 0] = table[node.args[0].name, node.args[1]]
+            return Assignment(node.stable, "func", ("func",))
+        name = type(node).__name__
+        found = tuple(key for key, registry in self.registries.items() if name in registry)
+        choices = (*found, EAGER)
+        wanted = self.choices.get(node.stable, "")
+        order = [wanted, *(key for key in found if key != wanted)] if wanted in found else list(found)
+        reasons = [BY_HAND] if wanted == EAGER else []
+        for key in [] if wanted == EAGER else order:
+            try:
+                self._enter(node, table, self._attempt(self.registries[key][name], node, table))
+                return Assignment(node.stable, key, choices, reason="; ".join(reasons))
+            except LoweringError as error:
+                reasons.append(f"{key}: {error}")
+        if not found:
+            template = NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
+            reasons.append(template.format(target=node.target, op=name))
+        return self._eager(node, table, choices, reasons)
+
+    def _eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
+        try:
+            self._enter(node, table, eager_call(node, table))
+        except LoweringError as error:
+            raise NodeError(node, "; ".join([*reasons, str(error)])) from error
+        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons))
+
+    @staticmethod
+    def _attempt(lowering: Any, node: Op, table: Table) -> Any:
+        """Run a lowering; one that gives up leaves nothing behind."""
+        block = ir.InsertionPoint.current.block
+        before = len(block.operations)
+        try:
+            return lowering(node, table)
+        except LoweringError:
+            for op in reversed(list(block.operations)[before:]):
+                op.operation.erase()
+            raise
+
+    @staticmethod
+    def _enter(node: Op, table: Table, results: Any) -> None:
+        """Put what a lowering gave (a value, an op, or a list of values) into the symbol table."""
+        if not isinstance(results, (list, tuple)):
+            results = list(results.results) if hasattr(results, "results") else [results]
+        for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
+            if meta is not None and value.type != meta_type(meta):
+                raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
+            table[node.name, index] = value
+
+
+def _argument(index: int, is_parameter: bool, public: bool) -> Any:
+    """The attributes of a function's argument: nothing may write to it, and where it comes from."""
+    attributes = {"bufferization.writable": ir.BoolAttr.get(False)}
+    if is_parameter:
+        attributes["buddy.parameter"] = ir.UnitAttr.get()
+    if public:
+        attributes["buddy.source"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
+    return ir.DictAttr.get(attributes)
+
+
+def new_context() -> Any:
+    """A context for one graph. Attributes of ours ride on arguments, so unregistered ones are let through."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    # Threads of MLIR's own would make the order of diagnostics, and forks of this process, a matter of luck.
+    context.enable_multithreading(False)
+    return context
+
+
+def lower(
+    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None
+) -> Lowered:
+    """Top-level IR of `graph` under `recipe`, in `context`; `first` is a registry to search before all others.
+
+    Raises `NodeError` for a node that can be neither compiled nor called in eager.
+    """
+    parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
+    found = registries(recipe.flavour)
+    ordered = {"user": first, **found} if first is not None else found
+    lowerer = _Lowerer(ordered, recipe.choice_map(), locations)
+    with context, ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for function in parts.functions:
+                lowerer.function(function, function.nodes, public=False)
+            main = cut.main_function(graph, graph._func_name)
+            lowerer.function(main, parts.body, public=True)
+    order = [op.stable for op in graph.operations]
+    assignments = tuple(lowerer.assigned[name] for name in order if name in lowerer.assigned)
+    return Lowered(module, assignments, parts)
+
+
+def lower_top_level(
+    graph: Graph, flavour: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
+    first: Registry | None = None, context: Any = None,
+) -> Any:  # fmt: skip
+    """The top-level module alone, as a script that says `graph.lower_to_top_level_ir()` wants it.
+
+    Raises `NodeError` as `lower` does.
+    """
+    recipe = Recipe(flavour=flavour, partition=partition)
+    return lower(graph, recipe, context or new_context(), LocationSets(), first).module

@@ -1,0 +1,125 @@
+"""Results become out-parameters: the caller owns every buffer that a function gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import func, ir, memref
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+_RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
+
+
+@register
+@dataclass(frozen=True)
+class ResultsToOutParams(MlirPass):
+    """After this pass no function returns a memref: results are trailing arguments, in order.
+
+    A result that the function allocates is written in place, through a reshape too; any other is copied out. Functions
+    without a body (calls into eager) get the same signature.
+    """
+
+    name = "results-to-out-params"
+    summary = "turn memref results into trailing out-parameters that the caller allocates"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        functions = [op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
+        for function in functions:
+            for call in _calls(function.operation):
+                _pass_buffers(call)
+        for function in functions:
+            _move_results(function)
+
+
+def _calls(root: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == "func.call" and len(op.results):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+    return found
+
+
+def _pass_buffers(call: Any) -> None:
+    """Allocate a call's results before it and hand them over as operands."""
+    with ir.InsertionPoint(call), call.location:
+        buffers = [_allocated(result.type) for result in call.results]
+        callee = ir.FlatSymbolRefAttr(call.attributes["callee"])
+        func.CallOp([], callee, [*call.operands, *buffers])
+    for result, buffer in zip(call.results, buffers, strict=True):
+        result.replace_all_uses_with(buffer)
+    call.erase()
+
+
+def _allocated(kind: Any) -> Any:
+    alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
+    return memref.AllocOp(kind, [], [], alignment=alignment).result
+
+
+def _move_results(function: Any) -> None:
+    kind = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value)
+    if not kind.results:
+        return
+    function.operation.attributes["function_type"] = ir.TypeAttr.get(
+        ir.FunctionType.get([*kind.inputs, *kind.results], [])
+    )
+    _extend_argument_attributes(function.operation, len(kind.inputs), len(kind.results))
+    if function.operation.regions[0].blocks:
+        _write_results(function.operation.regions[0].blocks[0], kind.results)
+
+
+def _extend_argument_attributes(function: Any, inputs: int, results: int) -> None:
+    empty = ir.DictAttr.get({})
+    old = (
+        list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [empty] * inputs
+    )
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *[empty] * results])
+    if "res_attrs" in function.attributes:
+        del function.attributes["res_attrs"]
+
+
+def _write_results(block: Any, kinds: Any) -> None:
+    """Give the block an argument per result and make the function write there."""
+    end = block.operations[len(block.operations) - 1].operation
+    returned = list(end.operands)
+    for value, kind in zip(returned, kinds, strict=True):
+        target = block.add_argument(kind, end.location)
+        if not _written_in_place(block, value, target):
+            with ir.InsertionPoint(end), end.location:
+                memref.CopyOp(value, target)
+    with ir.InsertionPoint(end), end.location:
+        func.ReturnOp([])
+    end.erase()
+
+
+def _written_in_place(block: Any, value: Any, target: Any) -> bool:
+    """Let `target` take the place of the allocation behind `value`, if there is one and nobody has taken it."""
+    chain = []
+    while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.operation.name in _RESHAPES:
+        chain.append(value.owner.operation)
+        value = chain[-1].operands[0]
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "memref.alloc" or owner.operation.block != block:
+        return False
+    with ir.InsertionPoint.at_block_begin(block), owner.operation.location:
+        for reshape in chain:
+            target = _undone(reshape, target)
+    if target.type != value.type:
+        return False
+    value.replace_all_uses_with(target)
+    owner.operation.erase()
+    return True
+
+
+def _undone(reshape: Any, target: Any) -> Any:
+    """`target`, which has the shape of `reshape`'s result, in the shape of its operand."""
+    kind = reshape.operands[0].type
+    groups = reshape.attributes["reassociation"]
+    if reshape.name == "memref.expand_shape":
+        return memref.CollapseShapeOp(kind, target, groups).result
+    sizes = list(ir.MemRefType(kind).shape)
+    return memref.ExpandShapeOp(kind, target, groups, [], sizes).result

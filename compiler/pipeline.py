@@ -1,0 +1,103 @@
+"""Running one pass of a recipe on a module, with what it said when it failed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from buddy.compiler import passes
+from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import PassStep
+
+_UNREGISTERED = re.compile(r"does not refer to a registered pass")
+
+
+class StepError(Exception):
+    """A pass failed. `message` is what it said, `node` the stable name of the node that it said it of, if any."""
+
+    def __init__(self, message: str, detail: str = "", node: str = "") -> None:
+        super().__init__(message)
+        self.message, self.detail, self.node = message, detail, node
+
+
+@lru_cache(maxsize=1)
+def own_passes() -> dict[str, type[MlirPass]]:
+    """The passes written here, by name; importing the folder's modules registers them."""
+    for module in iter_modules(passes.__path__):
+        import_module(f"{passes.__name__}.{module.name}")
+    return registered()
+
+
+def run_step(operation: Any, step: PassStep, context: PassContext) -> None:
+    """Run `step` on a module, in place.
+
+    Raises `StepError` when the pass is unknown, its options are wrong, it fails, or what it leaves does not verify. The
+    module may then be half rewritten.
+    """
+    with _Diagnostics(operation.context, context.locations) as said:
+        try:
+            own = own_passes().get(step.name)
+            if own is not None:
+                _run_own(own.create(dict(step.options)), operation, step, context)
+            else:
+                _parsed(step, operation.context).run(operation)
+        except PassError as error:
+            raise StepError(str(error)) from error
+        except (ir.MLIRError, ValueError) as error:
+            raise said.error(error) from error
+
+
+def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
+    with operation.context, ir.Location.unknown():
+        if step.anchor == found.anchor:
+            found.run(operation, context)
+        else:
+            raise PassError(f"{found.name} runs on {found.anchor}, not on {step.anchor}")
+        operation.verify()
+
+
+def _parsed(step: PassStep, context: Any) -> Any:
+    nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
+    manager = passmanager.PassManager.parse(f"builtin.module({nested})", context=context)
+    manager.enable_verifier(True)
+    return manager
+
+
+@dataclass
+class _Diagnostics:
+    """Collects what MLIR says while a pass runs."""
+
+    context: Any
+    locations: LocationSets
+    messages: list[str] = field(default_factory=list)
+    node: str = ""
+
+    def __enter__(self) -> _Diagnostics:
+        self._handler = self.context.attach_diagnostic_handler(self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handler.detach()
+
+    def _take(self, diagnostic: Any) -> bool:
+        self.messages.append(str(diagnostic.message))
+        names = self.locations.sets[self.locations.number_of(diagnostic.location)]
+        if names and not self.node:
+            self.node = names[0]
+        return True
+
+    def error(self, error: Exception) -> StepError:
+        """What to tell a person: MLIR's first message, or the binding's own."""
+        for diagnostic in getattr(error, "error_diagnostics", ()):
+            self._take(diagnostic)
+        text = str(error)
+        if _UNREGISTERED.search(text):
+            return StepError("no such pass", text)
+        first = self.messages[0] if self.messages else text.splitlines()[0]
+        return StepError(first, "\n".join([*self.messages, text]), self.node)

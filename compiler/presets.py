@@ -1,0 +1,124 @@
+"""Named pipelines as data. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.protocol import Preset
+from buddy.compiler.recipe import OptionValue, PassStep, Recipe
+
+MODULE, FUNC = "builtin.module", "func.func"
+
+PHASES = (
+    ("torch", "fx"),
+    ("graph", "buddy"),
+    ("toplevel", "mlir"),
+    ("fused", "mlir"),
+    ("buffers", "mlir"),
+    ("kernels", "mlir"),
+    ("loops", "mlir"),
+    ("llvm", "mlir"),
+    ("ir", "llvm"),
+    ("asm", "asm"),
+)
+
+
+Entry = str | tuple[str, str] | tuple[str, str, dict[str, OptionValue]]
+
+
+def _steps(phase: str, *entries: Entry) -> list[PassStep]:
+    """Steps of one phase; an entry is a pass name, a name with its anchor, or both with options."""
+    return [_step(phase, *((entry,) if isinstance(entry, str) else entry)) for entry in entries]
+
+
+def _step(phase: str, name: str, anchor: str = MODULE, options: dict[str, OptionValue] | None = None) -> PassStep:
+    return PassStep(name, "mlir", anchor, tuple((options or {}).items()), phase=phase)
+
+
+# TOSA and tensor-level math become linalg; what the flavour did not use changes nothing here.
+_TO_LINALG = _steps(
+    "fused",
+    ("tosa-to-linalg-named", FUNC),
+    ("tosa-to-linalg", FUNC),
+    ("tosa-to-tensor", FUNC),
+    ("tosa-to-arith", FUNC),
+    ("convert-elementwise-to-linalg", FUNC),
+)
+
+_FUSION = _steps("fused", "fold-transposes", "linalg-fuse-elementwise-ops", "canonicalize", "cse")
+_MATH = _steps("fused", "expand-math-to-polynomials")
+
+_BUFFERS = _steps(
+    "buffers",
+    # Identity layouts at function boundaries: with strided ones nothing vectorises.
+    ("one-shot-bufferize", MODULE, {
+        "bufferize-function-boundaries": True, "function-boundary-type-conversion": "identity-layout-map",
+    }),
+    "results-to-out-params",
+    "canonicalize",
+    "cse",
+    "plan-memory",
+)  # fmt: skip
+
+_KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics")
+
+_LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
+
+_LLVM = _steps(
+    "llvm",
+    "canonicalize",
+    "convert-scf-to-cf",
+    "expand-strided-metadata",
+    "lower-affine",
+    "convert-vector-to-llvm",
+    "convert-math-to-llvm",
+    "convert-math-to-libm",
+    "finalize-memref-to-llvm",
+    "convert-arith-to-llvm",
+    "convert-index-to-llvm",
+    "convert-func-to-llvm",
+    "convert-cf-to-llvm",
+    "canonicalize",
+    "cse",
+    "reconcile-unrealized-casts",
+    ("ensure-debug-info-scope-on-llvm-func", MODULE, {"emission-kind": "LineTablesOnly"}),
+)
+
+
+def _preset(name: str, summary: str, steps: list[PassStep]) -> Preset:
+    return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), PHASES)
+
+
+def presets() -> dict[str, Preset]:
+    """The presets by name."""
+    found = (
+        _preset(
+            "default",
+            "fused, packed and vectorised for this machine",
+            [*_TO_LINALG, *_FUSION, *_MATH, *_BUFFERS, *_KERNELS, *_LOOPS, *_LLVM],
+        ),
+        _preset(
+            "upstream",
+            "MLIR's own passes to scalar loops; only memory is ours",
+            [*_TO_LINALG, *_FUSION[1:], *_BUFFERS, *_LOOPS, *_LLVM],
+        ),
+    )
+    return {preset.name: preset for preset in found}
+
+
+def default_recipe(
+    source: str = "",
+    arguments: tuple[str, ...] = (),
+    preset: str = "default",
+    flavour: Literal["linalg", "tosa"] = "linalg",
+) -> Recipe:
+    """The recipe of a preset for a source.
+
+    Raises `ValueError` that names the presets there are.
+    """
+    known = presets()
+    if preset not in known:
+        raise ValueError(f"no preset {preset!r}; there are {', '.join(known)}")
+    return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, flavour=flavour)

@@ -1,0 +1,86 @@
+"""Snapshots: a stage with its text, and the module it prints, from which the next pass starts on a clone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.passes.base import Remark
+from buddy.compiler.printing import op_counts, print_mlir
+from buddy.compiler.protocol import Stage
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import PassStep
+from buddy.compiler.signature import Entry, of_module
+from buddy.compiler.text.stage_text import StageText
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`operation` is the module (absent for stages that are no MLIR), `entry` the calling convention as last seen."""
+
+    stage: Stage
+    text: StageText
+    counts: Counter[str]
+    operation: Any = None
+    entry: Entry | None = None
+    remarks: tuple[Remark, ...] = ()
+
+    def placed(self, step: PassStep, index: int) -> Snapshot:
+        """This snapshot at the place that its step has in another recipe."""
+        stage = msgspec.structs.replace(self.stage, step=index, phase=step.phase or self.stage.phase)
+        return dataclasses.replace(self, stage=stage)
+
+
+def of_text(name: str, phase: str, text: StageText, seconds: float, language: str) -> Snapshot:
+    """A stage of the line's own that is text alone: LLVM IR, assembly."""
+    stage = Stage(0, name, phase, "", 0, milliseconds=seconds * 1e3, language=language)  # type: ignore[arg-type]
+    return Snapshot(stage, text, Counter())
+
+
+def of_graph(name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None) -> Snapshot:
+    """The Buddy graph as a stage; `before` is the one it is compared with."""
+    sets: list[tuple[str, ...]] = [(), *((op.stable,) for op in graph.body)]
+    text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets))
+    counts = Counter(type(op).__name__ for op in graph.body)
+    added, removed = _difference(before.counts, counts) if before else (0, 0)
+    changed = before is None or before.text.content != text.content
+    milliseconds, ops = seconds * 1e3, len(graph.body)
+    stage = Stage(0, name, "graph", "", 0, index, milliseconds, ops, added, removed, changed, language="buddy")
+    return Snapshot(stage, text, counts)
+
+
+def of_top_level(operation: Any, locations: LocationSets) -> Snapshot:
+    text = print_mlir(operation, locations)
+    counts = op_counts(text.content)
+    return Snapshot(Stage(0, "lower", "toplevel", "", 0, ops=counts.total()), text, counts, operation)
+
+
+def after_step(
+    before: Snapshot, operation: Any, locations: LocationSets, step: PassStep, index: int, seconds: float,
+    remarks: tuple[Remark, ...],
+) -> Snapshot:  # fmt: skip
+    """The snapshot that a pass made of `before`; where it changed nothing, the text is that of `before`."""
+    text = print_mlir(operation, locations)
+    changed = text.content != before.text.content
+    counts = op_counts(text.content) if changed else before.counts
+    added, removed = _difference(before.counts, counts)
+    phase = step.phase or before.stage.phase
+    stage = Stage(0, step.name, phase, "", 0, index, seconds * 1e3, counts.total(), added, removed, changed)
+    entry = of_module(operation) or before.entry
+    return Snapshot(stage, text, counts, operation, entry, remarks)
+
+
+def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
+    """The module as a failed pass left it, which may not verify."""
+    text = print_mlir(operation, locations)
+    return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
+
+
+def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
+    """How many ops are new and how many are gone, name by name."""
+    return (after - before).total(), (before - after).total()
