@@ -187,7 +187,9 @@ class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
 # ---- client to engine -----------------------------------------------------------------------------------------------
 
 
-class Hello(Frame, frozen=True):
+class Hello(Frame, frozen=True, omit_defaults=False):
+    """The greeting; its version is written out even where it is the default."""
+
     version: int = PROTOCOL_VERSION
     client: str = "buddy-tui"
 

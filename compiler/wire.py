@@ -88,7 +88,7 @@ class FrameBuffer:
 
 
 def _starts_a_map(byte: int) -> bool:
-    """Whether MessagePack begins a map with `byte`: without this, text such as a login banner reads as a huge length."""
+    """Whether MessagePack begins a map with `byte`: without this, a login banner reads as a huge length."""
     return 0x80 <= byte <= 0x8F or byte in (0xDE, 0xDF)
 
 

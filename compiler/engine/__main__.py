@@ -1,0 +1,40 @@
+"""`python -m buddy.compiler.engine`: serves one client on stdin and stdout, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Serve; the first argument, if any, is the file to write the log to instead of stderr."""
+    frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    from buddy.compiler.engine.connection import Connection
+    from buddy.compiler.engine.server import Server
+
+    async def serve() -> int:
+        return await Server(Connection(frames_in, frames_out)).serve()
+
+    return asyncio.run(serve())
+
+
+def _take_standard_streams(log: str) -> tuple[int, int]:
+    """Keep stdin and stdout for frames alone; whatever else is printed, in Python or in C, goes to the log."""
+    frames_in, frames_out = os.dup(0), os.dup(1)
+    if log:
+        target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, 2)
+        os.close(target)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return frames_in, frames_out
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

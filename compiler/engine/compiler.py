@@ -1,0 +1,154 @@
+"""The compiler worker: graphs in as plain data; stages as they are made, and an artifact, out. No torch in here."""
+
+from __future__ import annotations
+
+import importlib
+import time
+import traceback
+from array import array
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.engine.channel import Channel, connect, text_data
+from buddy.compiler.engine.messages import (
+    AddGraph,
+    Assignments,
+    CompileDone,
+    CompileGraph,
+    CompilerRequest,
+    DescribeOps,
+    DescribePasses,
+    Done,
+    Message,
+    OpList,
+    PassList,
+    Ready,
+    Refused,
+    Reply,
+    StageData,
+    StageNote,
+)
+from buddy.compiler.protocol import Diagnostic, Stage
+
+_MAX_GRAPHS = 8
+
+
+class CompilerWorker:
+    """Answers requests; keeps a `Compiler`, with its memoised snapshots, for each of the latest graphs."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._compilers: OrderedDict[str, Any] = OrderedDict()
+        self._answers = {
+            AddGraph: self._add_graph,
+            CompileGraph: self._compile,
+            DescribePasses: _passes,
+            DescribeOps: _ops,
+        }
+
+    def serve(self) -> None:
+        while (request := self._channel.receive()) is not None:
+            self._channel.send(self._answer(request))
+
+    def _answer(self, request: Message) -> Reply:
+        try:
+            return self._answers[type(request)](request)
+        except Exception as error:
+            traceback.print_exc()
+            what = f"the compiler met a fault of its own: {type(error).__name__}: {error}"
+            return Refused(Diagnostic(what, todo="this is a bug: please report it with the log", detail=_trace(error)))
+
+    def _add_graph(self, request: AddGraph) -> Reply:
+        from buddy.compiler.compilation import Compiler
+        from buddy.compiler.graph.serialize import from_bytes
+
+        self._compilers[request.key] = Compiler(from_bytes(request.graph))
+        while len(self._compilers) > _MAX_GRAPHS:
+            self._compilers.popitem(last=False)
+        return Done()
+
+    def _compile(self, request: CompileGraph) -> Reply:
+        from buddy.compiler.artifact import to_bytes
+        from buddy.compiler.compilation import CompilationError
+
+        compiler, packer = self._compilers[request.key], _Packer(self._channel, request.known)
+        self._compilers.move_to_end(request.key)
+        try:
+            self._channel.send(Assignments(compiler.assignments(request.recipe)))
+            result = compiler.compile(request.recipe, packer.stage_made)
+        except CompilationError as error:
+            return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
+        return CompileDone(
+            packer.stages(result.stages),
+            to_bytes(result.artifact),
+            tuple(result.assignments),
+            tuple(result.remarks),
+            result.seconds,
+            result.reused,
+        )
+
+
+class _Packer:
+    """Names the texts of stages, and sends each text only when the engine does not have it."""
+
+    def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:
+        self._channel, self._known = channel, set(known)
+        self._sent: dict[int, Stage] = {}
+
+    def stage_made(self, stage: Stage, text: Any) -> None:
+        data = self.pack(stage, text)
+        self._sent[stage.index] = data.stage
+        self._channel.send(StageNote(data))
+
+    def pack(self, stage: Stage, text: Any) -> StageData:
+        packed, lines = text_data(text.content, array("I", text.line_sets).tobytes(), text.sets)
+        named = msgspec.structs.replace(stage, text=packed.name, lines=lines)
+        if packed.name in self._known:
+            return StageData(named)
+        self._known.add(packed.name)
+        return StageData(named, packed)
+
+    def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
+        """The compilation's stages, as it gives them at its end, with the texts they were sent with."""
+        sent = self._sent
+        return tuple(
+            StageData(msgspec.structs.replace(stage, text=sent[stage.index].text, lines=sent[stage.index].lines))
+            for stage in final
+        )
+
+
+def _passes(request: Message) -> Reply:
+    from buddy.compiler.passes.catalogue import catalogue
+
+    return PassList(tuple(catalogue()))
+
+
+def _ops(request: Message) -> Reply:
+    from buddy.compiler.ops import op_table
+
+    return OpList(tuple(op_table()))
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _warm_up() -> None:
+    """Import the bindings and everything a compilation needs, before the first one comes."""
+    from buddy.compiler.bindings import ir
+
+    ir.Context()
+    importlib.import_module("buddy.compiler.compilation")
+
+
+def main() -> None:
+    channel, started = connect(CompilerRequest), time.perf_counter()
+    _warm_up()
+    channel.send(Ready(time.perf_counter() - started))
+    CompilerWorker(channel).serve()
+
+
+if __name__ == "__main__":
+    main()

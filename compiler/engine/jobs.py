@@ -1,0 +1,87 @@
+"""The requests under way: one task each, cancelled by number, with newer edits replacing those not begun."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from buddy.compiler.protocol import Diagnostic, Failed, Stage
+
+log = logging.getLogger("buddy.engine")
+Send = Callable[[Any], None]
+
+
+class JobFailed(Exception):
+    """A request cannot be answered; the diagnostic goes to the client."""
+
+    def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic, self.stages = diagnostic, stages
+
+
+@dataclass
+class Job:
+    """A request under way. `slot` names what a newer request of the same kind replaces while `begun` is false."""
+
+    request: int
+    slot: Hashable = None
+    begun: bool = False
+    why_cancelled: str = "cancelled"
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def cancel(self, why: str = "cancelled") -> None:
+        self.why_cancelled = why
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Jobs:
+    """All requests under way."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._jobs: dict[int, Job] = {}
+
+    def start(self, request: int, work: Callable[[Job], Coroutine[Any, Any, None]], slot: Hashable = None) -> None:
+        """Start `work` as the answer to `request`."""
+        if slot is not None:
+            self._replace(slot)
+        job = Job(request, slot)
+        self._jobs[request] = job
+        job.task = asyncio.get_running_loop().create_task(self._guarded(job, work))
+
+    def cancel(self, target: int) -> None:
+        """Stop request `target`, or all when it is 0."""
+        for job in list(self._jobs.values()):
+            if target in (0, job.request):
+                job.cancel()
+
+    async def close(self) -> None:
+        """Stop all requests and wait until they have stopped."""
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        self.cancel(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _replace(self, slot: Hashable) -> None:
+        for job in list(self._jobs.values()):
+            if job.slot == slot and not job.begun:
+                job.cancel("replaced by a newer edit")
+
+    async def _guarded(self, job: Job, work: Callable[[Job], Coroutine[Any, Any, None]]) -> None:
+        """Every request ends with its answer or with `Failed`, whatever happens inside."""
+        try:
+            await work(job)
+        except asyncio.CancelledError:
+            self._send(Failed(job.request, Diagnostic(job.why_cancelled, severity="note"), cancelled=True))
+        except JobFailed as failure:
+            self._send(Failed(job.request, failure.diagnostic, stages=failure.stages))
+        except Exception as error:
+            log.exception("request %d", job.request)
+            what = f"the engine met a fault of its own: {type(error).__name__}: {error}"
+            self._send(Failed(job.request, Diagnostic(what, todo="this is a bug: please report it with the log")))
+        finally:
+            if self._jobs.get(job.request) is job:
+                del self._jobs[job.request]

@@ -1,0 +1,170 @@
+"""What the engine and its workers say to each other, framed as everything else is (`buddy.compiler.wire`).
+
+A worker answers each request with any number of notes and then exactly one `Reply`; `Refused` is the reply of a request
+that failed. Graphs and artifacts go through the engine as bytes that it never looks into.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OpInfo, PassInfo, RunReport, Stage
+from buddy.compiler.recipe import Recipe
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """Base of all messages."""
+
+
+class Reply(Message, frozen=True):
+    """Base of those that end a request."""
+
+
+class TextData(msgspec.Struct, frozen=True):
+    """A stage's text; `line_sets` holds native unsigned 32-bit numbers."""
+
+    name: str
+    content: str
+    line_sets: bytes = b""
+    sets: tuple[tuple[str, ...], ...] = ((),)
+
+
+class StageData(msgspec.Struct, frozen=True):
+    """A stage, and its text unless the engine has said that it holds it."""
+
+    stage: Stage
+    text: TextData | None = None
+
+
+# ---- engine to any worker -------------------------------------------------------------------------------------------
+
+
+class Load(Message, frozen=True):
+    """Run a source and capture its graphs: `Loaded`."""
+
+    source: str
+    arguments: tuple[str, ...]
+    directory: str
+
+
+class Execute(Message, frozen=True):
+    """Run graph number `graph` of the loaded program and compare with eager, in a process of its own: `Executed`."""
+
+    graph: int
+    artifact: bytes
+    repeats: int
+    threads: int
+    nodes: tuple[int, int]
+    compile_seconds: float
+    timeout: float
+
+
+class StopRunner(Message, frozen=True):
+    """Kill the runner; the `Execute` under way is refused."""
+
+
+class AddGraph(Message, frozen=True):
+    """Keep a graph under `key`: `Done`."""
+
+    key: str
+    graph: bytes
+
+
+class CompileGraph(Message, frozen=True):
+    """Compile graph `key`: `Assignments`, a `StageNote` per stage, then `CompileDone`.
+
+    `known` names the texts that the engine holds.
+    """
+
+    key: str
+    recipe: Recipe
+    known: tuple[str, ...]
+
+
+class DescribePasses(Message, frozen=True):
+    """The pass catalogue: `PassList`."""
+
+
+class DescribeOps(Message, frozen=True):
+    """The table of ops: `OpList`."""
+
+
+HostRequest = Load | Execute | StopRunner
+CompilerRequest = AddGraph | CompileGraph | DescribePasses | DescribeOps
+
+
+# ---- any worker to the engine ---------------------------------------------------------------------------------------
+
+
+class Ready(Message, frozen=True):
+    """The worker has imported what it needs."""
+
+    seconds: float
+
+
+class Activity(Message, frozen=True):
+    """What the request is doing now; `done` in 0..1 where known, else -1."""
+
+    what: str
+    done: float = -1.0
+
+
+class Refused(Reply, frozen=True):
+    diagnostic: Diagnostic
+    stages: tuple[StageData, ...] = ()
+
+
+class Done(Reply, frozen=True):
+    pass
+
+
+class CapturedGraphData(msgspec.Struct, frozen=True):
+    info: GraphInfo
+    graph: bytes
+    fx: StageData
+
+
+class Loaded(Reply, frozen=True):
+    graphs: tuple[CapturedGraphData, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+class RunnerState(Message, frozen=True):
+    """The runner began (`running`) or ended."""
+
+    running: bool
+    what: str = ""
+
+
+class Executed(Reply, frozen=True):
+    report: RunReport
+
+
+class Assignments(Message, frozen=True):
+    assignments: tuple[Assignment, ...]
+
+
+class StageNote(Message, frozen=True):
+    data: StageData
+
+
+class CompileDone(Reply, frozen=True):
+    stages: tuple[StageData, ...]
+    artifact: bytes
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
+
+
+class PassList(Reply, frozen=True):
+    passes: tuple[PassInfo, ...]
+
+
+class OpList(Reply, frozen=True):
+    ops: tuple[OpInfo, ...]
+
+
+HostMessage = Ready | Activity | RunnerState | Loaded | Executed | Refused
+CompilerMessage = Ready | Activity | Assignments | StageNote | CompileDone | PassList | OpList | Done | Refused

@@ -1,0 +1,109 @@
+"""What the engine keeps of the programs it has opened: enough to start any worker again without losing anything."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from buddy.compiler.engine.messages import CapturedGraphData, Loaded
+from buddy.compiler.protocol import Assignment, GraphInfo, Stage
+from buddy.compiler.recipe import EAGER, Recipe
+
+_MAX_RESULTS = 16
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """What a program is opened by."""
+
+    source: str
+    arguments: tuple[str, ...]
+    directory: str
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """A captured graph; `key` is a hash of `data`, the graph as plain bytes. `fx` is its first stage."""
+
+    key: str
+    data: bytes
+    info: GraphInfo
+    fx: Stage
+
+
+@dataclass(frozen=True)
+class Program:
+    key: ProgramKey
+    graphs: tuple[GraphRecord, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """A whole compilation: its stages (`fx` first), and the artifact as bytes."""
+
+    stages: tuple[Stage, ...]
+    artifact: bytes
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """How many nodes are compiled, and how many stay in eager."""
+        eager = sum(assignment.lowering == EAGER for assignment in self.assignments)
+        return len(self.assignments) - eager, eager
+
+
+def program_of(key: ProgramKey, loaded: Loaded) -> Program:
+    return Program(key, tuple(map(_record, loaded.graphs)), loaded.notes, loaded.seconds)
+
+
+def _record(data: CapturedGraphData) -> GraphRecord:
+    return GraphRecord(hashlib.sha256(data.graph).hexdigest()[:24], data.graph, data.info, data.fx.stage)
+
+
+class Programs:
+    """Opened programs, the latest last."""
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[ProgramKey, Program] = OrderedDict()
+
+    def add(self, program: Program) -> None:
+        self._opened[program.key] = program
+        self._opened.move_to_end(program.key)
+
+    def find(self, recipe: Recipe) -> Program | None:
+        """The program that `recipe` speaks of: the latest opened by its source and arguments; "" is the latest."""
+        for program in reversed(self._opened.values()):
+            if not recipe.source or (program.key.source, program.key.arguments) == (recipe.source, recipe.arguments):
+                return program
+        return None
+
+
+class Results:
+    """The latest compilations, by graph and by what the recipe says of it."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, bytes], CompileResult] = OrderedDict()
+
+    def get(self, graph: str, recipe: Recipe) -> CompileResult | None:
+        found = self._kept.get((graph, _identity(recipe)))
+        if found is not None:
+            self._kept.move_to_end((graph, _identity(recipe)))
+        return found
+
+    def put(self, graph: str, recipe: Recipe, result: CompileResult) -> None:
+        self._kept[graph, _identity(recipe)] = result
+        while len(self._kept) > _MAX_RESULTS:
+            self._kept.popitem(last=False)
+
+
+def _identity(recipe: Recipe) -> bytes:
+    """What of a recipe determines its stages, given the graph."""
+    return msgspec.msgpack.encode(msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset=""))

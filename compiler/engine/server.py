@@ -1,0 +1,225 @@
+"""The engine's event loop: greets, answers what it can itself, and hands the rest to the session's jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, Literal, cast
+
+import msgspec
+
+from buddy.compiler.engine.connection import Connection
+from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
+from buddy.compiler.engine.session import Session
+from buddy.compiler.engine.texts import Texts
+from buddy.compiler.protocol import (
+    PROTOCOL_VERSION,
+    Cancel,
+    ClientFrame,
+    Compile,
+    Diagnostic,
+    Failed,
+    FetchLines,
+    FetchText,
+    FindNode,
+    Hello,
+    ListOps,
+    ListPasses,
+    ListPresets,
+    Open,
+    Presets,
+    Printout,
+    Run,
+    Search,
+    Shutdown,
+    Welcome,
+)
+from buddy.compiler.target import host
+from buddy.compiler.text.store import TextStore
+from buddy.compiler.wire import FrameDecoder, FrameError, WireError
+
+log = logging.getLogger("buddy.engine")
+Stream = Literal["stdout", "stderr"]
+
+
+class Greeting(msgspec.Struct):
+    """As much of a first frame as every version has."""
+
+    type: str
+    version: int = 0
+
+
+class Refusal(Exception):
+    """The client cannot be served; the text says why."""
+
+
+class Server:
+    """One client, from its greeting to its end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._store = TextStore()
+        self._session = Session(self._send, self._store, self._printed)
+        self._texts = Texts(self._store, self._send)
+        self._jobs = Jobs(self._send)
+        self._welcomed = False
+        self._utf8: dict[str, codecs.IncrementalDecoder] = {}
+        self._decoder = FrameDecoder(ClientFrame)
+
+    async def serve(self) -> int:
+        """Serve until the client goes or says so; the exit code."""
+        await self._connection.open()
+        self._session.start()
+        try:
+            await self._until_lost(self._converse())
+            return 0
+        except (WireError, Refusal) as error:
+            log.error("%s", error)
+            self._send_now(Failed(0, Diagnostic(str(error), "the connection to the engine", _VERSION_TODO)))
+            return 1
+        finally:
+            self._welcomed = False
+            await self._jobs.close()
+            await self._session.close()
+            await self._connection.flush(1.0)
+
+    async def _until_lost(self, conversation: Any) -> None:
+        """Run the conversation until it ends, the client stops reading, or a signal ends the engine."""
+        talking = asyncio.ensure_future(conversation)
+        lost = asyncio.ensure_future(self._connection.lost.wait())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._connection.lost.set)
+        await asyncio.wait([talking, lost], return_when=asyncio.FIRST_COMPLETED)
+        lost.cancel()
+        if not talking.done():
+            talking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await talking
+
+    async def _converse(self) -> None:
+        async for body in self._connection.bodies():
+            if not self._welcomed:
+                self._greet(body)
+                continue
+            try:
+                frame = self._decoder.decode(body)
+            except FrameError as error:
+                self._send(Failed(_request_of(body), Diagnostic(str(error), "the engine", _VERSION_TODO)))
+                continue
+            if isinstance(frame, Shutdown):
+                return
+            self._answer(frame)
+
+    def _greet(self, body: bytes) -> None:
+        try:
+            greeting = msgspec.msgpack.decode(body, type=Greeting)
+        except msgspec.MsgspecError as error:
+            raise Refusal(f"the first frame is no greeting: {error}") from error
+        if greeting.type != "Hello":
+            raise Refusal(f"the first frame must be a greeting, not {greeting.type!r}")
+        if greeting.version != PROTOCOL_VERSION:
+            raise Refusal(f"the client speaks protocol {greeting.version}, this engine {PROTOCOL_VERSION}")
+        self._welcomed = True
+        version = _version("buddy-tui")
+        self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages()))
+        for worker in (self._session.compiler, self._session.host):
+            self._send(worker.state)
+
+    # ---- requests -----------------------------------------------------------------------------------------------
+
+    def _answer(self, frame: Any) -> None:
+        if isinstance(frame, Hello):
+            return
+        if isinstance(frame, Cancel):
+            self._jobs.cancel(frame.target)
+        else:
+            work, slot = self._work(frame)
+            self._jobs.start(frame.request, work, slot)
+
+    def _work(self, frame: Any) -> tuple[Callable[[Job], Any], Any]:
+        """What answers `frame`, and the slot in which a newer frame replaces it."""
+        session, texts = self._session, self._texts
+        answers: dict[type, Callable[[Any, Job], Any]] = {
+            Open: session.open,
+            Compile: session.compile,
+            Run: session.run,
+            ListPasses: session.passes,
+            ListOps: session.ops,
+            ListPresets: self._presets,
+            FetchLines: texts.lines,
+            FetchText: texts.text,
+            Search: texts.search,
+            FindNode: texts.node,
+        }
+        answer = answers[type(frame)]
+        return lambda job: answer(frame, job), _slot(frame)
+
+    async def _presets(self, frame: ListPresets, job: Job) -> None:
+        from buddy.compiler.presets import presets
+
+        try:
+            found = tuple(presets().values())
+        except ValueError as error:
+            raise JobFailed(Diagnostic(str(error), "the presets")) from error
+        self._send(Presets(frame.request, found))
+
+    # ---- what goes out --------------------------------------------------------------------------------------------
+
+    def _send(self, frame: Any) -> None:
+        if self._welcomed:
+            self._send_now(frame)
+
+    def _send_now(self, frame: Any) -> None:
+        try:
+            self._connection.send(frame)
+        except FrameError as error:
+            request = getattr(frame, "request", 0)
+            self._connection.send(Failed(request, Diagnostic(str(error), "the engine", "fetch it in parts")))
+
+    def _printed(self, worker: str, stream: str, data: bytes) -> None:
+        text = self._decoded(worker + stream, data)
+        if worker == "host":
+            self._send(Printout(text, cast(Stream, stream)))
+        log.info("%s %s: %s", worker, stream, text.rstrip())
+
+    def _decoded(self, key: str, data: bytes) -> str:
+        """UTF-8 in pieces, cut anywhere, with what is none replaced."""
+        if key not in self._utf8:
+            self._utf8[key] = codecs.getincrementaldecoder("utf-8")("replace")
+        return self._utf8[key].decode(data)
+
+
+def _slot(frame: Any) -> Any:
+    """Compilations of one graph share a slot: the newest of those not begun is the one that is wanted."""
+    if not isinstance(frame, Compile):
+        return None
+    return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
+
+
+def _request_of(body: bytes) -> int:
+    """The request number of a frame that is otherwise not understood, 0 where it has none."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        found = msgspec.msgpack.decode(body)
+        if isinstance(found, dict) and isinstance(found.get("request"), int):
+            return found["request"]
+    return 0
+
+
+def _packages() -> dict[str, str]:
+    return {name: _version(name) for name in ("torch", "torch-mlir", "llvmlite", "numpy")}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+_VERSION_TODO = "use the same version of buddy-tui on both sides"

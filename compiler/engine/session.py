@@ -1,0 +1,260 @@
+"""The work of the engine: opening, compiling and running, over workers that may die at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.engine.compiling import Compilation, keep
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.engine.messages import (
+    Activity,
+    AddGraph,
+    CompilerMessage,
+    DescribeOps,
+    DescribePasses,
+    Execute,
+    HostMessage,
+    Load,
+    Message,
+    RunnerState,
+    StopRunner,
+)
+from buddy.compiler.engine.programs import (
+    CompileResult,
+    GraphRecord,
+    Program,
+    ProgramKey,
+    Programs,
+    Results,
+    program_of,
+)
+from buddy.compiler.engine.worker import RequestRefused, Worker, WorkerDied, death
+from buddy.compiler.protocol import (
+    Assigned,
+    Captured,
+    Compile,
+    Compiled,
+    Diagnostic,
+    ListOps,
+    ListPasses,
+    Open,
+    Ops,
+    Passes,
+    Progress,
+    Ran,
+    Run,
+    StageDone,
+    WorkerState,
+)
+from buddy.compiler.recipe import Recipe
+from buddy.compiler.text.store import TextStore
+
+Send = Callable[[Any], None]
+
+
+class Session:
+    """Programs, their compilations and their texts, and the workers that make them."""
+
+    def __init__(self, send: Send, store: TextStore, printed: Callable[[str, str, bytes], None]) -> None:
+        self._send, self._store = send, store
+        self._programs, self._results = Programs(), Results()
+        self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, send, _from("host", printed))
+        self.compiler = Worker(
+            "compiler", "buddy.compiler.engine.compiler", CompilerMessage, send, _from("compiler", printed)
+        )
+        self._in_host: tuple[int, ProgramKey | None] = (0, None)
+        self._in_compiler: tuple[int, set[str]] = (0, set())
+        self._passes: Passes | None = None
+        self._ops: Ops | None = None
+
+    def start(self) -> None:
+        """Start the workers now, so that they are warm when they are needed."""
+        self.compiler.start()
+        self.host.start()
+
+    async def close(self) -> None:
+        await self.host.close()
+        await self.compiler.close()
+
+    # ---- opening ------------------------------------------------------------------------------------------------
+
+    async def open(self, frame: Open, job: Job) -> None:
+        key = ProgramKey(frame.source, frame.arguments, frame.directory)
+        async with self.host.turn:
+            job.begun = True
+            program = await self._load(key, job)
+        self._programs.add(program)
+        graphs = tuple(record.info for record in program.graphs)
+        self._send(Captured(job.request, graphs, program.notes, program.seconds))
+
+    async def _load(self, key: ProgramKey, job: Job) -> Program:
+        """Load `key` in the host; a host that has loaded something before is replaced by a fresh one."""
+        if self._in_host[0] == self.host.life and self.host.is_ready:
+            await self.host.restart("a fresh host for the next program")
+        await self._host_up(job)
+        self._in_host = (self.host.life, None)
+        self._progress(job, "running the script")
+        loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), key.source, job)
+        self._in_host = (self.host.life, key)
+        for data in loaded.graphs:
+            keep(self._store, data.fx.text)
+        program = program_of(key, loaded)
+        self._store.pin(("fx", key), [record.fx.text for record in program.graphs])
+        return program
+
+    async def _host_up(self, job: Job) -> None:
+        if not self.host.is_ready:
+            self._progress(job, "starting torch")
+        try:
+            await self.host.ready()
+        except WorkerDied as died:
+            todo = "check that `python -c 'import torch'` works in this environment"
+            raise JobFailed(death(died, "the process that runs scripts does not start", "the host", todo)) from died
+
+    async def _ask_host(self, request: Message, source: str, job: Job, stop: Message | None = None) -> Any:
+        try:
+            return await self.host.call(request, lambda note: self._host_note(note, job), stop)
+        except RequestRefused as refused:
+            raise JobFailed(refused.refused.diagnostic) from refused
+        except WorkerDied as died:
+            todo = "the script, or a library it uses, ended its process; see its printout, then open it again"
+            raise JobFailed(death(died, f"{source} ended the process that runs it", source, todo)) from died
+
+    def _host_note(self, note: Message, job: Job) -> None:
+        if isinstance(note, Activity):
+            self._progress(job, note.what, note.done)
+        elif isinstance(note, RunnerState):
+            self._send(WorkerState("runner", "busy" if note.running else "dead" if note.what else "ready", note.what))
+
+    # ---- compiling ----------------------------------------------------------------------------------------------
+
+    async def compile(self, frame: Compile, job: Job) -> None:
+        program = await self._program(frame.recipe, job)
+        await self._compiled(program, frame.recipe, job, repeat=True)
+
+    async def _compiled(self, program: Program, recipe: Recipe, job: Job, repeat: bool = False) -> CompileResult:
+        """The compilation of `recipe`: the one kept (told again if `repeat`), or a new one."""
+        graph = _graph(program, recipe)
+        async with self.compiler.turn:
+            job.begun = True
+            kept = self._results.get(graph.key, recipe)
+            if kept is None or not all(stage.text in self._store for stage in kept.stages):
+                await self._give_graph(graph, job)
+                compilation = Compilation(self._send, self._store, graph, recipe, job.request)
+                kept = await compilation.result(self.compiler.call)
+                self._results.put(graph.key, recipe, kept)
+            elif repeat:
+                self._tell_again(kept, recipe, job)
+        return kept
+
+    def _tell_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
+        self._send(Assigned(job.request, recipe.graph, result.assignments))
+        for stage in result.stages:
+            self._send(StageDone(job.request, recipe.graph, stage))
+        reused = len(result.stages)
+        self._send(Compiled(job.request, recipe.graph, result.stages, 0.0, reused, result.remarks))
+
+    async def _give_graph(self, graph: GraphRecord, job: Job) -> None:
+        """See to it that the compiler worker that lives now has `graph`."""
+        await self._compiler_up(job)
+        if self._in_compiler[0] != self.compiler.life:
+            self._in_compiler = (self.compiler.life, set())
+        if graph.key not in self._in_compiler[1]:
+            await self._ask_compiler(AddGraph(graph.key, graph.data))
+            self._in_compiler[1].add(graph.key)
+
+    async def _compiler_up(self, job: Job) -> None:
+        if not self.compiler.is_ready:
+            self._progress(job, "starting the compiler")
+        try:
+            await self.compiler.ready()
+        except WorkerDied as died:
+            todo = "check that the MLIR bindings are installed: `pip install torch-mlir`"
+            raise JobFailed(death(died, "the compiler's process does not start", "the compiler", todo)) from died
+
+    async def _ask_compiler(self, request: Message) -> Any:
+        try:
+            return await self.compiler.call(request)
+        except RequestRefused as refused:
+            raise JobFailed(refused.refused.diagnostic) from refused
+        except WorkerDied as died:
+            raise JobFailed(death(died, "the compiler's process ended", "the compiler", "try again")) from died
+
+    async def _program(self, recipe: Recipe, job: Job) -> Program:
+        """The opened program that `recipe` is of."""
+        program = self._programs.find(recipe)
+        if program is None:
+            what = f"{recipe.source or 'no program'} has not been opened"
+            raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
+        return program
+
+    # ---- running ------------------------------------------------------------------------------------------------
+
+    async def run(self, frame: Run, job: Job) -> None:
+        recipe = frame.recipe
+        program = await self._program(recipe, job)
+        result = await self._compiled(program, recipe, job)
+        async with self.host.turn:
+            await self._in_host_again(program, recipe, job)
+            self._progress(job, "running")
+            request = Execute(
+                recipe.graph,
+                result.artifact,
+                frame.repeats,
+                recipe.threads,
+                result.nodes,
+                result.seconds,
+                frame.timeout,
+            )
+            executed = await self._ask_host(request, program.key.source, job, StopRunner())
+        self._send(Ran(job.request, msgspec.structs.replace(executed.report, graph=recipe.graph)))
+
+    async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
+        """See to it that the host that lives now holds the program: after a kill it is loaded anew."""
+        if self._in_host == (self.host.life, program.key):
+            return
+        again = await self._load(program.key, job)
+        keys = [record.key for record in again.graphs]
+        if keys[recipe.graph : recipe.graph + 1] != [_graph(program, recipe).key]:
+            what = f"{program.key.source} gives other graphs than when it was opened"
+            raise JobFailed(Diagnostic(what, program.key.source, "open it again, then compile and run"))
+
+    # ---- describing ---------------------------------------------------------------------------------------------
+
+    async def passes(self, frame: ListPasses, job: Job) -> None:
+        if self._passes is None:
+            found = await self._described(DescribePasses(), job)
+            self._passes = Passes(0, found.passes)
+        self._send(msgspec.structs.replace(self._passes, request=job.request))
+
+    async def ops(self, frame: ListOps, job: Job) -> None:
+        if self._ops is None:
+            found = await self._described(DescribeOps(), job)
+            self._ops = Ops(0, found.ops)
+        self._send(msgspec.structs.replace(self._ops, request=job.request))
+
+    async def _described(self, request: Message, job: Job) -> Any:
+        async with self.compiler.turn:
+            job.begun = True
+            await self._compiler_up(job)
+            return await self._ask_compiler(request)
+
+    # ---- small things -------------------------------------------------------------------------------------------
+
+    def _progress(self, job: Job, what: str, done: float = -1.0) -> None:
+        self._send(Progress(job.request, what, done))
+
+
+def _graph(program: Program, recipe: Recipe) -> GraphRecord:
+    """The graph of `program` that `recipe` compiles; raises `JobFailed` when there is none of that number."""
+    if 0 <= recipe.graph < len(program.graphs):
+        return program.graphs[recipe.graph]
+    what = f"there is no graph number {recipe.graph}: {program.key.source} has {len(program.graphs)}"
+    raise JobFailed(Diagnostic(what, "the recipe's graph", "choose one of them, counted from 0"))
+
+
+def _from(worker: str, printed: Callable[[str, str, bytes], None]) -> Callable[[str, bytes], None]:
+    return lambda stream, data: printed(worker, stream, data)

@@ -1,0 +1,212 @@
+"""A supervised worker: one process after another under one name, spoken to one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.engine.messages import Message, Ready, Refused, Reply
+from buddy.compiler.engine.process import ProcessEvents, WorkerProcess
+from buddy.compiler.protocol import Diagnostic, WorkerState
+from buddy.compiler.wire import FrameDecoder, FrameError, encode
+
+_MAX_FALSE_STARTS = 3
+_GRACE = 3.0
+_POLL = 0.005
+
+log = logging.getLogger("buddy.engine")
+Handler = Callable[[Message], None]
+
+
+class WorkerDied(Exception):
+    """The process ended before it replied. `how` says how, `tail` is the last of its stderr."""
+
+    def __init__(self, worker: str, how: str, tail: str = "") -> None:
+        super().__init__(f"the {worker} worker ended: {how}")
+        self.worker, self.how, self.tail = worker, how, tail
+
+
+class RequestRefused(Exception):
+    """The worker replied that the request failed."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(str(refused.diagnostic))
+        self.refused = refused
+
+
+class Worker:
+    """Starts the process of `module`, starts it again when it ends, and calls it.
+
+    `life` counts the processes: what was told to one life must be told again to the next. Holding `turn` makes several
+    calls one act.
+    """
+
+    def __init__(
+        self, name: str, module: str, replies: Any, tell: Callable[[Any], None], printed: Callable[[str, bytes], None]
+    ) -> None:
+        self.name = name
+        self.turn = asyncio.Lock()
+        self.life = 0
+        self.state = WorkerState(name, "dead", "not started")
+        self._module, self._decoder = module, FrameDecoder(replies)
+        self._tell, self._printed = tell, printed
+        self._process: WorkerProcess | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._reply: asyncio.Future[Reply] | None = None
+        self._handler: Handler | None = None
+        self._why_killed = ""
+        self._false_starts = 0
+        self._closing = False
+
+    # ---- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process unless there is one."""
+        if self._process is not None or self._closing:
+            return
+        self.life += 1
+        self._why_killed = ""
+        self._ready = _future()
+        self._set_state("starting")
+        events = ProcessEvents(self._body_came, self._printed, self._stopped, self._ended)
+        self._process = WorkerProcess(self._module, events)
+
+    def kill(self, why: str) -> None:
+        """Kill the process; it is started anew as soon as it is gone."""
+        if self._process is not None:
+            self._why_killed = why
+            self._process.kill()
+
+    async def restart(self, why: str) -> None:
+        """Kill the process and wait until another one has been started in its place."""
+        life = self.life
+        self.kill(why)
+        while self.life == life and self._process is not None:
+            await asyncio.sleep(_POLL)
+
+    async def close(self) -> None:
+        """Kill the process for good and wait until it is gone."""
+        self._closing = True
+        self.kill("the engine ends")
+        while self._process is not None:
+            await asyncio.sleep(_POLL)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready is not None and self._ready.done() and self._process is not None
+
+    async def ready(self) -> None:
+        """Wait until the process can take a call; raises `WorkerDied` when it does not come up."""
+        self.start()
+        assert self._ready is not None
+        await asyncio.shield(self._ready)
+
+    # ---- calls --------------------------------------------------------------------------------------------------
+
+    async def call(self, request: Message, handler: Handler | None = None, stop: Message | None = None) -> Any:
+        """Send `request` and wait for its reply; what comes before the reply goes to `handler`.
+
+        Cancelling the call kills the process, unless it replies to `stop` within a few seconds. Raises `WorkerDied`,
+        and `RequestRefused` when the reply is that it failed.
+        """
+        await self.ready()
+        assert self._process is not None
+        self._reply, self._handler = _future(), handler
+        self._set_state("busy")
+        self._process.send(encode(request))
+        try:
+            return _accepted(await asyncio.shield(self._reply))
+        except asyncio.CancelledError:
+            await self._abandon(stop)
+            raise
+        finally:
+            self._reply = self._handler = None
+            if self.is_ready:
+                self._set_state("ready")
+
+    async def _abandon(self, stop: Message | None) -> None:
+        """End the call under way: by asking where that is possible, by killing otherwise."""
+        reply, process = self._reply, self._process
+        if reply is None or process is None or reply.done():
+            return
+        self._handler = None
+        if stop is not None:
+            process.send(encode(stop))
+            await asyncio.wait([reply], timeout=_GRACE)
+        if not reply.done():
+            self.kill("cancelled")
+            await asyncio.wait([reply], timeout=_GRACE)
+        if reply.done():
+            reply.exception()
+
+    # ---- what the process tells -----------------------------------------------------------------------------------
+
+    def _body_came(self, body: bytes) -> None:
+        try:
+            message = self._decoder.decode(body)
+        except FrameError as error:
+            log.error("%s worker: %s", self.name, error)
+            self.kill(f"it sent {error}")
+            return
+        if isinstance(message, Ready):
+            self._came_up(message)
+        elif isinstance(message, Reply):
+            self._replied(message)
+        elif self._handler is not None:
+            self._handler(message)
+
+    def _came_up(self, message: Ready) -> None:
+        self._false_starts = 0
+        self._set_state("ready", f"started in {message.seconds:.1f} s")
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    def _replied(self, message: Reply) -> None:
+        assert self._process is not None
+        self._process.drain_printout()
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(message)
+
+    def _stopped(self, stopped: bool) -> None:
+        if stopped:
+            self._set_state(self.state.state, "stopped by a signal; continue it, or cancel to start a new one")
+        else:
+            self._set_state(self.state.state, "continued")
+
+    def _ended(self, how: str) -> None:
+        assert self._process is not None
+        tail, self._process = self._process.tail, None
+        came_up = self._ready is not None and self._ready.done()
+        died = WorkerDied(self.name, self._why_killed or how, tail)
+        self._set_state("dead", died.how)
+        for future in (self._ready, self._reply):
+            if future is not None and not future.done():
+                future.set_exception(died)
+                future.exception()
+        self._false_starts += not came_up
+        if self._false_starts < _MAX_FALSE_STARTS:
+            self.start()
+        else:
+            self._false_starts = 0
+
+    def _set_state(self, state: Any, what: str = "") -> None:
+        self.state = WorkerState(self.name, state, what)
+        log.info("%s worker: %s %s", self.name, state, what)
+        self._tell(self.state)
+
+
+def death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
+    """A worker's end as a message; `what` is followed by how it ended."""
+    return Diagnostic(f"{what} ({died.how})", where, todo, detail=died.tail)
+
+
+def _accepted(reply: Reply) -> Reply:
+    if isinstance(reply, Refused):
+        raise RequestRefused(reply)
+    return reply
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()

@@ -1,0 +1,134 @@
+"""A text with an index of its lines: any window of a million lines costs what the window costs."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+
+MAX_CONSTANT = 200
+MAX_LINE = 4000
+_KEPT = 32
+_CHUNK = 4 << 20
+_CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Lines `start`… of a text; `nodes[i]` are indices into `names`, the nodes that line `start + i` comes from."""
+
+    start: int
+    lines: tuple[str, ...]
+    nodes: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+
+
+@dataclass
+class IndexedText:
+    """`content` with, per line, the number of a set of node names (`line_sets` may be shorter than the text).
+
+    `sets[0]` is empty. Lines are numbered from 0 and end at "\\n" alone.
+    """
+
+    content: str
+    line_sets: array[int] = field(default_factory=lambda: array("I"))
+    sets: tuple[tuple[str, ...], ...] = ((),)
+    _ends: array[int] | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the text holds in memory."""
+        index = 0 if self._ends is None else len(self._ends) * 8
+        return len(self.content) + len(self.line_sets) * 4 + index
+
+    @property
+    def indexed(self) -> bool:
+        return self._ends is not None
+
+    @property
+    def ends(self) -> array[int]:
+        """For each line the offset just past its "\\n"; made when first asked for."""
+        if self._ends is None:
+            self._ends = line_ends(self.content)
+        return self._ends
+
+    @property
+    def total(self) -> int:
+        return len(self.ends)
+
+    def line(self, number: int) -> str:
+        start = self.ends[number - 1] if number else 0
+        return self.content[start : self.ends[number]].removesuffix("\n")
+
+    def window(self, start: int, count: int) -> Window:
+        """At most `count` lines from `start`, with long constants elided; outside the text there are none."""
+        first = min(max(0, start), self.total)
+        last = min(first + max(0, count), self.total)
+        numbers = [self._set_of(line) for line in range(first, last)]
+        table: dict[str, int] = {}
+        nodes = tuple(tuple(table.setdefault(name, len(table)) for name in self.sets[number]) for number in numbers)
+        return Window(first, tuple(elide(self.line(line)) for line in range(first, last)), nodes, tuple(table))
+
+    def lines_of_node(self, node: str, limit: int) -> tuple[list[int], bool]:
+        """The first `limit` lines that come from `node`, and whether there are more."""
+        wanted = {number for number, names in enumerate(self.sets) if node in names}
+        hits = (line for line, number in enumerate(self.line_sets) if number in wanted)
+        found = list(islice(hits, limit + 1)) if wanted else []
+        return found[:limit], len(found) > limit
+
+    def chunks(self) -> Iterator[tuple[int, str]]:
+        """The text in runs of whole lines of a few megabytes, each with the number of its first line.
+
+        A step over one run is short, so that other threads get their turn between steps.
+        """
+        position = number = 0
+        for piece in _pieces(self.content):
+            yield number, piece
+            position += len(piece)
+            number += piece.count("\n")
+
+    def _set_of(self, line: int) -> int:
+        return self.line_sets[line] if line < len(self.line_sets) else 0
+
+
+def line_ends(content: str) -> array[int]:
+    """For each line of `content` the offset just past its "\\n", or past its last character for an unfinished line."""
+    ends, start = array("Q"), 0
+    for piece in _pieces(content):
+        lengths = [len(line) + 1 for line in piece.split("\n")]
+        lengths[-1] -= 1
+        if lengths[-1] == 0:
+            lengths.pop()
+        ends.extend(array("Q", accumulate(lengths, initial=start))[1:])
+        start += len(piece)
+    return ends
+
+
+def line_count(content: str) -> int:
+    return content.count("\n") + (bool(content) and not content.endswith("\n"))
+
+
+def elide(line: str) -> str:
+    """`line` with long `dense<…>` constants cut, and cut itself where it is longer than any screen."""
+    if len(line) <= MAX_CONSTANT:
+        return line
+    short = _CONSTANT.sub(_shortened, line)
+    if len(short) <= MAX_LINE:
+        return short
+    return f"{short[:MAX_LINE]}… ({len(short) - MAX_LINE:,} more characters)"
+
+
+def _shortened(match: re.Match[str]) -> str:
+    value = match[0]
+    return f"{value[:_KEPT]}… ({len(value) - _KEPT:,} more characters)"
+
+
+def _pieces(content: str) -> Iterator[str]:
+    """`content` cut after newlines into pieces of about `_CHUNK` characters."""
+    start = 0
+    while start < len(content):
+        cut = content.find("\n", start + _CHUNK) + 1 or len(content)
+        yield content[start:cut]
+        start = cut
