@@ -160,7 +160,7 @@ class Compiler:
 
     def _step(self, before: Snapshot, step: PassStep, index: int) -> Snapshot:
         """The snapshot after one more pass, which works on a clone."""
-        with self._context, ir.Location.unknown():
+        with self._context, self._locations.nowhere(self._context):
             operation = before.operation.clone(ip=False).operation
             context = PassContext(self._locations)
             start = time.perf_counter()
@@ -170,7 +170,6 @@ class Compiler:
                 failed = [snapshots.at_failure(operation, self._locations, step, index)]
                 raise CompilationError(diagnosis.of_step(error, step, index), failed) from error
             seconds = time.perf_counter() - start
-            self._locations.fill(operation)
             remarks = tuple(context.remarks)
             return snapshots.after_step(before, operation, self._locations, step, index, seconds, remarks)
 

@@ -174,7 +174,7 @@ def lower(
     found = registries(recipe.flavour)
     ordered = {"user": first, **found} if first is not None else found
     lowerer = _Lowerer(ordered, recipe.choice_map(), locations)
-    with context, ir.Location.unknown():
+    with context, locations.nowhere(context):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in parts.functions:

@@ -54,7 +54,7 @@ def run_step(operation: Any, step: PassStep, context: PassContext) -> None:
 
 
 def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
-    with operation.context, ir.Location.unknown():
+    with operation.context, context.locations.nowhere(operation.context):
         if step.anchor == found.anchor:
             found.run(operation, context)
         else:

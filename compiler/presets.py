@@ -47,7 +47,8 @@ _TO_LINALG = _steps(
     ("convert-elementwise-to-linalg", FUNC),
 )
 
-_FUSION = _steps("fused", "fold-transposes", "linalg-fuse-elementwise-ops", "canonicalize", "cse")
+# No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
+_FUSION = _steps("fused", "fold-transposes", "linalg-fuse-elementwise-ops", "canonicalize")
 _MATH = _steps("fused", "expand-math-to-polynomials")
 
 _BUFFERS = _steps(

@@ -17,25 +17,29 @@ _REFERENCE = re.compile(r"#loc\d*")
 _DEBUG = re.compile(r",? !dbg !(\d+)")
 _LINE = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
 _METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
-_DEBUG_ALIAS = re.compile(r"^#(di_|loc)")
+_DEBUG_ALIASES = ("#loc", "#di_")
 
 
 def print_mlir(operation: Any, locations: LocationSets) -> StageText:
-    """The module as `mlir-opt` prints it, location marks taken off and kept as sets of nodes."""
+    """The module as `mlir-opt` prints it, location marks taken off and kept as sets of nodes.
+
+    Ops that a pass left without a location are given one first (see `LocationSets.fill`).
+    """
     marked = operation.get_asm(enable_debug_info=True, assume_verified=True)
+    if "loc(unknown)" in marked:
+        locations.fill(operation)
+        marked = operation.get_asm(enable_debug_info=True, assume_verified=True)
     lines = marked.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []
     sets: list[int] = []
     open_regions: list[int] = []
     for line in lines:
-        if _DEBUG_ALIAS.match(line):
+        if line.startswith(_DEBUG_ALIASES):
             continue
-        found = _LOCATION.findall(line)
-        text = _LOCATION.sub("", line) if found else line
-        number = _set_of(found[-1], aliases, locations) if found else 0
-        stripped = text.lstrip()
-        if stripped.startswith("}") and open_regions:
+        text, body = _unmarked(line)
+        number = (aliases[body] if body in aliases else locations.number_of(body)) if body else 0
+        if text.lstrip().startswith("}") and open_regions:
             opened = open_regions.pop()
             # An op with a region carries its location at the end: its first line gets it too.
             sets[opened] = sets[opened] or number
@@ -45,6 +49,18 @@ def print_mlir(operation: Any, locations: LocationSets) -> StageText:
         content.append(text)
         sets.append(number)
     return StageText("\n".join([*content, ""]), tuple(sets), tuple(locations.sets))
+
+
+def _unmarked(line: str) -> tuple[str, str]:
+    """A line without its location marks, and what the last of them says; block arguments have marks of their own."""
+    if " loc(" not in line:
+        return line, ""
+    start = line.rfind(" loc(")
+    text, body = line[:start], line[start + 5 : -1]
+    if line.endswith(")") and " loc(" not in text and "(" not in body:
+        return text, body
+    found = _LOCATION.findall(line)
+    return _LOCATION.sub("", line), found[-1] if found else ""
 
 
 def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
@@ -63,10 +79,6 @@ def _expanded(body: str, bodies: dict[str, str], depth: int) -> str:
     if depth > 8 or "#loc" not in body:
         return body
     return _REFERENCE.sub(lambda m: _expanded(bodies.get(m.group(), ""), bodies, depth + 1), body)
-
-
-def _set_of(body: str, aliases: dict[str, int], locations: LocationSets) -> int:
-    return aliases[body] if body in aliases else locations.number_of(body)
 
 
 def print_llvm(text: str, locations: LocationSets) -> StageText:

@@ -12,7 +12,6 @@ from typing import Any
 from buddy.compiler.bindings import ir
 
 FILE = "graph"
-_CONTAINERS = ("builtin.module", "func.func", "llvm.func")
 _NUMBER = re.compile(r'"' + FILE + r'":(\d+):')
 
 
@@ -42,15 +41,20 @@ class LocationSets:
             return found.pop() if found else 0
         return self.intern(name for number in found for name in self.sets[number])
 
-    def fill(self, root: Any) -> None:
-        """Give each op in `root` that has no nodes the union of its users' sets, marked derived by column 1.
+    def nowhere(self, context: Any = None) -> Any:
+        """The location of what comes from no node: never `unknown`, which LLVM's debug information refuses."""
+        return ir.Location.file(FILE, 0, 0, context=context)
 
-        Upstream passes drop locations, above all of constants that they hoist and merge.
+    def fill(self, root: Any) -> None:
+        """Give each op in `root` without a location the union of its users' sets, marked derived by column 1.
+
+        Upstream passes drop locations, above all of constants that they hoist and merge. An op that nobody uses takes
+        those of the op around it; what still has none comes from no node.
         """
         bare: list[Any] = []
 
         def visit(op: Any) -> Any:
-            if "unknown" in str(op.location) and op.name not in _CONTAINERS:
+            if "unknown" in str(op.location):
                 bare.append(op)
             return ir.WalkResult.ADVANCE
 
@@ -58,9 +62,11 @@ class LocationSets:
         # Users stand after what they use: backwards, a chain of bare ops is filled from its end.
         for op in reversed(bare):
             users = {self.number_of(use.owner.operation.location) for result in op.results for use in result.uses}
+            around = op.parent.operation if op.parent is not None else None
+            if not users and around is not None and around.name != "builtin.module":
+                users = {self.number_of(around.location)}
             number = self.intern(name for user in users for name in self.sets[user])
-            if number:
-                op.location = ir.Location.file(FILE, number, 1)
+            op.location = ir.Location.file(FILE, number, 1) if number else self.nowhere()
 
     def union(self, locations: Sequence[Any]) -> Any:
         """One location for what comes from all of `locations`: what a fusion gives its result."""

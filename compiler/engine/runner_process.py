@@ -58,6 +58,7 @@ def _outcome(channel: Channel, captured: Any, request: Execute) -> Reply:
             threads=request.threads,
             nodes=request.nodes,
             compile_seconds=request.compile_seconds,
+            graph=request.graph,
             on_progress=lambda what, done: channel.send(Activity(what, done)),
         )
         return Executed(report)

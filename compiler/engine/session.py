@@ -210,7 +210,7 @@ class Session:
                 frame.timeout,
             )
             executed = await self._ask_host(request, program.key.source, job, StopRunner())
-        self._send(Ran(job.request, msgspec.structs.replace(executed.report, graph=recipe.graph)))
+        self._send(Ran(job.request, executed.report))
 
     async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
         """See to it that the host that lives now holds the program: after a kill it is loaded anew."""

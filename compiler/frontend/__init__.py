@@ -1,0 +1,23 @@
+"""PyTorch programs in: capture through TorchDynamo, `DynamoCompiler`, and the `torch.compile` back end `"buddy"`."""
+
+from buddy.compiler.frontend.backend import buddy_backend
+from buddy.compiler.frontend.dynamo_compiler import (
+    DynamoCompiler,
+    TorchCompileBackend,
+    dynamo_compiler,
+    make_default_torch_backend,
+)
+from buddy.compiler.frontend.errors import FallbackError, FrontendError, UnsupportedGraphError
+from buddy.compiler.frontend.listeners import listening
+
+__all__ = [
+    "DynamoCompiler",
+    "FallbackError",
+    "FrontendError",
+    "TorchCompileBackend",
+    "UnsupportedGraphError",
+    "buddy_backend",
+    "dynamo_compiler",
+    "listening",
+    "make_default_torch_backend",
+]

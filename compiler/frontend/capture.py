@@ -47,7 +47,8 @@ class Recorder:
                 real = [*_kept(tensors, conversion.graph), *conversion.constants]
                 info = graph_info(conversion.graph.name, conversion)
                 eager = eager_program(aten, len(conversion.constants))
-                self._keep(CapturedGraph(conversion.graph, info, real, eager, fx_table(conversion)))
+                parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
+                self._keep(CapturedGraph(conversion.graph, info, real, eager, fx_table(conversion), parameters))
             return aten.module(*tensors)
 
         return run
@@ -87,10 +88,33 @@ def capture(
         with torch.set_grad_enabled(grad):
             results = torch.compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
             if grad:
-                _take_gradients(results, recorder.graphs[before:])
+                _take_gradients(results)
     finally:
         torch._dynamo.reset()
     return recorder.graphs[before:]
+
+
+def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:
+    """Record a Dynamo graph as it computes without gradients, on copies of all that is no parameter."""
+    with torch.no_grad():
+        recorder(module, inputs)(*_copies(inputs))
+
+
+def record_training(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:
+    """Record the forward and backward graphs of a Dynamo graph; the gradients that flow in are ones."""
+    with torch.enable_grad():
+        results = recorder(module, inputs)(*_copies(inputs))
+        _take_gradients(results)
+
+
+def _copies(inputs: Sequence[Any]) -> list[Any]:
+    return [value if isinstance(value, torch.nn.Parameter) else _copy(value) for value in inputs]
+
+
+def _copy(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
 
 
 def callable_name(function: Any) -> str:
@@ -100,7 +124,7 @@ def callable_name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _take_gradients(results: Any, graphs: list[CapturedGraph]) -> None:
+def _take_gradients(results: Any) -> None:
     leaves = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
     wanted = _leaves_of(leaves)
     if leaves and wanted:

@@ -21,6 +21,7 @@ class CapturedGraph:
 
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
     the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it.
+    `parameters` are the positions of `nn.Parameter`s among `tensors`.
     """
 
     graph: Graph
@@ -28,6 +29,7 @@ class CapturedGraph:
     tensors: list[torch.Tensor]
     eager: Eager
     table: str = ""
+    parameters: frozenset[int] = frozenset()
 
 
 def eager_program(aten: AtenGraph, constants: int = 0) -> Eager:

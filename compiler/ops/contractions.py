@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.bindings import arith, linalg
+from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.structured import PARALLEL, contract, empty, generic, pointwise, reshape, shape_of
+from buddy.compiler.ops.structured import PARALLEL, contract, empty, generic, loop_index, pointwise, reshape, shape_of
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -113,7 +113,7 @@ def _causal_mask(shape: tuple[int, ...]) -> Any:
     """`row >= column` as a [rows, columns] tensor."""
 
     def body(_out: Any) -> list[Any]:
-        return [arith.cmpi(arith.CmpIPredicate.uge, linalg.index(0), linalg.index(1))]
+        return [arith.cmpi(arith.CmpIPredicate.uge, loop_index(0), loop_index(1))]
 
     rows, columns = shape[-2:]
     return generic([], [], [empty((rows, columns), TensorDType.Bool)], [[0, 1]], [PARALLEL] * 2, body)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.bindings import ir, linalg, tensor
+from buddy.compiler.bindings import ir, tensor
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
@@ -111,7 +111,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Any:
     rows = len(shape) - 1
 
     def body(index: Any, _out: Any) -> list[Any]:
-        column = linalg.index(rows)
+        column = st.loop_index(rows)
         return [tensor.extract(weight, [st.to_index(index), column])]
 
     return _filled_by(node, indices, list(range(rows)), body)
@@ -126,7 +126,7 @@ def gather(node: Op, symbol_table: SymbolTable) -> Any:
     dim = normalized(node.args[1], rank)
 
     def body(index: Any, _out: Any) -> list[Any]:
-        position = [st.to_index(index) if i == dim else linalg.index(i) for i in range(rank)]
+        position = [st.to_index(index) if i == dim else st.loop_index(i) for i in range(rank)]
         return [tensor.extract(source, position)]
 
     return _filled_by(node, indices, list(range(rank)), body)
@@ -156,7 +156,7 @@ def arange(node: Op, symbol_table: SymbolTable) -> Any:
         return st.empty(meta.shape, meta.dtype)
 
     def body(_out: Any) -> list[Any]:
-        number = cast(Scalar(st.index_to(linalg.index(0), TensorDType.Int64), TensorDType.Int64), meta.dtype)
+        number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), meta.dtype)
         return [(number * step + start).value]
 
     return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]

@@ -170,3 +170,8 @@ def index_to(value: Any, dtype: TensorDType) -> Any:
 
 def to_index(value: Any) -> Any:
     return arith.index_cast(ir.IndexType.get(), value)
+
+
+def loop_index(dim: int) -> Any:
+    """The position along loop `dim`, inside a body."""
+    return linalg.IndexOp(dim).result

@@ -1,4 +1,4 @@
-"""Ranked memref descriptors as MLIR's C interface has them: allocated, aligned, offset, sizes, strides, 8 bytes each."""
+"""Ranked memref descriptors of MLIR's C interface: allocated, aligned, offset, sizes, strides, 8 bytes each."""
 
 from __future__ import annotations
 

@@ -1,1 +1,133 @@
-"""..."""
+"""Sources to programs: scripts, names in scripts, and names in modules, run and captured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of, defines_both
+from buddy.compiler.sources.locate import Location, locate
+from buddy.compiler.sources.pretrained import offline_models
+from buddy.compiler.sources.program import Program, SourceError, source_error
+from buddy.compiler.sources.script import execute, import_module, prepare, script_world, told
+from buddy.compiler.sources.tape import Tape
+
+__all__ = ["CapturedGraph", "Program", "SourceError", "load_program"]
+
+OnProgress = Callable[[str], None]
+
+
+def load_program(
+    source: str, arguments: tuple[str, ...] = (), directory: str = "", on_progress: OnProgress | None = None
+) -> Program:
+    """Run `source` and capture its graphs.
+
+    `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder when
+    empty), `arguments` what follows the script's name on its command line. What a script compiles itself
+    (`torch.compile`, `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the
+    outermost module calls it made. Raises `SourceError`.
+    """
+    with _folder(directory):
+        return _Loading(locate(source), source, arguments, on_progress or (lambda _text: None)).run()
+
+
+@contextmanager
+def _folder(directory: str) -> Iterator[None]:
+    before = os.getcwd()
+    try:
+        os.chdir(directory or before)
+    except OSError as error:
+        raise source_error(f"there is no folder {directory}", todo="check the path") from error
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+class _Loading:
+    """One source on its way to a program."""
+
+    def __init__(self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress) -> None:
+        self._location = location
+        self._source = source
+        self._arguments = arguments
+        self._tell = tell
+        self._names: Mapping[str, Any] = {}
+        self._tape = Tape(skip_calls=lambda: defines_both(self._names))
+
+    def run(self) -> Program:
+        notes: list[str] = []
+        with script_world(self._location.path, self._arguments), offline_models(notes), self._tape.running():
+            self._run_code()
+            self._tell("capturing")
+            if self._location.name:
+                self._capture_named()
+            elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
+                self._capture_defined()
+        notes += self._tape.notes
+        return Program(self._graphs(), list(dict.fromkeys(notes)))
+
+    def _run_code(self) -> None:
+        self._tell(f"running {self._source}")
+        path, name = self._location.path, self._location.name
+        if path is None:
+            self._names = vars(import_module(self._location.module))
+            return
+        module = prepare(path, path.stem if name else "__main__")
+        self._names = module.__dict__
+        status = execute(path, module)
+        if status:
+            raise source_error(
+                f"{path} ended with exit status {status}",
+                str(path),
+                "see what it printed, or give it the arguments it wants",
+            )
+
+    def _capture_named(self) -> None:
+        name = self._location.name
+        if name not in self._names:
+            have = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
+            raise source_error(
+                f"{self._source}: there is no {name}", self._where(), f"it defines {have}" if have else ""
+            )
+        target, inputs = self._names[name], self._names.get(INPUTS)
+        if inputs is None and isinstance(target, torch.nn.Module) and self._tape.called:
+            return
+        self._tape.asked.clear()
+        self._capture(target, inputs, f"{self._where()}:{name}")
+
+    def _capture_defined(self) -> None:
+        if self._names.get(MODEL) is None:
+            return
+        self._capture(self._names[MODEL], self._names.get(INPUTS), f"{self._where()}:{MODEL}")
+
+    def _capture(self, target: Any, inputs: Any, where: str) -> None:
+        with told(self._location.path, self._location.module):
+            function, args, kwargs = call_of(target, inputs, where)
+            try:
+                self._tape.capture(function, args, kwargs)
+            except TorchDynamoException as error:
+                with torch.no_grad():
+                    function(*args, **kwargs)  # an error of the program's own is told as such
+                raise source_error(
+                    f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
+                ) from error
+
+    def _graphs(self) -> list[CapturedGraph]:
+        graphs = self._tape.asked or self._tape.called
+        if not graphs:
+            raise source_error(
+                f"{self._source} ran, but no model of it was captured",
+                self._tape.notes[-1] if self._tape.notes else self._where(),
+                "call a torch.nn.Module in it, use torch.compile, or define `model` and `example_inputs`",
+            )
+        return graphs
+
+    def _where(self) -> str:
+        return str(self._location.path or self._location.module)
