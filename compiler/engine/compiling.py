@@ -53,7 +53,7 @@ class Compilation:
             done = await call(CompileGraph(self._graph.key, self._recipe, known), self._note)
             return self._finished(done)
         except RequestRefused as refused:
-            stages = tuple(self._shifted(data) for data in refused.refused.stages)
+            stages = self._at_failure(refused.refused.stages)
             self._pin("failed", [*self._stages.values(), *stages])
             raise JobFailed(refused.refused.diagnostic, stages) from refused
         except WorkerDied as died:
@@ -79,6 +79,11 @@ class Compilation:
         """The stage behind `fx`, which the compiler knows nothing of, with its text in the store."""
         keep(self._store, data.text)
         return msgspec.structs.replace(data.stage, index=data.stage.index + 1)
+
+    def _at_failure(self, found: tuple[StageData, ...]) -> tuple[Stage, ...]:
+        """The IR at the failure stands behind the stages that were done."""
+        behind = enumerate(found, start=len(self._stages))
+        return tuple(msgspec.structs.replace(self._shifted(data), index=index) for index, data in behind)
 
     def _finished(self, done: CompileDone) -> CompileResult:
         stages = (self._graph.fx, *(self._shifted(data) for data in done.stages))
