@@ -1,0 +1,39 @@
+"""The registry of actions as Textual bindings; each binding has its action's id, by which a keymap can move it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.binding import Binding, BindingType
+
+from buddy.app.actions import ACTIONS, Action, Pane
+
+
+def pane_bindings(pane: Pane) -> list[BindingType]:
+    """Bindings of a pane: its own actions, and those of every pane."""
+    return _bindings(action for action in ACTIONS if action.pane in (pane, "any") and not action.anywhere)
+
+
+def screen_bindings() -> list[BindingType]:
+    """Bindings that work whichever pane has the keys."""
+    return _bindings(action for action in ACTIONS if action.pane == "app" or action.anywhere)
+
+
+def _bindings(actions: Iterable[Action]) -> list[BindingType]:
+    bindings: list[BindingType] = []
+    prefixes: dict[str, None] = {}
+    for action in actions:
+        prefixes |= dict.fromkeys(key.split()[0] for key in action.keys if " " in key)
+        bindings += _bindings_of(action, [key for key in action.keys if " " not in key])
+    return bindings + [Binding(key, f"app.first_stroke('{key}')", show=False) for key in prefixes]
+
+
+def _bindings_of(action: Action, keys: list[str]) -> list[BindingType]:
+    if action.id == "phase.number":
+        return [_binding(action, key, f", {int(key) or 10}", f".{key}") for key in keys]
+    return [_binding(action, ",".join(keys))] if keys else []
+
+
+def _binding(action: Action, keys: str, argument: str = "", suffix: str = "") -> Binding:
+    call = f"app.act('{action.id}'{argument})"
+    return Binding(keys, call, action.title, show=False, tooltip=action.tooltip, id=action.id + suffix)

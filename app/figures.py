@@ -1,0 +1,82 @@
+"""How numbers are written on the screen: times, counts, errors, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """The characters beyond ASCII that the screen uses."""
+
+    minus: str = "−"
+    arrow: str = "▸"
+    dot: str = "·"
+    ellipsis: str = "…"
+    delta: str = "Δ"
+    bar: str = "█"
+    levels: str = " ▁▂▃▄▅▆▇█"
+    line: str = "│"
+    to: str = "…"
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..")
+
+
+def milliseconds(value: float) -> str:
+    """A time given in milliseconds, in at most seven characters."""
+    if value <= 0:
+        return ""
+    if value < 1:
+        return f"{value:.2f} ms"
+    if value < 10:
+        return f"{value:.1f} ms"
+    return f"{value:.0f} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+
+
+def seconds(value: float) -> str:
+    """A time given in seconds."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} us"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.2f} s"
+
+
+def count(value: int) -> str:
+    return f"{value:,}"
+
+
+def change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
+    """Ops that came and went, as `+40` and `−32`; "" for none."""
+    return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
+
+
+def error(value: float) -> str:
+    """A difference: `0`, `1.4e-06`, `nan`."""
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def bar(share: float, width: int, glyphs: Glyphs) -> str:
+    """A bar of at most `width` cells that is `share` (0..1) full, one cell at least."""
+    return glyphs.bar * max(1, round(min(share, 1.0) * width))
+
+
+def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
+    """A row of columns, one a bin; a bin that holds anything shows."""
+    top = max(counts, default=0)
+    steps = len(glyphs.levels) - 1
+    return "".join(glyphs.levels[_level(value, top, steps)] for value in counts)
+
+
+def _level(value: int, top: int, steps: int) -> int:
+    return max(1, round(value / top * steps)) if value else 0
+
+
+def clip(text: str, width: int, glyphs: Glyphs) -> str:
+    """`text` in at most `width` characters, its end elided."""
+    if len(text) <= width:
+        return text
+    return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""

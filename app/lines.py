@@ -1,0 +1,95 @@
+"""Lines of stage text, fetched by pages in the background and kept for a while. No Textual.
+
+A view asks for the line it is about to draw and gets it, or `None` and a call of `arrived` once it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from buddy.compiler.protocol import Lines
+
+PAGE = 256
+KEEP = 48
+WANTED = 4
+
+Fetch = Callable[[str, int, int], Awaitable[Lines]]
+
+
+class UnavailableError(Exception):
+    """The engine does not answer; the text says why."""
+
+
+class Line(NamedTuple):
+    """A line's text and the stable names of the nodes it comes from."""
+
+    text: str
+    nodes: tuple[str, ...] = ()
+
+
+class LineCache:
+    """A window on the engine's texts; `fetch` raises `UnavailableError` when it cannot have them.
+
+    `fetch(text, start, count)` brings lines; `arrived(text)` is told."""
+
+    def __init__(self, fetch: Fetch, arrived: Callable[[str], None]) -> None:
+        self._fetch = fetch
+        self._arrived = arrived
+        self._pages: OrderedDict[tuple[str, int], list[Line]] = OrderedDict()
+        self._wanted: list[tuple[str, int]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def get(self, text: str, index: int) -> Line | None:
+        """Line `index` of `text` where it is at hand; otherwise it is sent for."""
+        page = self._pages.get((text, index // PAGE))
+        if page is None:
+            self._want((text, index // PAGE))
+            return None
+        offset = index % PAGE
+        return page[offset] if offset < len(page) else Line("")
+
+    async def load(self, text: str, start: int, count: int) -> None:
+        """Wait until lines `start` to `start + count` are at hand."""
+        for number in range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1):
+            if (text, number) not in self._pages:
+                await self._bring((text, number))
+
+    def forget(self) -> None:
+        """Drop everything: the engine that had the texts is gone."""
+        self._pages.clear()
+        self._wanted.clear()
+
+    def _want(self, key: tuple[str, int]) -> None:
+        if key in self._wanted:
+            self._wanted.remove(key)
+        self._wanted = [*self._wanted[-WANTED:], key]
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        while self._wanted:
+            key = self._wanted.pop()
+            if key in self._pages:
+                continue
+            try:
+                await self._bring(key)
+            except UnavailableError:
+                self._wanted.clear()
+                return
+            self._arrived(key[0])
+
+    async def _bring(self, key: tuple[str, int]) -> None:
+        text, number = key
+        self._pages[key] = _lines(await self._fetch(text, number * PAGE, PAGE))
+        self._pages.move_to_end(key)
+        while len(self._pages) > KEEP:
+            self._pages.popitem(last=False)
+
+
+def _lines(frame: Lines) -> list[Line]:
+    sets = [tuple(frame.names[k] for k in nodes) for nodes in frame.nodes]
+    sets += [()] * (len(frame.lines) - len(sets))
+    return [Line(text, nodes) for text, nodes in zip(frame.lines, sets, strict=True)]

@@ -1,0 +1,1 @@
+"""The four panes: graph, passes, IR, outputs."""

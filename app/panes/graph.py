@@ -1,0 +1,263 @@
+"""The graph pane: the FX table, with which nodes are compiled and by which lowering."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import BindingType
+
+from buddy.app.actions import Pane as PaneId
+from buddy.app.bindings import pane_bindings
+from buddy.app.panes.pane import Column, Pane, columns_at, table_head, table_row
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.state import Topic
+from buddy.app.widgets.look import Cell, Cells, ends
+from buddy.compiler.protocol import Assignment, NodeRow
+from buddy.compiler.recipe import EAGER
+
+SORTS = ("number", "name", "target", "lowering")
+
+
+class GraphPane(Pane):
+    """Selecting a row selects its node in every pane."""
+
+    pane_id: ClassVar[PaneId] = "graph"
+    BINDINGS: ClassVar[list[BindingType]] = pane_bindings("graph")
+    BORDER_TITLE = "Graph"
+    SORT_TITLES: ClassVar[dict[str, str]] = dict(zip(SORTS, ("", "by name", "by target", "by as"), strict=True))
+
+    def __init__(self) -> None:
+        super().__init__(id="graph")
+        self.rows: list[NodeRow] = []
+        self.filter_text = ""
+        self.sort_by = "number"
+        self._columns = self._make_columns()
+
+    # ---- the table -----------------------------------------------------------------------------------------------
+
+    def _make_columns(self) -> list[Column[NodeRow]]:
+        return [
+            Column("", 3, self._mark),
+            Column("#", 4, lambda row: (str(row.index), "number"), right=True),
+            Column("name", 0, lambda row: (row.name, self._name_role(row))),
+            Column("target", 24, lambda row: (short_target(row.target), "dim"), since=60),
+            Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
+            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=66),
+            Column("as", 6, self._lowering),
+            Column("arguments", 0, lambda row: (row.args, "dim"), since=100),
+            Column("module", 0, lambda row: (row.module, "dim"), since=124),
+            Column("line", 20, lambda row: (short_place(row.location), "dim"), since=150),
+        ]
+
+    def assignment(self, row: NodeRow) -> Assignment | None:
+        return self.state.assignments.get(row.stable)
+
+    def chosen(self, row: NodeRow) -> str:
+        """The registry that lowers the node under the recipe as it stands, "" for rows that are not lowered."""
+        assignment = self.assignment(row)
+        if assignment is None:
+            return ""
+        return self.workspace.recipe.choice_map().get(row.stable, assignment.lowering)
+
+    def _mark(self, row: NodeRow) -> Cell:
+        problem = self.state.problem
+        if problem is not None and problem.node and problem.node in (row.stable, row.name):
+            return ("[!]", "bad")
+        lowering = self.chosen(row)
+        if not lowering:
+            return ("", "text")
+        return ("[ ]", "warn") if lowering == EAGER else ("[x]", "ok")
+
+    def _name_role(self, row: NodeRow) -> str:
+        if row.stable == self.bench.node:
+            return "linked"
+        return "text" if self.assignment(row) else "dim"
+
+    def _lowering(self, row: NodeRow) -> Cell:
+        lowering = self.chosen(row)
+        return (lowering or figures_opcode(row.opcode), "dim" if lowering in ("", EAGER) else "accent")
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        marker = (">" if row == self.cursor else " ", "key")
+        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
+
+    def head(self, width: int) -> list[Cells]:
+        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
+
+    def foot(self, width: int) -> list[Cells]:
+        return [self._node_line(width)] if self.rows else []
+
+    def _node_line(self, width: int) -> Cells:
+        row = self.current
+        if row is None:
+            return []
+        right: Cells = [(f" {self._shown()}", "number")]
+        left: Cells = [(" ", "text"), *self._story(row)]
+        return ends(left, right, width)
+
+    def _story(self, row: NodeRow) -> Cells:
+        assignment = self.assignment(row)
+        parts = [short_target(row.target), short_place(row.location)]
+        if assignment is not None:
+            parts += [assignment.reason, f"in @{assignment.function}" if assignment.function else ""]
+        return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
+
+    def _shown(self) -> str:
+        info = self.state.info
+        total = len(info.rows) if info else 0
+        order = self.SORT_TITLES[self.sort_by]
+        count = f"{len(self.rows)}/{total}" if self.filter_text else f"{self.cursor + 1}/{total}"
+        return " ".join(part for part in (f"'{self.filter_text}'" if self.filter_text else "", order, count) if part)
+
+    def empty(self, width: int) -> list[Cells]:
+        if self.filter_text:
+            return [[(f" no node has {self.filter_text!r}; f changes the filter", "dim")]]
+        if "open" in self.state.problems:
+            return [[(" the program could not be captured; Outputs says why", "dim")]]
+        return [[(" the graph comes once the program has run", "dim")]]
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> NodeRow | None:
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def update_from(self, topics: frozenset[Topic]) -> None:
+        if "graph" in topics:
+            self.refill()
+
+    def refill(self) -> None:
+        """Filter and sort again, the cursor staying on its node."""
+        current = self.current
+        info = self.state.info
+        rows = [row for row in (info.rows if info else ()) if self._passes_filter(row)]
+        self.rows = sorted(rows, key=self._sort_key)
+        self._put_cursor(current)
+        self.rows_changed()
+
+    def _put_cursor(self, wanted: NodeRow | None) -> None:
+        """On the row `wanted`, or at first on the first node that is computed."""
+        if wanted is not None:
+            found = (place for place, row in enumerate(self.rows) if row.stable == wanted.stable)
+        else:
+            found = (place for place, row in enumerate(self.rows) if row.opcode not in ("placeholder", "get_attr"))
+        self.cursor = next(found, 0)
+
+    def _passes_filter(self, row: NodeRow) -> bool:
+        words = self.filter_text.lower().split()
+        text = " ".join((row.name, row.target, row.shape, row.module, row.opcode, self.chosen(row))).lower()
+        return all(word in text for word in words)
+
+    def _sort_key(self, row: NodeRow) -> tuple[str, int]:
+        keys = {"number": "", "name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
+        return (keys[self.sort_by], row.index)
+
+    def show_node(self, stable: str) -> None:
+        """Put the cursor on a node without telling anyone."""
+        place = next((place for place, row in enumerate(self.rows) if row.stable == stable), None)
+        if place is not None:
+            self.center(place, tell=False)
+
+    # ---- actions -------------------------------------------------------------------------------------------------
+
+    def toggle(self) -> None:
+        """Out of compiled code, or back in."""
+        row = self.current
+        if row is None:
+            return
+        recipe = self.workspace.recipe
+        if self.chosen(row) != EAGER:
+            self.bench.edit(recipe.with_choice(row.stable, EAGER), f"{row.name} in eager")
+            return
+        assignment = self.assignment(row)
+        choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
+        default = None if row.stable in recipe.choice_map() else next(iter(choices), None)
+        self.bench.edit(recipe.with_choice(row.stable, default), f"{row.name} compiled")
+
+    def choose_lowering(self) -> None:
+        row = self.current
+        assignment = self.assignment(row) if row else None
+        if row is None or assignment is None:
+            return
+        names = dict.fromkeys((*assignment.choices, EAGER))
+        choices = [Choice(name, LOWERINGS.get(name, ""), name, marked=name == self.chosen(row)) for name in names]
+        self.app.push_screen(
+            PickerScreen(f"Lower {row.name} ({short_target(row.target)}) by", choices),
+            lambda name: self._lower_by(row, name),
+        )
+
+    def _lower_by(self, row: NodeRow, lowering: str | None) -> None:
+        if lowering is not None:
+            self.bench.edit(self.workspace.recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
+
+    def ask_filter(self) -> None:
+        self.bench.ask("filter", self.filter_text, self._filter_by)
+
+    def _filter_by(self, text: str) -> None:
+        self.filter_text = text.strip()
+        self.refill()
+
+    def sort(self) -> None:
+        self.sort_by = SORTS[(SORTS.index(self.sort_by) + 1) % len(SORTS)]
+        self.refill()
+
+    def details(self) -> None:
+        row = self.current
+        if row is not None:
+            self.app.push_screen(DetailScreen(row.name, self._detail_lines(row)))
+
+    def _detail_lines(self, row: NodeRow) -> list[Cells]:
+        assignment = self.assignment(row)
+        facts = {
+            "opcode": row.opcode,
+            "target": row.target,
+            "arguments": row.args,
+            "keywords": row.kwargs,
+            "result": f"{row.dtype}[{row.shape}]" if row.shape or row.dtype else "",
+            "module": row.module,
+            "line": row.location,
+            "name": row.stable,
+            "lowered": self.chosen(row),
+            "choices": ", ".join(assignment.choices) if assignment else "",
+            "why": assignment.reason if assignment else "",
+            "function": assignment.function if assignment else "",
+        }
+        lines: list[Cells] = [[(f"{title:<10}", "dim"), (text, "text")] for title, text in facts.items() if text]
+        remarks = [(name, text) for name, node, text in self.state.remarks if node in (row.stable, row.name)]
+        if remarks:
+            lines += [[], [("what passes did to it", "title")]]
+            lines += [[(f"{name:<28} ", "accent"), (text, "text")] for name, text in remarks]
+        return lines
+
+    def copied(self) -> str:
+        row = self.current
+        return f"{row.name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
+
+
+LOWERINGS = {
+    "tosa": "TOSA ops, then the TOSA conversions",
+    "linalg": "linalg on tensors",
+    "math": "math and arith ops",
+    "func": "a call of a function",
+    EAGER: "stays out of compiled code: PyTorch runs it",
+}
+
+
+def figures_opcode(opcode: str) -> str:
+    """What stands in the lowering's column for a row that is not lowered."""
+    return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
+
+
+def short_target(target: str) -> str:
+    """`aten.mm.default` as `aten.mm`; other targets as they are."""
+    return target.removesuffix(".default")
+
+
+def short_place(location: str) -> str:
+    """A path and line with the last folder at most."""
+    return "/".join(location.replace("\\", "/").split("/")[-1:])

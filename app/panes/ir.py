@@ -1,0 +1,479 @@
+"""The IR pane: a tab for each phase, every pass's snapshot in it, of which only the lines on the screen are fetched."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events, work
+from textual.binding import BindingType
+from textual.message import Message
+from textual.strip import Strip
+
+from buddy.app import figures
+from buddy.app.actions import Pane as PaneId
+from buddy.app.bindings import pane_bindings
+from buddy.app.lines import Line
+from buddy.app.panes.navigation import Jumps, Matches
+from buddy.app.panes.pane import Pane
+from buddy.app.panes.tabs import Tab, tab_at, tab_cells
+from buddy.app.panes.values import defined, definition_pattern, use_pattern, used
+from buddy.app.stages import Key, StageRow, phase_of
+from buddy.app.state import Topic
+from buddy.app.widgets.look import Cells, cut, ends, length
+from buddy.compiler.protocol import Stage
+
+STRIPS = 600
+SIDEWAYS = 16
+TAB_WIDTH = 8
+
+
+class IrPane(Pane):
+    """Shows one stage: `key` names the one asked for, `text` what is drawn, which follows once its lines are there."""
+
+    class StageShown(Message):
+        """Another stage is on the screen."""
+
+        def __init__(self, row: StageRow) -> None:
+            super().__init__()
+            self.row = row
+
+    pane_id: ClassVar[PaneId] = "ir"
+    BINDINGS: ClassVar[list[BindingType]] = pane_bindings("ir")
+    BORDER_TITLE = "IR"
+
+    def __init__(self) -> None:
+        super().__init__(id="ir")
+        self.rows: list[StageRow] = []
+        self.key: Key | None = None
+        self.text = ""
+        self.language = ""
+        self.lines = 0
+        self.left = 0
+        self.matches = Matches()
+        self.jumps = Jumps()
+        self._phase = ""
+        self._drawn: Key | None = None
+        self._places: dict[Key, tuple[int, int]] = {}
+        self._strips: OrderedDict[tuple[object, ...], Strip] = OrderedDict()
+        self._operand = (-1, 0)
+        self._marked: set[int] = set()
+
+    # ---- which stage ---------------------------------------------------------------------------------------------
+
+    @property
+    def shown(self) -> StageRow | None:
+        """The chosen stage."""
+        return next((row for row in self.rows if row.key == self.key), None)
+
+    @property
+    def stage(self) -> Stage | None:
+        return self.shown.stage if self.shown else None
+
+    @property
+    def phase(self) -> str:
+        """The phase whose tab is open."""
+        index = self._index
+        return phase_of(self.rows, index) if index >= 0 else self._phase
+
+    @property
+    def _index(self) -> int:
+        return next((k for k, row in enumerate(self.rows) if row.key == self.key), -1)
+
+    def update_from(self, topics: frozenset[Topic]) -> None:
+        if "stages" not in topics:
+            return
+        self.rows = self.state.board.rows()
+        if self.shown is None:
+            self._choose_another()
+        self.open_stage()
+        self.rows_changed()
+
+    def _choose_another(self) -> None:
+        """The chosen stage is gone, or none was chosen: the end of its phase, or the first MLIR there is."""
+        first = next((k for k, row in enumerate(self.rows) if row.stage.language == "mlir"), -1)
+        other = self._end_of(self._phase) or (self._end_of(phase_of(self.rows, first)) if first >= 0 else None)
+        self.key = other.key if other else None
+        if other is not None:
+            self.post_message(self.StageShown(other))
+
+    def _end_of(self, phase: str) -> StageRow | None:
+        inside = [row for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]
+        failed = next((row for row in inside if row.stage.state == "failed"), None)
+        return failed or (inside[-1] if inside else None)
+
+    def choose(self, row: StageRow, *, tell: bool = True) -> None:
+        """Show the stage of `row`."""
+        if row.key != self.key:
+            self._leave()
+        self.key = row.key
+        self.open_stage()
+        if tell:
+            self.post_message(self.StageShown(row))
+
+    def _leave(self) -> None:
+        if self.key is not None:
+            self._places[self.key] = (self.cursor, self.first_row)
+
+    def open_stage(self) -> None:
+        """Bring the chosen stage's lines, then draw them."""
+        row = self.shown
+        if row is None:
+            return
+        self._phase = self.phase
+        if row.stage.text != self.text:
+            self._bring(row)
+        self.rows_changed()
+
+    @work(exclusive=True, group="open")
+    async def _bring(self, row: StageRow) -> None:
+        cursor, top = self._places.get(row.key, (0, 0))
+        if row.key == self._drawn:
+            cursor, top = self.cursor, self.first_row
+        if not await self.bench.load_lines(row.stage.text, top, self.page):
+            return
+        fresh = row.key != self._drawn and row.key not in self._places
+        node_line = await self.bench.find_node(row.stage.text) if fresh else -1
+        if self.key == row.key:
+            self._draw(row, node_line if node_line >= 0 else cursor, top)
+
+    def _draw(self, row: StageRow, cursor: int, top: int) -> None:
+        stage = row.stage
+        self.text, self.language, self.lines, self._drawn = stage.text, stage.language, stage.lines, row.key
+        self.matches.clear()
+        self.cursor = 0
+        self.rows_changed()
+        self.scroll_to(y=top, animate=False, force=True)
+        self.center(cursor, tell=False)
+        if self.matches.pattern:
+            self.find(self.matches.pattern, jump=False)
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
+
+    @property
+    def row_count(self) -> int:
+        return self.lines
+
+    def tabs(self) -> list[Tab]:
+        """The phases of the preset, then any others that stages are in."""
+        names = [name for name, _ in self.state.phases(self.workspace.recipe.preset)]
+        inside: dict[str, list[StageRow]] = {}
+        for k, row in enumerate(self.rows):
+            inside.setdefault(phase_of(self.rows, k), []).append(row)
+        names += [name for name in inside if name not in names]
+        return [Tab(name, k + 1, _mark(inside.get(name, [])), name in inside) for k, name in enumerate(names)]
+
+    def head(self, width: int) -> list[Cells]:
+        return [tab_cells(self.tabs(), self.phase, width), self._stage_line(width)]
+
+    def _stage_line(self, width: int) -> Cells:
+        row = self.shown
+        if row is None:
+            return []
+        stage, glyphs = row.stage, self.glyphs
+        inside = [other.key for k, other in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
+        parts = [
+            f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
+            figures.milliseconds(stage.milliseconds),
+            " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
+            f"{figures.count(stage.lines)} lines",
+        ]
+        left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
+        left.append((f" {glyphs.dot} ".join(part for part in parts if part), "dim"))
+        return ends(left, self._stage_state(row), width)
+
+    def _stage_state(self, row: StageRow) -> Cells:
+        if row.stage.state == "failed":
+            return [(" FAILED ", "bad")]
+        if row.stale:
+            return [(f" STALE: {row.stale} ", "stale")]
+        return [] if row.stage.changed else [(" changed nothing ", "dim")]
+
+    def foot(self, width: int) -> list[Cells]:
+        problem = self.state.problems.get("compile")
+        if problem is None or self.stage is None or self.stage.state != "failed":
+            return []
+        lines: list[Cells] = [[(" [!] ", "bad"), (problem.what, "text")]]
+        lines += [[("     ", "text"), (text, "dim")] for text in (problem.where, problem.todo) if text]
+        return [*(cut(line, width) for line in lines), [("     [ the IR before   ! the whole diagnostic", "faint")]]
+
+    def empty(self, width: int) -> list[Cells]:
+        return [[], [(f" {self.bench.waiting_for()}", "dim")]]
+
+    @property
+    def _digits(self) -> int:
+        return max(3, len(str(self.lines)))
+
+    def row_strip(self, row: int, width: int) -> Strip:
+        line = self.bench.cache.get(self.text, row)
+        mark, role = self._gutter_mark(row, line)
+        gutter = [(f"{mark}{row + 1:>{self._digits}} ", role)]
+        room = width - self._digits - 2
+        label = self._label(line, room) if row == self.cursor else []
+        body = self._body(row, line, room - length(label))
+        strip = Strip.join([self.look.strip(gutter, self._digits + 2), body, self.look.strip(label, length(label))])
+        background = self.background(row)
+        return strip.apply_style(self.look.roles[background]) if background else strip
+
+    def mark_node(self) -> None:
+        """Draw the rows again that come from the selected node, or did from the one selected before."""
+        marked = {row for row in self._rows_on_screen() if self.bench.node in self._nodes_of(row)}
+        for row in marked ^ self._marked:
+            self.refresh_row(row)
+        self._marked = marked
+        self.refresh_row(self.cursor)
+
+    def _rows_on_screen(self) -> range:
+        return range(self.first_row, min(self.first_row + self.page, self.lines))
+
+    def _nodes_of(self, row: int) -> tuple[str, ...]:
+        line = self.line_at(row)
+        return line.nodes if line else ()
+
+    def _gutter_mark(self, row: int, line: Line | None) -> tuple[str, str]:
+        if row == self.cursor:
+            return ">", "key"
+        if line is not None and self.bench.node and self.bench.node in line.nodes:
+            return self.glyphs.line, "linked"
+        return ("*", "warn") if row in self.matches else (" ", "number")
+
+    def _label(self, line: Line | None, room: int) -> Cells:
+        """The nodes of the cursor's line: `mm_3 (+11)`."""
+        if line is None or not line.nodes:
+            return []
+        first = self.bench.node if self.bench.node in line.nodes else line.nodes[0]
+        more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
+        return [(f" {figures.clip(self.bench.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")]
+
+    def _body(self, row: int, line: Line | None, room: int) -> Strip:
+        if line is None:
+            return Strip.blank(room)
+        key = (self.text, row, self.left, room, self.look.name, self.matches.pattern if row in self.matches else "")
+        strip = self._strips.get(key)
+        if strip is None:
+            strip = self._strips[key] = self._painted(row, line, room)
+            if len(self._strips) > STRIPS:
+                self._strips.popitem(last=False)
+        return strip
+
+    def _painted(self, row: int, line: Line, room: int) -> Strip:
+        from buddy.themes.lexers import spans
+
+        text = line.text.expandtabs(TAB_WIDTH)
+        more = len(text) > self.left + room
+        end = self.left + room - more
+        cells: Cells = [(part, f"syntax:{name}") for name, part in spans(self.language, text[:end])]
+        if row in self.matches:
+            cells = self.matches.highlighted(cells)
+        style = self.look.style
+        strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left)
+        return strip.adjust_cell_length(room - more) + self.look.strip([(self.glyphs.ellipsis, "faint")], int(more))
+
+    # ---- actions: which stage ------------------------------------------------------------------------------------
+
+    def previous(self) -> None:
+        self._step(-1, changed=False)
+
+    def next(self) -> None:
+        self._step(1, changed=False)
+
+    def previous_changed(self) -> None:
+        self._step(-1, changed=True)
+
+    def next_changed(self) -> None:
+        self._step(1, changed=True)
+
+    def _step(self, by: int, *, changed: bool) -> None:
+        place = self._index + by
+        while 0 <= place < len(self.rows) and changed and not self.rows[place].stage.changed:
+            place += by
+        if 0 <= place < len(self.rows):
+            self.choose(self.rows[place])
+        else:
+            self.bench.say("this is the " + ("first" if by < 0 else "last") + " snapshot")
+
+    def show_phase(self, number: int) -> None:
+        """Show the end of phase `number`, counted from 1."""
+        tabs = self.tabs()
+        if number > len(tabs):
+            self.bench.say(f"there are {len(tabs)} phases")
+            return
+        self.show_phase_named(tabs[number - 1].name)
+
+    def show_phase_named(self, name: str) -> None:
+        row = self._end_of(name)
+        if row is None:
+            self.bench.say(f"no IR in phase {name} yet")
+        else:
+            self.choose(row)
+
+    def show_failure(self) -> None:
+        row = next((row for row in self.rows if row.stage.state == "failed"), None)
+        if row is not None:
+            self.choose(row)
+
+    # ---- actions: lines ------------------------------------------------------------------------------------------
+
+    def line_at(self, row: int) -> Line | None:
+        return self.bench.cache.get(self.text, row) if self.text else None
+
+    def go_to(self, row: int) -> None:
+        """Jump to a line, remembering where the cursor was."""
+        self.jumps.leave(self.text, self.cursor)
+        self.center(row)
+
+    def scroll_lines_left(self) -> None:
+        self._sideways(max(0, self.left - SIDEWAYS))
+
+    def scroll_lines_right(self) -> None:
+        self._sideways(self.left + SIDEWAYS)
+
+    def _sideways(self, left: int) -> None:
+        if left != self.left:
+            self.left = left
+            self.refresh()
+
+    def ask_line(self) -> None:
+        self.bench.ask("line", "", self._go_to_number)
+
+    def _go_to_number(self, text: str) -> None:
+        if text.strip().isdigit():
+            self.go_to(int(text) - 1)
+        elif text.strip():
+            self.bench.say(f"{text.strip()!r} is not a line number")
+
+    def go_back(self) -> None:
+        self._go_to_place(self.jumps.back(self.text, self.cursor))
+
+    def go_forward(self) -> None:
+        self._go_to_place(self.jumps.forward(self.text, self.cursor))
+
+    def _go_to_place(self, row: int | None) -> None:
+        if row is None:
+            self.bench.say("no further jumps in this stage")
+        else:
+            self.center(row)
+
+    def ask_search(self) -> None:
+        self.bench.ask("search", self.matches.pattern, lambda text: self.find(text, jump=True))
+
+    @work(exclusive=True, group="search")
+    async def find(self, pattern: str, *, jump: bool = True) -> None:
+        """Search the stage; an empty pattern ends the search."""
+        self.matches.clear(pattern)
+        if pattern and not await self._collect(pattern):
+            return
+        self.refresh()
+        if not pattern:
+            return
+        if not self.matches.lines:
+            self.bench.say(f"{pattern!r} is not in this stage")
+        elif jump:
+            self._to_match(self.matches.at_or_after(self.cursor))
+
+    async def _collect(self, pattern: str) -> bool:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            self.bench.say(f"{pattern!r} is not a regular expression: {error}")
+            return False
+        found = await self.bench.search(self.text, pattern)
+        if found is None:
+            return False
+        self.matches.take(found.lines, found.more)
+        return True
+
+    def next_match(self) -> None:
+        self._to_match(self.matches.at_or_after(self.cursor + 1))
+
+    def previous_match(self) -> None:
+        self._to_match(self.matches.before(self.cursor))
+
+    def _to_match(self, row: int | None) -> None:
+        if row is None:
+            self.bench.say(f"{self.matches.pattern!r} is not in this stage")
+            return
+        self.go_to(row)
+        self.bench.say(self.matches.told(row))
+
+    def search_value(self) -> None:
+        line = self.line_at(self.cursor)
+        values = (defined(line.text) or used(line.text)) if line else []
+        if values:
+            self.find(use_pattern(values[0]), jump=False)
+        else:
+            self.bench.say("no SSA value on this line")
+
+    @work(exclusive=True, group="search")
+    async def go_definition(self) -> None:
+        """To where an operand of the line is defined; asked again on the same line, the next operand."""
+        line = self.line_at(self.cursor)
+        values = used(line.text) if line else []
+        if not values:
+            self.bench.say("no operand on this line")
+            return
+        origin, turn = self._operand
+        turn = (turn + 1) % len(values) if origin == self.cursor else 0
+        self._operand = (self.cursor, turn)
+        found = await self.bench.search(self.text, definition_pattern(values[turn]))
+        above = [row for row in found.lines if row < self.cursor] if found else []
+        if above:
+            self.go_to(above[-1])
+        else:
+            self.bench.say(f"{values[turn]} is not defined above this line")
+
+    @work(exclusive=True, group="search")
+    async def go_uses(self) -> None:
+        line = self.line_at(self.cursor)
+        values = defined(line.text) if line else []
+        if not values:
+            self.bench.say("this line defines no value")
+            return
+        found = await self.bench.search(self.text, use_pattern(values[0]))
+        self.matches.clear(use_pattern(values[0]))
+        self.matches.take([row for row in found.lines if row > self.cursor] if found else [], False)
+        self.refresh()
+        self._to_match(self.matches.at_or_after(self.cursor + 1))
+
+    def open_line(self) -> None:
+        """The node of the line, or the diagnostic of a stage that failed."""
+        line = self.line_at(self.cursor)
+        if self.stage is not None and self.stage.state == "failed" and not (line and line.nodes):
+            self.bench.open_problem()
+        elif line is not None and line.nodes:
+            self.bench.go_node(line.nodes)
+        else:
+            self.bench.say("no graph node is known for this line")
+
+    def ask_write(self) -> None:
+        stage = self.stage
+        if stage is None:
+            return
+        suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s"}.get(stage.language, "txt")
+        self.bench.ask("write to", f"{stage.index:02d}-{stage.name}.{suffix}", self._write_to)
+
+    @work(group="write")
+    async def _write_to(self, path: str) -> None:
+        if path.strip():
+            await self.bench.write_text(self.text, path.strip())
+
+    def copied(self) -> str:
+        line = self.line_at(self.cursor)
+        return line.text if line else ""
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y != 0:
+            super().on_click(event)
+            return
+        tab = tab_at(self.tabs(), self.phase, self.width, offset.x)
+        if tab is not None:
+            self.show_phase_named(tab.name)
+
+
+def _mark(rows: list[StageRow]) -> str:
+    if any(row.stage.state == "failed" for row in rows):
+        return "!"
+    return "~" if rows and rows[-1].stale else ""

@@ -1,0 +1,90 @@
+"""Where one can go in a text: the lines a search found, and the places one jumped from. No Textual."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from buddy.app.widgets.look import Cells
+
+
+class Matches:
+    """The lines that a search found, in order."""
+
+    def __init__(self) -> None:
+        self.pattern = ""
+        self.lines: list[int] = []
+        self._set: set[int] = set()
+        self._more = False
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._set
+
+    def clear(self, pattern: str | None = None) -> None:
+        """Forget the lines; the pattern stays unless another is given."""
+        self.pattern = self.pattern if pattern is None else pattern
+        self.take((), False)
+
+    def take(self, lines: Sequence[int], more: bool) -> None:
+        self.lines, self._set, self._more = list(lines), set(lines), more
+
+    def at_or_after(self, row: int) -> int | None:
+        """The first found line from `row` on, going round at the end."""
+        if not self.lines:
+            return None
+        place = bisect_left(self.lines, row)
+        return self.lines[place % len(self.lines)]
+
+    def before(self, row: int) -> int | None:
+        """The last found line before `row`, going round at the start."""
+        return self.lines[bisect_left(self.lines, row) - 1] if self.lines else None
+
+    def told(self, row: int) -> str:
+        place = bisect_left(self.lines, row) + 1
+        return f"match {place} of {len(self.lines)}{'+' if self._more else ''}"
+
+    def highlighted(self, cells: Cells) -> Cells:
+        """`cells` with what matches in the role `match`."""
+        text = "".join(part for part, _ in cells)
+        inside = {k for found in re.finditer(self.pattern, text) for k in range(*found.span())}
+        if not inside:
+            return cells
+        marked: Cells = []
+        place = 0
+        for part, role in cells:
+            for character in part:
+                wanted = "match" if place in inside else role
+                if marked and marked[-1][1] == wanted:
+                    marked[-1] = (marked[-1][0] + character, wanted)
+                else:
+                    marked.append((character, wanted))
+                place += 1
+        return marked
+
+
+class Jumps:
+    """Places in texts, back and forward."""
+
+    def __init__(self) -> None:
+        self._back: list[tuple[str, int]] = []
+        self._forward: list[tuple[str, int]] = []
+
+    def leave(self, text: str, row: int) -> None:
+        self._back.append((text, row))
+        self._forward.clear()
+
+    def back(self, text: str, row: int) -> int | None:
+        """The line in `text` that was jumped from last."""
+        return self._move(self._back, self._forward, text, row)
+
+    def forward(self, text: str, row: int) -> int | None:
+        return self._move(self._forward, self._back, text, row)
+
+    def _move(self, source: list[tuple[str, int]], other: list[tuple[str, int]], text: str, row: int) -> int | None:
+        while source:
+            place_text, place = source.pop()
+            if place_text == text:
+                other.append((text, row))
+                return place
+        return None

@@ -1,0 +1,52 @@
+"""The outputs pane: the comparison with eager, the timings, what went wrong, and what the program printed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import BindingType
+
+from buddy.app.actions import Pane as PaneId
+from buddy.app.bindings import pane_bindings
+from buddy.app.panes.pane import Pane
+from buddy.app.panes.report import outputs_lines
+from buddy.app.state import Topic
+from buddy.app.widgets.look import Cells, cut
+
+
+class OutputsPane(Pane):
+    """Lines of text made from the state; the cursor only scrolls."""
+
+    pane_id: ClassVar[PaneId] = "outputs"
+    BINDINGS: ClassVar[list[BindingType]] = pane_bindings("outputs")
+    BORDER_TITLE = "Outputs"
+
+    def __init__(self) -> None:
+        super().__init__(id="outputs")
+        self._lines: list[Cells] = []
+
+    @property
+    def row_count(self) -> int:
+        return len(self._lines)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        marker = ">" if row == self.cursor and self.has_focus else " "
+        return [(marker, "key"), *cut(self._lines[row], width - 1)]
+
+    def on_resize(self) -> None:
+        self._make()
+        super().on_resize()
+
+    def update_from(self, topics: frozenset[Topic]) -> None:
+        if topics & {"outputs", "stages", "status"}:
+            self._make()
+            self.rows_changed()
+
+    def _make(self) -> None:
+        self._lines = outputs_lines(self.state, self.workspace.recipe, max(self.width - 1, 20), self.glyphs)
+
+    def open_detail(self) -> None:
+        self.bench.open_problem()
+
+    def copied(self) -> str:
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)

@@ -1,0 +1,99 @@
+"""What the four panes share: their place on the workbench, and tables with columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from buddy.app import figures
+from buddy.app.actions import Pane as PaneId
+from buddy.app.state import State, Topic
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cell, Cells
+from buddy.app.workspace import Workspace
+
+if TYPE_CHECKING:
+    from buddy.app.workbench import Workbench
+
+Row = TypeVar("Row")
+
+
+class Pane(CursorView):
+    """A pane of the workbench. It draws from the state, and is told by `update_from` what of it changed."""
+
+    pane_id: ClassVar[PaneId]
+
+    @property
+    def bench(self) -> Workbench:
+        from buddy.app.workbench import Workbench
+
+        assert isinstance(self.app, Workbench)
+        return self.app
+
+    @property
+    def state(self) -> State:
+        return self.bench.state
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.bench.workspace
+
+    def update_from(self, topics: frozenset[Topic]) -> None:
+        """Take in what changed in the state."""
+
+    def copied(self) -> str:
+        """What the copy key copies."""
+        return ""
+
+    def copy(self) -> None:
+        self.bench.copy_text(self.copied())
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table: shown where the pane is at least `since` cells wide; a width of 0 takes what is left."""
+
+    title: str
+    width: int
+    cell: Callable[[Row], Cell]
+    since: int = 0
+    right: bool = False
+
+
+def columns_at(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
+    """The columns that stay in a pane of `width` cells."""
+    return [column for column in columns if column.since <= width]
+
+
+def widths_at(columns: Sequence[Column[Row]], width: int) -> list[int]:
+    """How wide each of the columns is; those that take what is left share it, with a cell between neighbours."""
+    fixed = sum(column.width for column in columns) + max(len(columns) - 1, 0)
+    open_columns = sum(1 for column in columns if not column.width) or 1
+    share, rest = divmod(max(width - fixed, 0), open_columns)
+    widths = []
+    for column in columns:
+        widths.append(column.width or share + rest)
+        rest = rest if column.width else 0
+    return widths
+
+
+def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: figures.Glyphs) -> Cells:
+    """A row of the table as cells."""
+    cells: Cells = []
+    for column, room in zip(columns, widths_at(columns, width), strict=True):
+        text, role = column.cell(row)
+        cells += [(_placed(text, room, column.right, glyphs), role), (" ", "text")]
+    return cells[:-1]
+
+
+def table_head(columns: Sequence[Column[Row]], width: int, glyphs: figures.Glyphs) -> Cells:
+    """The titles of the columns."""
+    widths = widths_at(columns, width)
+    pairs = zip(columns, widths, strict=True)
+    return [(" ".join(_placed(column.title, room, column.right, glyphs) for column, room in pairs), "dim")]
+
+
+def _placed(text: str, width: int, right: bool, glyphs: figures.Glyphs) -> str:
+    clipped = figures.clip(text, width, glyphs)
+    return clipped.rjust(width) if right else clipped.ljust(width)

@@ -1,0 +1,272 @@
+"""The passes pane: the line's own steps and the recipe's passes in the order they run, and what each one did."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import msgspec
+from textual.binding import BindingType
+
+from buddy.app import figures
+from buddy.app.actions import Pane as PaneId
+from buddy.app.bindings import pane_bindings
+from buddy.app.panes.pane import Column, Pane, columns_at, table_head, table_row
+from buddy.app.screens.options import OptionScreen
+from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.stages import StageRow
+from buddy.app.state import Topic
+from buddy.app.widgets.look import Cell, Cells
+from buddy.compiler.protocol import PassInfo
+from buddy.compiler.recipe import OptionValue, PassStep, Recipe
+
+OWN_STEPS = {
+    "fx": "the graph that was captured, as PyTorch prints it",
+    "graph": "the same as a Buddy graph",
+    "lower": "the graph's nodes as MLIR ops",
+    "translate": "the LLVM dialect as LLVM IR",
+    "codegen": "LLVM IR as machine code",
+}
+
+
+class PassRow(NamedTuple):
+    """A pass of the recipe (`index` is its place in `steps`), or a step of the line itself (`index` is -1)."""
+
+    name: str
+    index: int
+    step: PassStep | None
+    stage: StageRow | None
+
+
+class PassesPane(Pane):
+    """Moving through the rows moves the IR pane through the snapshots."""
+
+    pane_id: ClassVar[PaneId] = "passes"
+    BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")
+    BORDER_TITLE = "Passes"
+
+    def __init__(self) -> None:
+        super().__init__(id="passes")
+        self.rows: list[PassRow] = []
+        self._columns: list[Column[PassRow]] = [
+            Column("", 3, self._mark),
+            Column("on", 6, lambda row: (_level(row), "dim"), since=54),
+            Column("pass", 0, lambda row: (row.name, self._name_role(row))),
+            Column("options", 0, lambda row: (_options(row.step), "dim"), since=76),
+            Column("time", 7, self._time, right=True),
+            Column("ops", 11, self._change, right=True, since=54),
+        ]
+
+    # ---- the table -----------------------------------------------------------------------------------------------
+
+    def _mark(self, row: PassRow) -> Cell:
+        stage = row.stage.stage if row.stage else None
+        failed = self.state.problems.get("compile")
+        if (stage and stage.state == "failed") or (failed and row.index >= 0 and failed.step == row.index):
+            return ("[!]", "bad")
+        if row.step is None:
+            return ("", "dim")
+        if not row.step.enabled:
+            return ("[ ]", "dim")
+        if stage is None or (row.stage and row.stage.stale):
+            return ("[~]", "stale")
+        return ("[x]", "ok") if stage.changed else ("[=]", "dim")
+
+    def _name_role(self, row: PassRow) -> str:
+        if row.step is None:
+            return "accent"
+        return "text" if row.step.enabled else "faint"
+
+    def _time(self, row: PassRow) -> Cell:
+        mark = self._mark(row)[0]
+        if mark == "[!]":
+            return ("failed", "bad")
+        if row.step is not None and not row.step.enabled:
+            return ("off", "faint")
+        return (figures.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
+
+    def _change(self, row: PassRow) -> Cell:
+        if row.stage is None or (row.step is not None and not row.step.enabled):
+            return ("", "dim")
+        stage = row.stage.stage
+        return (" ".join(filter(None, figures.change(stage.added, stage.removed, self.glyphs))), "dim")
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        marker = (">" if row == self.cursor else " ", "key")
+        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
+
+    def head(self, width: int) -> list[Cells]:
+        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
+
+    def foot(self, width: int) -> list[Cells]:
+        row = self.current
+        if row is None:
+            return []
+        change, dot = self._change(row)[0], f" {self.glyphs.dot} "
+        told = dot.join(part for part in (_level(row), change, _options(row.step), self._summary(row)) if part)
+        return [[(" " + figures.clip(told, width - 2, self.glyphs), "dim")]]
+
+    def _summary(self, row: PassRow) -> str:
+        if row.step is None:
+            return OWN_STEPS[row.name]
+        return next((info.summary for info in self.state.passes if info.name == row.name), "")
+
+    def empty(self, width: int) -> list[Cells]:
+        return [[(" the passes come with the engine", "dim")]]
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> PassRow | None:
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def update_from(self, topics: frozenset[Topic]) -> None:
+        if "passes" in topics or "stages" in topics:
+            self.refill()
+
+    def refill(self) -> None:
+        recipe = self.workspace.recipe
+        self.rows = _rows(recipe, self.state.board.rows()) if self.workspace.ready else []
+        self.rows_changed()
+
+    def show_stage(self, stage: StageRow) -> None:
+        """Put the cursor on the row of a snapshot without telling anyone."""
+        place = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
+        if place is not None:
+            self.center(place, tell=False)
+
+    # ---- actions -------------------------------------------------------------------------------------------------
+
+    def toggle(self) -> None:
+        row = self.current
+        if row is not None and row.step is not None:
+            act = "off" if row.step.enabled else "on"
+            self.bench.edit(self.workspace.recipe.toggled(row.index), f"{row.name} {act}")
+
+    def delete(self) -> None:
+        row = self.current
+        if row is not None and row.step is not None:
+            steps = list(self.workspace.recipe.steps)
+            del steps[row.index]
+            self._edit_steps(steps, f"{row.name} removed")
+
+    def move_step_down(self) -> None:
+        self._move_step(1)
+
+    def move_step_up(self) -> None:
+        self._move_step(-1)
+
+    def _move_step(self, by: int) -> None:
+        row = self.current
+        if row is None or row.step is None:
+            return
+        steps = list(self.workspace.recipe.steps)
+        target = row.index + by
+        if not 0 <= target < len(steps) or (steps[target].level == "graph") != (row.step.level == "graph"):
+            self.bench.say(f"{row.name} cannot move further: the line's own steps stay where they are")
+            return
+        steps[row.index], steps[target] = steps[target], steps[row.index]
+        self._edit_steps(steps, f"{row.name} moved", merge=f"move {row.name}")
+        self._show_step(target)
+
+    def insert(self) -> None:
+        choices = [Choice(info.name, info.summary, info) for info in self.state.passes]
+        self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
+
+    def _insert_pass(self, info: PassInfo | None) -> None:
+        if info is None:
+            return
+        steps = list(self.workspace.recipe.steps)
+        place = insertion_place(steps, self.current.index if self.current else -1, info.level)
+        steps.insert(place, new_step(info, steps, place))
+        self._edit_steps(steps, f"{info.name} inserted")
+        self._show_step(place)
+
+    def edit_options(self) -> None:
+        row = self.current
+        if row is None or row.step is None:
+            return
+        info = next((entry for entry in self.state.passes if entry.name == row.name), None)
+        if info is None or not info.options:
+            self.bench.say(f"{row.name} has no options")
+            return
+        self.app.push_screen(OptionScreen(info, row.step), lambda options: self._set_options(row, options))
+
+    def _set_options(self, row: PassRow, options: tuple[tuple[str, OptionValue], ...] | None) -> None:
+        if options is not None:
+            self.bench.edit(self.workspace.recipe.with_step(row.index, options=options), f"options of {row.name}")
+
+    def choose_preset(self) -> None:
+        current = self.workspace.recipe.preset
+        choices = [
+            Choice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
+            for preset in self.state.presets
+        ]
+        self.app.push_screen(PickerScreen("Start from a preset", choices), self._start_from)
+
+    def _start_from(self, preset: Recipe | None) -> None:
+        if preset is None:
+            return
+        mine = self.workspace.recipe
+        kept = {"source": mine.source, "arguments": mine.arguments, "graph": mine.graph, "choices": mine.choices}
+        self.bench.edit(msgspec.structs.replace(preset, **kept), f"preset {preset.preset}")
+
+    def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
+        self.bench.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
+
+    def _show_step(self, index: int) -> None:
+        place = next((k for k, row in enumerate(self.rows) if row.index == index), self.cursor)
+        self.center(place)
+
+    def copied(self) -> str:
+        row = self.current
+        return row.step.spelling() if row and row.step else (row.name if row else "")
+
+
+def _rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
+    """The line's own steps around the recipe's, each with the newest stage that it made."""
+    by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
+    own = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
+    rows: list[PassRow] = [PassRow(name, -1, None, own.get(name)) for name in ("fx", "graph")]
+    below = list(enumerate(recipe.steps))
+    graph = [(k, step) for k, step in below if step.level == "graph"]
+    rest = [(k, step) for k, step in below if step.level != "graph"]
+    rows += [_step_row(k, step, by_step, stages) for k, step in graph]
+    rows.append(PassRow("lower", -1, None, own.get("lower")))
+    rows += [_step_row(k, step, by_step, stages) for k, step in rest]
+    return rows + [PassRow(name, -1, None, own.get(name)) for name in ("translate", "codegen")]
+
+
+def _step_row(index: int, step: PassStep, by_step: dict[tuple[int, str], StageRow], stages: list[StageRow]) -> PassRow:
+    return PassRow(step.name, index, step, by_step.get((index, step.name)) if step.enabled else None)
+
+
+def _level(row: PassRow) -> str:
+    if row.step is None:
+        return ""
+    anchor = row.step.anchor.rpartition(".")[2]
+    return anchor if row.step.level == "mlir" else row.step.level
+
+
+def _options(step: PassStep | None) -> str:
+    return " ".join(f"{key}={value}" for key, value in step.options) if step else ""
+
+
+def insertion_place(steps: list[PassStep], after: int, level: str) -> int:
+    """Where a new pass of `level` goes: below row `after`, but graph passes stay before the others."""
+    graph = sum(step.level == "graph" for step in steps)
+    place = after + 1 if after >= 0 else (graph if level == "graph" else len(steps))
+    return min(place, graph) if level == "graph" else max(place, graph)
+
+
+def new_step(info: PassInfo, steps: list[PassStep], place: int) -> PassStep:
+    """A step for a pass of the catalogue, in the phase of the step before it."""
+    level = info.level if info.level in ("graph", "mlir", "llvm") else "mlir"
+    before = [step.phase for step in steps[:place] if step.phase and (step.level == "graph") == (level == "graph")]
+    after = [step.phase for step in steps[place:] if step.phase and (step.level == "graph") == (level == "graph")]
+    phase = before[-1] if before else next(iter(after), "")
+    anchor = "" if level == "graph" else info.anchor
+    return PassStep(info.name, level, anchor, phase=phase)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""What the outputs pane says, as lines of cells made from the state. No Textual."""
+
+from __future__ import annotations
+
+import textwrap
+
+from buddy.app import figures
+from buddy.app.figures import Glyphs
+from buddy.app.state import State
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing
+from buddy.compiler.recipe import Recipe
+
+VERDICTS = {"ok": ("OK", "ok"), "mismatch": ("MISMATCH", "bad"), "missing": ("MISSING", "bad")}
+PRINTED = 200
+
+
+def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Cells]:
+    """Everything the pane holds: problem, outputs, timings, notes, printout."""
+    lines: list[Cells] = []
+    if state.problem is not None:
+        lines += [*diagnostic_lines(state.problem, width), []]
+    lines += _report(state, recipe, width, glyphs) if state.report else _no_report(state)
+    lines += _notes(state, width)
+    return lines + _printout(state, width)
+
+
+def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
+    """What happened, where, and what to do, each on lines of its own."""
+    marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
+    lines = [[(text, "text")] for text in wrapped(problem.what, width - 4)]
+    lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrapped(part, width - 4)]
+    return [[marks[problem.severity] if k == 0 else ("    ", "text"), *line] for k, line in enumerate(lines)]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width`, its own line breaks kept."""
+    return [piece for line in text.splitlines() for piece in textwrap.wrap(line, max(width, 10)) or [""]]
+
+
+def _no_report(state: State) -> list[Cells]:
+    if "run" in state.jobs.values():
+        return [[("running beside eager", "dim")]]
+    if "run" in state.problems or "open" in state.problems:
+        return []
+    return [[("r", "key"), (" runs the program and compares it with eager", "dim")]] if state.captured else []
+
+
+def _report(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Cells]:
+    report = state.report
+    assert report is not None
+    was = {output.name: output for output in (state.was.outputs if state.was else ())}
+    lines: list[Cells] = []
+    if state.ran != recipe:
+        lines.append(
+            [("STALE: ", "stale"), ("as it was before the last edit; ", "dim"), ("r", "key"), (" runs again", "dim")]
+        )
+    for output in report.outputs:
+        lines += _output(output, was.get(output.name), width, glyphs)
+    return [*lines, *_timings(report, state, width, glyphs), *_facts(report, glyphs)]
+
+
+def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
+    word, role = VERDICTS[output.verdict]
+    shape = ",".join(map(str, output.shape))
+    line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
+    line += [(f"  max|{glyphs.delta}| ", "dim"), (figures.error(output.max_abs), "text")]
+    line += [("  rel ", "dim"), (figures.error(output.max_rel), "text")]
+    if was is not None and was.max_abs != output.max_abs:
+        line.append((f"  (was {figures.error(was.max_abs)})", "dim"))
+    return [line, *_output_details(output, glyphs)]
+
+
+def _output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
+    facts = [
+        f"first differs at {output.where}" if output.where else "",
+        f"within {output.tolerance}" if output.tolerance else "",
+        f"{output.max_ulp:.0f} ULP" if output.max_ulp else "",
+        f"{output.nans} NaN" if output.nans else "",
+        f"{output.infs} Inf" if output.infs else "",
+    ]
+    text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
+    lines: list[Cells] = [[(f"{'':9}{text}", "warn" if output.verdict != "ok" else "dim")]] if text else []
+    if output.histogram:
+        bars = figures.histogram(output.histogram, glyphs)
+        lines.append([(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}", "dim")])
+    return lines
+
+
+def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
+    slowest = max(report.eager.median, report.compiled.median, 1e-12)
+    room = max(6, min(40, width - 62))
+    lines = [
+        _timing("eager", report.eager, slowest, room, "bar-other", glyphs),
+        _timing("buddy", report.compiled, slowest, room, "bar", glyphs),
+    ]
+    if report.compiled.median > 0:
+        lines[1].append((f"  {report.eager.median / report.compiled.median:.2f}x eager's speed", "text"))
+    if state.was is not None and state.was.compiled.median > 0:
+        lines[1].append((f"  (was {figures.seconds(state.was.compiled.median)})", "dim"))
+    return [[], *lines]
+
+
+def _timing(name: str, timing: Timing, slowest: float, room: int, role: str, glyphs: Glyphs) -> Cells:
+    spread = f"{glyphs.to}".join((figures.seconds(timing.low), figures.seconds(timing.high)))
+    bar = figures.bar(timing.median / slowest, room, glyphs)
+    figure = f"{figures.seconds(timing.median):>8} "
+    return [(f"{name:<9}", "dim"), (figure, "text"), (f"{bar:<{room}}", role), (f" {spread}", "dim")]
+
+
+def _facts(report: RunReport, glyphs: Glyphs) -> list[Cells]:
+    nodes = report.nodes_compiled + report.nodes_eager
+    facts = [
+        f"{report.nodes_compiled} of {nodes} nodes compiled, {report.nodes_eager} in eager",
+        f"compiled in {figures.seconds(report.compile_seconds)}",
+        f"{report.compiled.threads} thread{'s' * (report.compiled.threads != 1)}, {report.compiled.runs} runs",
+    ]
+    lines: list[Cells] = [[(f"{'':9}" + f" {glyphs.dot} ".join(facts), "dim")]]
+    if not report.inputs_unchanged:
+        lines.append([("MISMATCH ", "bad"), ("the run changed its inputs or weights", "text")])
+    return lines + [[(f"{'':9}{note}", "dim")] for note in report.notes]
+
+
+def _notes(state: State, width: int) -> list[Cells]:
+    pieces = [piece for note in state.notes for piece in wrapped(note, width - 2)]
+    return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
+
+
+def _printout(state: State, width: int) -> list[Cells]:
+    printed = state.printout[-PRINTED:]
+    while printed and not printed[-1].strip():
+        printed = printed[:-1]
+    if not printed:
+        return []
+    return [[], [("printed by the program", "title")], *([(line.expandtabs(), "text")] for line in printed)]

@@ -1,0 +1,67 @@
+"""The line of phase tabs: names while there is room, numbers where there is not. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buddy.app.widgets.look import Cells
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A phase: `mark` is `!` where a pass failed, `~` where the text is stale; `there` if it has IR."""
+
+    name: str
+    number: int
+    mark: str = ""
+    there: bool = True
+
+    @property
+    def key(self) -> str:
+        """The digit that shows the phase; none beyond the tenth."""
+        return str(self.number % 10) if self.number <= 10 else "-"
+
+
+def tab_labels(tabs: Sequence[Tab], active: str, width: int) -> list[str]:
+    """A label a tab, together at most `width` characters where that is possible; far tabs lose their names first."""
+    place = next((k for k, tab in enumerate(tabs) if tab.name == active), 0)
+    short: set[int] = set()
+    by_distance = sorted(range(len(tabs)), key=lambda k: abs(k - place), reverse=True)
+    labels = [_label(tab, k == place, k in short) for k, tab in enumerate(tabs)]
+    for far in by_distance[:-1]:
+        if sum(map(len, labels)) <= width:
+            break
+        short.add(far)
+        labels[far] = _label(tabs[far], False, True)
+    return labels
+
+
+def tab_cells(tabs: Sequence[Tab], active: str, width: int) -> Cells:
+    """The line of tabs."""
+    cells: Cells = []
+    for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
+        cells.append((label, _role(tab, tab.name == active)))
+    return cells
+
+
+def tab_at(tabs: Sequence[Tab], active: str, width: int, x: int) -> Tab | None:
+    """The tab drawn at column `x`."""
+    for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
+        x -= len(label)
+        if x < 0:
+            return tab
+    return None
+
+
+def _label(tab: Tab, active: bool, short: bool) -> str:
+    text = f"{tab.key}{tab.mark}" if short else f"{tab.key} {tab.name}{tab.mark}"
+    return f"[{text}]" if active else f" {text} "
+
+
+def _role(tab: Tab, active: bool) -> str:
+    if active:
+        return "tab-active"
+    if tab.mark == "!":
+        return "bad"
+    return "tab" if tab.there else "faint"

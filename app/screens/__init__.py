@@ -1,0 +1,1 @@
+"""What opens over the workbench: pickers, forms, help, details."""

@@ -1,0 +1,106 @@
+"""Text to read over the workbench: a node's story, a diagnostic, the log, the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app.panes.report import diagnostic_lines
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import Diagnostic
+
+
+class TextLines(CursorView):
+    """Lines of cells; long ones continue on the next line."""
+
+    def __init__(self, lines: Sequence[Cells]) -> None:
+        super().__init__()
+        self._given = list(lines)
+        self._lines: list[Cells] = []
+
+    def on_resize(self) -> None:
+        self._lines = [piece for line in self._given for piece in folded(line, max(self.width - 1, 10))]
+        super().on_resize()
+
+    @property
+    def row_count(self) -> int:
+        return len(self._lines)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        return [(" ", "text"), *self._lines[row]]
+
+    def background(self, row: int) -> str:
+        return ""
+
+    def move_to(self, row: int, *, tell: bool = True) -> None:
+        """There is no cursor to see, so that a step scrolls."""
+        first = self.first_row + (row - self.cursor if abs(row - self.cursor) == 1 else 0)
+        if abs(row - self.cursor) > 1:
+            first = row
+        self.scroll_to(y=first, animate=False, force=True)
+        self.cursor = max(0, min(first, self.row_count - 1))
+
+
+class DetailScreen(ModalScreen[None]):
+    """Shows lines until it is closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,ctrl+c,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown,space", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[Cells]) -> None:
+        super().__init__()
+        self._title = title
+        self._lines = list(lines)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self._title
+            box.border_subtitle = "q closes, y copies"
+            yield TextLines(self._lines)
+
+    def on_mount(self) -> None:
+        width = max(20, min(self.app.size.width - 4, 118) - 4)
+        height = sum(len(folded(line, width)) for line in self._lines)
+        self.query_one("#box").styles.height = min(height + 2, max(self.app.size.height - 4, 6))
+
+    def action_move(self, method: str) -> None:
+        getattr(self.query_one(TextLines), method)()
+
+    def action_copy(self) -> None:
+        self.app.copy_to_clipboard("\n".join("".join(text for text, _ in line) for line in self._lines))
+
+
+def problem_screen(problem: Diagnostic) -> DetailScreen:
+    """The whole of a diagnostic."""
+    lines = diagnostic_lines(problem, 110)
+    if problem.detail:
+        lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]
+    return DetailScreen({"error": "Error", "warning": "Warning", "note": "Note"}[problem.severity], lines)
+
+
+def folded(line: Cells, width: int) -> list[Cells]:
+    """`line` in pieces of at most `width` characters."""
+    pieces: list[Cells] = [[]]
+    room = width
+    for text, role in line:
+        while text:
+            if room == 0:
+                pieces.append([])
+                room = width
+            pieces[-1].append((text[:room], role))
+            text, room = text[room:], room - len(text[:room])
+    return pieces

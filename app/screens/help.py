@@ -1,0 +1,38 @@
+"""The help screen: the keys of a pane and of the whole workbench, from the registry of actions."""
+
+from __future__ import annotations
+
+from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, of_pane
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.widgets.look import Cells
+
+MARKS = (
+    ("[x]", "on"),
+    ("[ ]", "off, or in eager"),
+    ("[!]", "failed"),
+    ("[=]", "changed nothing"),
+    ("[~]", "stale: not rerun yet"),
+)
+
+
+def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
+    """The keys that work in `pane`; for those that do not now, the reason."""
+    lines = _section(f"In {PANE_TITLES[pane]}", of_pane(pane), situation)
+    lines += _section("Moving", of_pane("any"), situation)
+    if pane != "ir":
+        lines += _section("Snapshots", [action for action in ACTIONS if action.anywhere], situation)
+    lines += _section("Everywhere", of_pane("app"), situation)
+    lines += [[("Marks", "title")], *([(f"  {mark:<14}", "key"), (text, "text")] for mark, text in MARKS)]
+    return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)
+
+
+def _section(title: str, actions: list[Action], situation: Situation) -> list[Cells]:
+    rows = [_row(action, situation) for action in actions if action.keys]
+    return [[(title, "title")], *rows, []]
+
+
+def _row(action: Action, situation: Situation) -> Cells:
+    reason = action.blocked(situation)
+    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys)
+    row: Cells = [(f"  {keys:<14}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
+    return [*row, (f"  (not now: {reason})", "faint")] if reason else row

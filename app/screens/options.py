@@ -1,0 +1,76 @@
+"""A form for a pass's options."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from buddy.compiler.protocol import OptionInfo, PassInfo
+from buddy.compiler.recipe import OptionValue, PassStep
+
+Options = tuple[tuple[str, OptionValue], ...]
+
+
+class OptionScreen(ModalScreen[Options]):
+    """Returns the options that differ from their defaults, or `None` when cancelled."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
+        Binding("enter", "accept", "Accept", priority=True),
+        Binding("down,ctrl+n", "app.focus_next", show=False, priority=True),
+        Binding("up,ctrl+k", "app.focus_previous", show=False, priority=True),
+    ]
+
+    def __init__(self, info: PassInfo, step: PassStep) -> None:
+        super().__init__()
+        self._info = info
+        self._set = dict(step.options)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = f"Options of {self._info.name}"
+            box.border_subtitle = "enter accepts, tab goes on, ctrl+c cancels"
+            with VerticalScroll(can_focus=False):
+                for k, option in enumerate(self._info.options):
+                    yield Static(_title(option), markup=False, classes="option")
+                    yield Input(self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}")
+
+    def on_mount(self) -> None:
+        self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
+        self.query(Input).first().focus()
+
+    def _shown(self, option: OptionInfo) -> str:
+        return option_text(self._set[option.name]) if option.name in self._set else ""
+
+    def action_accept(self) -> None:
+        typed = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
+        pairs = zip(self._info.options, typed, strict=True)
+        self.dismiss(
+            tuple((option.name, option_value(text)) for option, text in pairs if text not in ("", option.default))
+        )
+
+
+def _title(option: OptionInfo) -> str:
+    default = f" (default {option.default})" if option.default else ""
+    return f"{option.name}{default}" + (f": {option.summary}" if option.summary else "")
+
+
+def option_text(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def option_value(text: str) -> OptionValue:
+    """What the text of an option stands for: a truth value, a number, or itself."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

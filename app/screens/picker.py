@@ -1,0 +1,124 @@
+"""A list to choose from, narrowed by typing: phases, passes, lowerings, presets, themes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.fuzzy import Matcher
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from buddy.app import figures
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An entry: its name, what it is, and what choosing it returns."""
+
+    title: str
+    summary: str
+    value: Any
+    marked: bool = False
+
+
+class ChoiceList(CursorView, can_focus=False):
+    """The entries that fit what has been typed, best first."""
+
+    def __init__(self, choices: Sequence[Choice]) -> None:
+        super().__init__()
+        self.choices = list(choices)
+        self.shown = list(choices)
+        self.cursor = next((k for k, choice in enumerate(choices) if choice.marked), 0)
+
+    @property
+    def row_count(self) -> int:
+        return len(self.shown)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        choice = self.shown[row]
+        room = min(max((len(entry.title) for entry in self.choices), default=0), max(width // 2, 24))
+        marker = ">" if row == self.cursor else " "
+        mark = "* " if choice.marked else "  "
+        title = figures.clip(choice.title, room, self.glyphs).ljust(room)
+        return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + choice.summary, "dim")]
+
+    def background(self, row: int) -> str:
+        return "cursor" if row == self.cursor else ""
+
+    def empty(self, width: int) -> list[Cells]:
+        return [[(" nothing fits", "dim")]]
+
+    def narrow(self, query: str) -> None:
+        """Keep what fits `query`: by its name fuzzily, or by words of its summary."""
+        self.shown = ranked(self.choices, query)
+        self.cursor = 0
+        self.rows_changed()
+
+    @property
+    def current(self) -> Choice | None:
+        return self.shown[self.cursor] if self.shown else None
+
+
+class PickerScreen(ModalScreen[Any]):
+    """Returns the value chosen, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
+        Binding("down,ctrl+n,ctrl+j", "move('move_down')", show=False, priority=True),
+        Binding("up,ctrl+k", "move('move_up')", show=False, priority=True),
+        Binding("pagedown,ctrl+d", "move('move_page_down')", show=False, priority=True),
+        Binding("pageup,ctrl+u", "move('move_page_up')", show=False, priority=True),
+    ]
+
+    def __init__(self, title: str, choices: Sequence[Choice]) -> None:
+        super().__init__()
+        self._title = title
+        self._choices = choices
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self._title
+            box.border_subtitle = "enter chooses, ctrl+c cancels"
+            yield Input(placeholder="type to narrow", compact=True)
+            yield ChoiceList(self._choices)
+
+    def on_mount(self) -> None:
+        box = self.query_one("#box")
+        box.styles.height = min(len(self._choices) + 4, max(self.app.size.height - 4, 8))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_one(ChoiceList).narrow(event.value)
+
+    def on_input_submitted(self) -> None:
+        choice = self.query_one(ChoiceList).current
+        if choice is not None:
+            self.dismiss(choice.value)
+
+    def on_cursor_view_opened(self) -> None:
+        self.on_input_submitted()
+
+    def action_move(self, method: str) -> None:
+        getattr(self.query_one(ChoiceList), method)()
+
+
+def ranked(choices: Sequence[Choice], query: str) -> list[Choice]:
+    """The choices that fit `query`, best first; all of them for an empty one."""
+    if not query.strip():
+        return list(choices)
+    matcher = Matcher(query.strip())
+    words = query.lower().split()
+    scored = []
+    for choice in choices:
+        score = matcher.match(choice.title)
+        summary = choice.summary.lower()
+        if score <= 0 and all(word in summary for word in words):
+            score = 1e-3
+        scored.append((score, choice))
+    return [choice for score, choice in sorted(scored, key=lambda pair: -pair[0]) if score > 0]

@@ -1,0 +1,201 @@
+"""The conversation with the engine: what is sent when, and what each frame sets going. No Textual."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from buddy.app.lines import LineCache, UnavailableError
+from buddy.app.state import ALL, STATUS, State, Topic
+from buddy.app.workspace import Workspace
+from buddy.compiler import protocol as p
+from buddy.compiler.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.client import EngineClient
+
+COALESCE_SECONDS = 0.15
+LIVES = 3
+LIFE_SECONDS = 20.0
+
+Answer = TypeVar("Answer")
+Changed = Callable[[frozenset[Topic]], None]
+
+
+class Session:
+    """One program in one engine. `changed` is called with what changed in `state` after every frame."""
+
+    def __init__(
+        self, workspace: Workspace, changed: Changed, command: Sequence[str] | None = None, log: Path | None = None
+    ) -> None:
+        self.workspace = workspace
+        self.state = State()
+        self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
+        self.changed = changed
+        self.auto_run = False
+        self._command, self._log = command, log
+        self._client: EngineClient | None = None
+        self._births: list[float] = []
+        self._again = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent_at = 0.0
+        self._closing = False
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Keep an engine going until `close`; one that dies is replaced, unless it dies again and again."""
+        while not self._closing:
+            self._births = [*self._births[-LIVES:], time.monotonic()]
+            await self._one_life()
+            if self._closing:
+                return
+            if self._dies_often() and not self._again.is_set():
+                self.changed(ALL)
+                await self._again.wait()
+            self._again.clear()
+
+    async def _one_life(self) -> None:
+        from buddy.app.client import EngineClient, EngineLost
+
+        client = self._client = EngineClient(self._command, log=self._log)
+        try:
+            self.state.apply(await client.start())
+            self._greet(client)
+            async for frame in client.frames():
+                self._take(frame)
+            self._end("the engine closed its end")
+        except (EngineLost, OSError) as error:
+            self._end(str(error))
+        finally:
+            await client.close()
+
+    def _end(self, why: str) -> None:
+        if self._closing:
+            return
+        if self._again.is_set():
+            self.state.engine = "starting"
+        else:
+            todo = "R starts another; its log says more" if self._dies_often() else "another one is being started"
+            self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
+        self.cache.forget()
+        self.changed(ALL)
+
+    def _dies_often(self) -> bool:
+        return len(self._births) > LIVES and time.monotonic() - self._births[-LIVES] < LIFE_SECONDS
+
+    def _greet(self, client: EngineClient) -> None:
+        """Ask for what every session needs, and open the program."""
+        for frame in (p.ListPresets, p.ListPasses, p.ListOps):
+            client.send(frame(client.next_request()))
+        request = client.next_request()
+        workspace = self.workspace
+        client.send(p.Open(request, workspace.source, workspace.arguments, os.getcwd()))
+        self.state.captured = False
+        self.state.began("open", request)
+        self.changed(ALL)
+
+    def start_over(self) -> None:
+        """A fresh engine, and the script again from its beginning."""
+        self._births.clear()
+        self._again.set()
+        if self._client is not None and self.state.engine != "lost":
+            asyncio.get_running_loop().create_task(self._client.close())
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._client is not None:
+            await self._client.close()
+
+    # ---- frames --------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: p.Frame) -> None:
+        topics = self.state.apply(frame)
+        if isinstance(frame, p.Presets):
+            self._begin(frame)
+        if isinstance(frame, p.Captured | p.Presets):
+            self.build()
+        if topics:
+            self.changed(topics)
+
+    def _begin(self, frame: p.Presets) -> None:
+        if not self.workspace.ready and frame.presets:
+            default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
+            self.workspace.begin(default.recipe)
+
+    # ---- what the user does --------------------------------------------------------------------------------------
+
+    def edited(self) -> None:
+        """The recipe has changed: compile it at once, or, in a burst of edits, once the burst is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+        wait = self._sent_at + COALESCE_SECONDS - time.monotonic()
+        if wait <= 0:
+            self.build()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(wait, self.build)
+
+    def build(self) -> None:
+        """Compile the recipe as it stands, and run it where the user wants every edit run."""
+        if self.auto_run and self.state.report is not None:
+            self.run()
+        elif self._can_build:
+            self._send("compile", self.workspace.recipe)
+
+    def run(self) -> None:
+        if self._can_build:
+            self._send("run", self.workspace.recipe)
+
+    @property
+    def _can_build(self) -> bool:
+        return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
+
+    def _send(self, job: str, recipe: Recipe) -> None:
+        client = self._client
+        if client is None:
+            return
+        request = client.next_request()
+        self._sent_at = time.monotonic()
+        self.state.began("run" if job == "run" else "compile", request, recipe)
+        client.send(p.Run(request, recipe) if job == "run" else p.Compile(request, recipe))
+        self.changed(ALL)
+
+    def cancel(self) -> None:
+        """Stop everything under way."""
+        if self._client is not None:
+            self._client.send(p.Cancel(0))
+            self.changed(STATUS)
+
+    # ---- text ----------------------------------------------------------------------------------------------------
+
+    async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
+        return await self._asked(lambda client: client.fetch_lines(text, start, count))
+
+    async def search(self, text: str, pattern: str) -> p.Found:
+        """Lines that match a regular expression; case matters where the pattern has capitals.
+
+        Raises `UnavailableError`, as all of these do.
+        """
+        relaxed = pattern == pattern.lower()
+        return await self._asked(lambda client: client.search(text, pattern, regex=True, ignore_case=relaxed))
+
+    async def find_node(self, text: str, node: str) -> p.Found:
+        """Lines that come from a node."""
+        return await self._asked(lambda client: client.find_node(text, node))
+
+    async def whole_text(self, text: str) -> str:
+        return await self._asked(lambda client: client.fetch_text(text))
+
+    async def _asked(self, request: Callable[[EngineClient], Awaitable[Answer]]) -> Answer:
+        from buddy.app.client import EngineLost, RequestFailed
+
+        if self._client is None or self.state.engine != "ready":
+            raise UnavailableError("the engine is not running")
+        try:
+            return await request(self._client)
+        except (EngineLost, RequestFailed) as error:
+            raise UnavailableError(str(error)) from error

@@ -1,0 +1,83 @@
+"""The stages of one graph as the screen shows them: the current compilation's, then the last good ones, stale."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from buddy.compiler.protocol import Stage
+
+Key = tuple[str, int]
+
+
+class StageRow(NamedTuple):
+    """A stage, its key (pass name and how many of that name stood before it), and why it is stale ("" if it is not)."""
+
+    stage: Stage
+    key: Key
+    stale: str = ""
+
+
+def keyed(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
+    """Stages with keys that survive a renumbering of the steps."""
+    seen: Counter[str] = Counter()
+    pairs = []
+    for stage in stages:
+        pairs.append(((stage.name, seen[stage.name]), stage))
+        seen[stage.name] += 1
+    return pairs
+
+
+class StageBoard:
+    """Takes in the stages of a compilation as they come, and keeps what they have not replaced yet."""
+
+    def __init__(self) -> None:
+        self._current: list[Stage] = []
+        self._last: list[Stage] = []
+        self._reason = ""
+        self._open = False
+
+    def begin(self, reason: str) -> None:
+        """A new compilation begins; what is shown is stale for `reason` until it is replaced."""
+        self._last = [row.stage for row in self.rows() if row.stage.state != "failed"]
+        self._current, self._reason, self._open = [], reason, True
+
+    def add(self, stage: Stage) -> None:
+        if self._open:
+            self._current.append(stage)
+
+    def finish(self, stages: Sequence[Stage]) -> None:
+        """The compilation is whole."""
+        self._current, self._last, self._open = list(stages), [], False
+
+    def fail(self, stages: Sequence[Stage], reason: str) -> None:
+        """It ended early with `stages` (before and at the failure); later ones stay stale for `reason`."""
+        if not self._open:
+            self.begin(reason)
+        known = {(stage.index, stage.text) for stage in self._current}
+        self._current += [stage for stage in stages if (stage.index, stage.text) not in known]
+        self._reason, self._open = reason, False
+
+    @property
+    def failed(self) -> Stage | None:
+        return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
+
+    def rows(self) -> list[StageRow]:
+        """All stages in order, stale ones after the current ones."""
+        current = keyed(self._current)
+        rows = [StageRow(stage, key) for key, stage in current]
+        return rows + [StageRow(stage, key, self._reason) for key, stage in self._later({key for key, _ in current})]
+
+    def _later(self, done: set[Key]) -> list[tuple[Key, Stage]]:
+        last = keyed(self._last)
+        reached = max((place for place, (key, _) in enumerate(last) if key in done), default=-1)
+        return last[reached + 1 :]
+
+
+def phase_of(rows: Sequence[StageRow], index: int) -> str:
+    """The phase of row `index`; a step that names none is in the phase of the stage before it."""
+    for row in reversed(rows[: index + 1]):
+        if row.stage.phase:
+            return row.stage.phase
+    return ""

@@ -1,0 +1,1 @@
+"""The widgets that panes and screens are made of."""

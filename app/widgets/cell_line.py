@@ -1,0 +1,28 @@
+"""One line of the screen made of cells: the header, the status line, the line of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.strip import Strip
+from textual.widget import Widget
+
+from buddy.app.widgets.look import Cells, look_of
+
+
+class CellLine(Widget):
+    """`cells(width)` says what stands on the line; `refresh` draws it again."""
+
+    def __init__(self, cells: Callable[[int], Cells], id: str) -> None:
+        super().__init__(id=id)
+        self._cells = cells
+        self._last: Cells = []
+
+    def render_line(self, y: int) -> Strip:
+        self._last = self._cells(self.size.width) if y == 0 else []
+        return look_of(self.app.theme).strip(self._last, self.size.width)
+
+    def update(self) -> None:
+        """Draw again if anything on the line has changed."""
+        if self._cells(self.size.width) != self._last:
+            self.refresh()

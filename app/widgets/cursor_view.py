@@ -1,0 +1,215 @@
+"""A list with a cursor, drawn line by line: what every pane is. Only rows on the screen are ever drawn."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from buddy.app import figures
+from buddy.app.widgets.look import Cells, Look, look_of
+
+
+class CursorView(ScrollView, can_focus=True):
+    """Rows under fixed lines of head and over fixed lines of foot.
+
+    A subclass gives `row_count`, draws rows, head and foot as cells, and calls `rows_changed` when any of them change.
+    """
+
+    class Moved(Message):
+        """The cursor stands on another row."""
+
+        def __init__(self, view: CursorView, row: int) -> None:
+            super().__init__()
+            self.view, self.row = view, row
+
+        @property
+        def control(self) -> CursorView:
+            return self.view
+
+    class Opened(Message):
+        """A row was clicked twice."""
+
+        def __init__(self, view: CursorView, row: int) -> None:
+            super().__init__()
+            self.view, self.row = view, row
+
+        @property
+        def control(self) -> CursorView:
+            return self.view
+
+    cursor: int = 0
+    ascii_mode: bool = False
+
+    # ---- for subclasses ------------------------------------------------------------------------------------------
+
+    @property
+    def row_count(self) -> int:
+        raise NotImplementedError
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        raise NotImplementedError
+
+    def head(self, width: int) -> list[Cells]:
+        return []
+
+    def foot(self, width: int) -> list[Cells]:
+        return []
+
+    def empty(self, width: int) -> list[Cells]:
+        """What stands in place of the rows when there are none."""
+        return []
+
+    # ---- geometry ------------------------------------------------------------------------------------------------
+
+    @property
+    def look(self) -> Look:
+        return look_of(self.app.theme)
+
+    @property
+    def glyphs(self) -> figures.Glyphs:
+        return figures.ASCII if self.ascii_mode else figures.UNICODE
+
+    @property
+    def width(self) -> int:
+        return self.scrollable_content_region.width
+
+    @property
+    def first_row(self) -> int:
+        return self.scroll_offset.y
+
+    @property
+    def page(self) -> int:
+        """How many rows are on the screen."""
+        return max(1, self.size.height - self._head_height - self._foot_height)
+
+    _head_height = 0
+    _foot_height = 0
+
+    def rows_changed(self) -> None:
+        """Measure and draw again."""
+        width = self.width
+        self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
+        self.cursor = max(0, min(self.cursor, self.row_count - 1))
+        self.virtual_size = Size(width, self.row_count + self._head_height + self._foot_height)
+        self._follow()
+        self.refresh()
+
+    def on_resize(self) -> None:
+        self.rows_changed()
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        width, height = self.width, self.size.height
+        if y < self._head_height:
+            return self.look.strip(self.head(width)[y], width)
+        if y >= height - self._foot_height:
+            foot = self.foot(width)
+            place = y - (height - self._foot_height)
+            return self.look.strip(foot[place] if place < len(foot) else [], width)
+        return self._body_line(y - self._head_height, width)
+
+    def _body_line(self, y: int, width: int) -> Strip:
+        if not self.row_count:
+            lines = self.empty(width)
+            return self.look.strip(lines[y] if y < len(lines) else [], width)
+        row = y + self.first_row
+        return self.row_strip(row, width) if row < self.row_count else Strip.blank(width)
+
+    def row_strip(self, row: int, width: int) -> Strip:
+        return self.look.strip(self.row_cells(row, width), width, self.background(row))
+
+    def background(self, row: int) -> str:
+        """The role of a row's background: the cursor's shows where the keys go."""
+        if row != self.cursor:
+            return ""
+        return "cursor" if self.has_focus else "cursor-blurred"
+
+    def refresh_row(self, row: int) -> None:
+        place = row - self.first_row + self._head_height
+        if self._head_height <= place < self._head_height + self.page:
+            self.refresh(Region(0, place, self.width, 1))
+
+    def refresh_foot(self) -> None:
+        height = self.size.height
+        self.refresh(Region(0, height - self._foot_height, self.width, self._foot_height))
+
+    # ---- moving --------------------------------------------------------------------------------------------------
+
+    def move_to(self, row: int, *, tell: bool = True) -> None:
+        """Put the cursor on `row` and bring it on the screen."""
+        before, self.cursor = self.cursor, max(0, min(row, self.row_count - 1))
+        self._follow()
+        if before == self.cursor:
+            return
+        self.refresh_row(before)
+        self.refresh_row(self.cursor)
+        self.refresh_foot()
+        if tell:
+            self.post_message(self.Moved(self, self.cursor))
+
+    def _follow(self) -> None:
+        first, page = self.first_row, self.page
+        if self.cursor < first:
+            self.scroll_to(y=self.cursor, animate=False, force=True)
+        elif self.cursor >= first + page:
+            self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
+
+    def center(self, row: int, *, tell: bool = True) -> None:
+        """Put the cursor on `row`, in the middle of the screen unless it is on it already."""
+        if not self.first_row <= row < self.first_row + self.page:
+            self.scroll_to(y=max(0, row - self.page // 2), animate=False, force=True)
+        self.move_to(row, tell=tell)
+
+    def move_down(self) -> None:
+        self.move_to(self.cursor + 1)
+
+    def move_up(self) -> None:
+        self.move_to(self.cursor - 1)
+
+    def move_half_down(self) -> None:
+        self._move_window(self.page // 2)
+
+    def move_half_up(self) -> None:
+        self._move_window(-(self.page // 2))
+
+    def move_page_down(self) -> None:
+        self._move_window(self.page)
+
+    def move_page_up(self) -> None:
+        self._move_window(-self.page)
+
+    def move_top(self) -> None:
+        self.move_to(0)
+
+    def move_bottom(self) -> None:
+        self.move_to(self.row_count - 1)
+
+    def _move_window(self, rows: int) -> None:
+        """Scroll by `rows`, the cursor keeping its place on the screen where it can."""
+        self.scroll_to(y=self.first_row + rows, animate=False, force=True)
+        self.move_to(self.cursor + rows)
+
+    def row_at(self, y: int) -> int:
+        """The row at line `y` of the widget, -1 for none."""
+        place = y - self._head_height
+        row = place + self.first_row
+        return row if 0 <= place < self.page and row < self.row_count else -1
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        row = self.row_at(offset.y) if offset else -1
+        if row < 0:
+            return
+        self.move_to(row)
+        if event.chain == 2:
+            self.post_message(self.Opened(self, row))

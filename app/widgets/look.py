@@ -1,0 +1,64 @@
+"""A theme's roles and syntax as Rich styles, and cells (text with a role) as strips of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from buddy.themes.palette import DEFAULT, themes
+
+Cell = tuple[str, str]
+Cells = list[Cell]
+
+
+class Look:
+    """Styles by role and by syntax name; a name without a style is plain text."""
+
+    def __init__(self, name: str) -> None:
+        data = themes().get(name) or themes()[DEFAULT]
+        self.name = data.name
+        self.roles = {role: Style.parse(text) for role, text in data.roles.items()}
+        self.syntax = {"": self.roles["text"], **{key: Style.parse(text) for key, text in data.syntax.items()}}
+
+    def style(self, role: str) -> Style:
+        """The style of `role`: a role's name, or `syntax:` and a syntax name."""
+        table, _, key = role.rpartition(":")
+        return self.syntax[key] if table == "syntax" else self.roles[role]
+
+    def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
+        """`cells` as one line of exactly `width` cells, over the background of the role `background`."""
+        strip = Strip([Segment(text, self.style(role)) for text, role in cells if text])
+        strip = strip.adjust_cell_length(width)
+        return strip.apply_style(self.roles[background]) if background else strip
+
+
+@lru_cache(maxsize=8)
+def look_of(theme: str) -> Look:
+    """The look of a theme by its name; the default's for a theme that is not ours."""
+    return Look(theme)
+
+
+def length(cells: Sequence[Cell]) -> int:
+    return sum(len(text) for text, _ in cells)
+
+
+def ends(left: Cells, right: Cells, width: int) -> Cells:
+    """`left` and `right` at the two ends of a line; `left` is cut where they would meet."""
+    room = width - length(right) - 1
+    gap = width - min(length(left), room) - length(right)
+    return [*cut(left, room), (" " * max(gap, 0), "text"), *right]
+
+
+def cut(cells: Cells, width: int) -> Cells:
+    """The first `width` characters of `cells`."""
+    kept: Cells = []
+    for text, role in cells:
+        if width <= 0:
+            break
+        kept.append((text[:width], role))
+        width -= len(text)
+    return kept

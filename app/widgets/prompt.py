@@ -1,0 +1,49 @@
+"""The line at the bottom where a search, a filter, a file name is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+
+class Prompt(Horizontal):
+    """Hidden until `ask`; hands the text to whoever asked and gives the keys back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "Cancel", show=False, priority=True)]
+
+    def __init__(self) -> None:
+        super().__init__(id="prompt")
+        self._answer: Callable[[str], object] | None = None
+        self._before: Widget | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static("", markup=False)
+        yield Input(compact=True)
+
+    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
+        """Ask for a text; `answer` gets it, unless the user cancels."""
+        self._answer, self._before = answer, self.screen.focused
+        self.query_one(Static).update(f" {title}: ")
+        field = self.query_one(Input)
+        field.value = initial
+        field.cursor_position = len(initial)
+        self.display = True
+        field.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        answer = self._answer
+        self.action_cancel()
+        if answer is not None:
+            answer(event.value)
+
+    def action_cancel(self) -> None:
+        self.display = False
+        self._answer = None
+        if self._before is not None:
+            self._before.focus()

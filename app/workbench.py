@@ -1,0 +1,606 @@
+"""The workbench: panes on a screen, a session with an engine, and the wires between them."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import events, work
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
+from textual.screen import Screen
+from textual.timer import Timer
+
+from buddy.app import actions, chrome, figures
+from buddy.app.bindings import screen_bindings
+from buddy.app.commands import ActionCommands
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.graph import GraphPane
+from buddy.app.panes.ir import IrPane
+from buddy.app.panes.outputs import OutputsPane
+from buddy.app.panes.pane import Pane
+from buddy.app.panes.passes import PassesPane
+from buddy.app.session import Session
+from buddy.app.settings import Settings
+from buddy.app.state import ALL, State, Topic
+from buddy.app.widgets.cell_line import CellLine
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+from buddy.app.widgets.prompt import Prompt
+from buddy.app.workspace import Workspace, write_whole
+from buddy.compiler.protocol import Diagnostic, Found
+from buddy.compiler.recipe import Recipe, to_toml
+from buddy.themes.palette import DEFAULT, themes
+from buddy.themes.textual_themes import textual_themes
+
+FOLD_BELOW = 100
+WIDE_FROM = 140
+MESSAGE_SECONDS = 6.0
+FOLLOW_SECONDS = 0.12
+PANES: tuple[type[Pane], ...] = (GraphPane, PassesPane, IrPane, OutputsPane)
+
+
+class BenchScreen(Screen[None]):
+    """The screen that the panes are on. Keys that work in every pane are bound here: a screen over it has its own."""
+
+    BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
+
+
+class Workbench(App[int]):
+    """Composes the panes and passes on what happens: frames to panes, keys to actions, a selection to every pane."""
+
+    CSS_PATH = "workbench.tcss"
+    COMMANDS: ClassVar[set[Any]] = {ActionCommands}
+    ESCAPE_TO_MINIMIZE = False
+
+    def __init__(
+        self,
+        source: str,
+        arguments: tuple[str, ...] = (),
+        *,
+        engine_command: Sequence[str] | None = None,
+        ascii_mode: bool = False,
+        settings: Settings | None = None,
+        log: Path | None = None,
+        store: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.title = f"buddy-tui {source}"
+        self.animation_level = "none"
+        self.settings = settings or Settings()
+        self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
+        self.log_path = log
+        self.workspace = Workspace(source, arguments, store)
+        self.session = Session(self.workspace, self._session_changed, engine_command, log)
+        self.session.auto_run = self.settings.auto_run
+        self.node = ""
+        self._names: dict[str, str] = {}
+        self._message = ""
+        self._hint = ""
+        self._prefix = ""
+        self._zoomed = False
+        self._pane: actions.Pane = "graph"
+        self._changed: frozenset[Topic] = frozenset()
+        self._silence: Timer | None = None
+        self._follow: Timer | None = None
+        CursorView.ascii_mode = ascii_mode
+
+    # ---- composition ---------------------------------------------------------------------------------------------
+
+    def get_default_screen(self) -> Screen[None]:
+        return BenchScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield CellLine(self._header, id="header")
+        with Horizontal(id="panes"):
+            with Vertical(id="left"):
+                yield GraphPane()
+                yield PassesPane()
+            with Vertical(id="right"):
+                yield IrPane()
+                yield OutputsPane()
+        yield Prompt()
+        yield CellLine(self._status, id="status")
+        yield CellLine(self._keys, id="keys")
+
+    def on_mount(self) -> None:
+        for theme in textual_themes():
+            self.register_theme(theme)
+        self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
+        self.set_keymap(self.settings.keys)
+        self.screen.set_class(self.glyphs is figures.ASCII, "-ascii")
+        self._arrange()
+        self.pane.focus()
+        self.call_after_refresh(self._live)
+
+    @work(group="session")
+    async def _live(self) -> None:
+        await self.session.live()
+
+    async def on_unmount(self) -> None:
+        await self.session.close()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange(event.size.width)
+
+    def _arrange(self, width: int | None = None) -> None:
+        """All panes, or, on a narrow screen or zoomed, the one that has the keys."""
+        width = width or self.size.width
+        screen = self.screen_stack[0]
+        screen.set_class(width < FOLD_BELOW or self._zoomed, "-folded")
+        screen.set_class(width >= WIDE_FROM, "-wide")
+        for pane in self.panes.values():
+            pane.set_class(pane.pane_id == self._pane, "-shown")
+            pane.border_title = "" if self.folded else actions.PANE_TITLES[pane.pane_id]
+        for side in ("left", "right"):
+            screen.query_one(f"#{side}").set_class(any(p.has_class("-shown") for p in self._panes_in(side)), "-shown")
+
+    def _panes_in(self, side: str) -> list[Pane]:
+        return list(self.screen_stack[0].query_one(f"#{side}").query(Pane).results(Pane))
+
+    @property
+    def folded(self) -> bool:
+        return self.screen_stack[0].has_class("-folded")
+
+    @property
+    def panes(self) -> dict[str, Pane]:
+        return {pane.pane_id: pane for pane in self.screen_stack[0].query(Pane).results(Pane)}
+
+    @property
+    def pane(self) -> Pane:
+        """The pane that has the keys."""
+        return self.panes[self._pane]
+
+    @property
+    def graph(self) -> GraphPane:
+        return self.screen_stack[0].query_one(GraphPane)
+
+    @property
+    def passes(self) -> PassesPane:
+        return self.screen_stack[0].query_one(PassesPane)
+
+    @property
+    def ir(self) -> IrPane:
+        return self.screen_stack[0].query_one(IrPane)
+
+    # ---- what panes and lines draw from --------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self.session.state
+
+    def situation(self) -> actions.Situation:
+        """What decides which actions are possible."""
+        state, workspace = self.state, self.workspace
+        node, row = self.graph.current, self.passes.current
+        return actions.Situation(
+            engine=state.engine,
+            busy=state.busy,
+            captured=state.captured,
+            recipe=workspace.ready,
+            graphs=len(state.graphs),
+            can_undo=workspace.can_undo,
+            can_redo=workspace.can_redo,
+            node=node,
+            assignment=self.graph.assignment(node) if node else None,
+            step=row.step if row else None,
+            stage=self.ir.stage,
+            catalogue=bool(state.passes),
+            presets=bool(state.presets),
+            found=bool(self.ir.matches.lines),
+            problem=state.problem is not None,
+            edited=workspace.recipe != workspace.preset,
+        )
+
+    def _header(self, width: int) -> Cells:
+        return chrome.header_cells(self.state, self.workspace, width, self.glyphs)
+
+    def _status(self, width: int) -> Cells:
+        shown = self._pane if self.folded else None
+        return chrome.status_cells(self.state, self._message, self._hint, actions.PANES, shown, width, self.glyphs)
+
+    def _keys(self, width: int) -> Cells:
+        return chrome.key_cells(self._pane, self.situation(), width)
+
+    def waiting_for(self) -> str:
+        """Why there is no IR yet."""
+        if self.state.problem is not None:
+            return "there is no IR: see Outputs"
+        return chrome.progress_text(self.state, self.glyphs) or "the IR comes once the program has been captured"
+
+    def name_of(self, stable: str) -> str:
+        """The name of a node in the graph, by its stable name."""
+        return self._names.get(stable, stable)
+
+    # ---- what changed --------------------------------------------------------------------------------------------
+
+    def _session_changed(self, topics: frozenset[Topic]) -> None:
+        """Changes that come together are drawn together."""
+        if not self._changed and topics:
+            self.call_later(self._draw_changes)
+        self._changed |= topics
+
+    def _draw_changes(self) -> None:
+        topics, self._changed = self._changed, frozenset()
+        if not self.is_running:
+            return
+        if "graph" in topics and self.state.info is not None:
+            self._names = {row.stable: row.name for row in self.state.info.rows}
+        if "lines" in topics:
+            self.ir.refresh()
+        for pane in self.panes.values():
+            pane.update_from(topics)
+        self.update_chrome()
+
+    def update_chrome(self) -> None:
+        """Draw the header, the status line and the keys again where they differ."""
+        try:
+            for line in self.screen_stack[0].query(CellLine).results(CellLine):
+                line.update()
+        except (NoMatches, IndexError):
+            return
+
+    def say(self, message: str) -> None:
+        """Show a message for a few seconds."""
+        self._message = message
+        if self._silence is not None:
+            self._silence.stop()
+        self._silence = self.set_timer(MESSAGE_SECONDS, self._be_silent)
+        self.update_chrome()
+
+    def _be_silent(self) -> None:
+        self._message = ""
+        self.update_chrome()
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        """The second of two strokes is taken before any binding sees it."""
+        if self._prefix and isinstance(event, events.Key) and not event.is_forwarded:
+            await self._second_stroke(event)
+        else:
+            await super().on_event(event)
+
+    def action_first_stroke(self, key: str) -> None:
+        self._prefix = key
+        choices = actions.continuations(key, self._pane)
+        texts = (f"{key}{second} {action.title.lower()}" for second, action in choices)
+        self._hint = f"{key}{self.glyphs.ellipsis}  " + f" {self.glyphs.dot} ".join(texts)
+        self.update_chrome()
+
+    async def _second_stroke(self, event: events.Key) -> None:
+        prefix, self._prefix, self._hint = self._prefix, "", ""
+        found = dict(actions.continuations(prefix, self._pane)).get(event.character or event.key)
+        if found is not None:
+            await self.do(found)
+        self.update_chrome()
+
+    async def action_act(self, action_id: str, *arguments: object) -> None:
+        await self.do(actions.BY_ID[action_id], *arguments)
+
+    async def do(self, action: actions.Action, *arguments: object) -> None:
+        """Do an action, or say why it cannot be done."""
+        self._message = ""
+        reason = action.blocked(self.situation())
+        if reason:
+            self.say(f"{action.title}: {reason}")
+            return
+        targets: dict[str, object] = {"app": self, "any": self.pane, **self.panes}
+        getattr(targets[action.pane], action.handler)(*arguments)
+        self.update_chrome()
+
+    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
+        """Ask for a text on the line at the bottom."""
+        self.screen_stack[0].query_one(Prompt).ask(title, initial, answer)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        if isinstance(event.widget, Pane) and event.widget.pane_id != self._pane:
+            self._pane = event.widget.pane_id
+            self._arrange()
+        self.update_chrome()
+
+    def show_pane(self, pane: actions.Pane) -> None:
+        """Give a pane the keys, and on a folded screen its place."""
+        self._pane = pane
+        self._arrange()
+        self.pane.focus()
+        self.update_chrome()
+
+    def next_pane(self) -> None:
+        self._turn(1)
+
+    def previous_pane(self) -> None:
+        self._turn(-1)
+
+    def _turn(self, by: int) -> None:
+        place = actions.PANES.index(self._pane)
+        self.show_pane(actions.PANES[(place + by) % len(actions.PANES)])
+
+    def zoom(self) -> None:
+        self._zoomed = not self._zoomed
+        self._arrange()
+        self.pane.focus()
+
+    # ---- the recipe ----------------------------------------------------------------------------------------------
+
+    def edit(self, recipe: Recipe, title: str, merge: str = "") -> None:
+        """Make `recipe` the current one and compile it."""
+        if self.workspace.edit(recipe, title, merge):
+            self._recipe_changed(title)
+
+    def _recipe_changed(self, message: str) -> None:
+        self.say(self.workspace.problem or message)
+        self.session.edited()
+        self._session_changed(ALL)
+
+    def undo(self) -> None:
+        self._recipe_changed(f"undone: {self.workspace.undo()}")
+
+    def redo(self) -> None:
+        self._recipe_changed(f"done again: {self.workspace.redo()}")
+
+    def reset(self) -> None:
+        self.edit(self.workspace.preset, "back to the preset")
+
+    def ask_save(self) -> None:
+        name = Path(self.workspace.source.partition(":")[0]).stem or "program"
+        self.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
+
+    def _save_to(self, path: str) -> None:
+        if path.strip():
+            self.write_file(path.strip(), to_toml(self.workspace.recipe))
+
+    def write_file(self, path: str, text: str) -> None:
+        """Write a file where the user said, and say so."""
+        try:
+            write_whole(Path(path).expanduser(), text)
+        except OSError as error:
+            self.say(f"{path} could not be written: {error.strerror}")
+        else:
+            self.say(f"written to {path}")
+
+    def copy_text(self, text: str) -> None:
+        if text:
+            self.copy_to_clipboard(text)
+            self.say(f"copied: {figures.clip(text.splitlines()[0], 60, self.glyphs)}")
+        else:
+            self.say("nothing to copy here")
+
+    # ---- the engine ----------------------------------------------------------------------------------------------
+
+    def run_program(self) -> None:
+        self.session.run()
+
+    def cancel_jobs(self) -> None:
+        self.session.cancel()
+        self.say("cancelling")
+
+    def start_over(self) -> None:
+        self.session.start_over()
+        self.say("a fresh engine runs the script again")
+
+    def toggle_auto(self) -> None:
+        self.session.auto_run = not self.session.auto_run
+        self.say("every edit is run" if self.session.auto_run else "the program is run on r only")
+
+    @property
+    def cache(self) -> Any:
+        return self.session.cache
+
+    async def load_lines(self, text: str, start: int, count: int) -> bool:
+        """Whether the lines are at hand; when they cannot be had, the status line says why."""
+        return await self._asked(self.session.cache.load(text, start, count)) is not False
+
+    async def search(self, text: str, pattern: str) -> Found | None:
+        found = await self._asked(self.session.search(text, pattern))
+        return found or None
+
+    async def find_node(self, text: str) -> int:
+        """The first line of `text` that comes from the selected node, or -1."""
+        if not self.node:
+            return -1
+        found = await self._asked(self.session.find_node(text, self.node))
+        return found.lines[0] if found and found.lines else -1
+
+    async def write_text(self, text: str, path: str) -> None:
+        content = await self._asked(self.session.whole_text(text))
+        if content is not False:
+            self.write_file(path, content)
+
+    async def _asked(self, request: Any) -> Any:
+        """What the engine answers, or `False` when it does not."""
+        try:
+            return await request
+        except UnavailableError as error:
+            self.say(str(error))
+            return False
+
+    # ---- one selection in every pane -----------------------------------------------------------------------------
+
+    def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
+        if isinstance(event.view, GraphPane) and self.graph.current is not None:
+            self.select_node(self.graph.current.stable)
+            self._follow_soon()
+        elif isinstance(event.view, PassesPane):
+            row = self.passes.current
+            if row is not None and row.stage is not None:
+                self.ir.choose(row.stage, tell=False)
+        elif isinstance(event.view, IrPane):
+            self._select_line()
+        self.update_chrome()
+
+    def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
+        if isinstance(event.view, GraphPane | PassesPane):
+            event.view.toggle()
+
+    def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
+        self.passes.show_stage(event.row)
+
+    def select_node(self, stable: str) -> None:
+        """Mark a node in every pane."""
+        self.node = stable
+        self.graph.refresh()
+        self.ir.mark_node()
+
+    def _select_line(self) -> None:
+        line = self.ir.line_at(self.ir.cursor)
+        if line is not None and line.nodes and self.node not in line.nodes:
+            self.select_node(line.nodes[0])
+            self.graph.show_node(self.node)
+
+    def _follow_soon(self) -> None:
+        """The IR follows once the cursor rests, so that holding a key down asks for nothing."""
+        if self._follow is not None:
+            self._follow.stop()
+        self._follow = self.set_timer(FOLLOW_SECONDS, self._follow_node)
+
+    @work(exclusive=True, group="follow")
+    async def _follow_node(self) -> None:
+        place = await self.find_node(self.ir.text) if self.ir.text else -1
+        if place >= 0:
+            self.ir.center(place, tell=False)
+
+    def go_node(self, nodes: tuple[str, ...]) -> None:
+        """Show a line's node in the graph pane; where there are several, ask which."""
+        if len(nodes) == 1:
+            self._go_to_node(nodes[0])
+            return
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        choices = [Choice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
+        self.push_screen(PickerScreen("This line comes from", choices), self._go_to_node)
+
+    def _go_to_node(self, node: str | None) -> None:
+        if node is not None:
+            self.select_node(node)
+            self.graph.show_node(node)
+            self.show_pane("graph")
+
+    # ---- what opens over the panes -------------------------------------------------------------------------------
+
+    def choose_graph(self) -> None:
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        choices = [
+            Choice(info.name, f"{len(info.rows)} nodes", number, marked=number == self.state.graph)
+            for number, info in enumerate(self.state.graphs)
+        ]
+        self.push_screen(PickerScreen("Graphs of the program", choices), self._show_graph)
+
+    def _show_graph(self, number: int | None) -> None:
+        if number is not None:
+            import msgspec
+
+            self.edit(msgspec.structs.replace(self.workspace.recipe, graph=number), f"graph {number + 1}")
+
+    def choose_phase(self) -> None:
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        languages = dict(self.state.phases(self.workspace.recipe.preset))
+        choices = [
+            Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self.ir.phase)
+            for tab in self.ir.tabs()
+        ]
+        self.push_screen(PickerScreen("Phases", choices), self._show_phase)
+
+    def _show_phase(self, name: str | None) -> None:
+        if name is not None:
+            self.show_pane("ir")
+            self.ir.show_phase_named(name)
+
+    def show_phase(self, number: int) -> None:
+        if self.folded:
+            self.show_pane("ir")
+        self.ir.show_phase(number)
+
+    def go_failure(self) -> None:
+        """The IR at the failure; read again there, the whole diagnostic."""
+        failed = self.ir.stage is not None and self.ir.stage.state == "failed" and self._pane == "ir"
+        if failed or self.state.board.failed is None:
+            self.open_problem()
+        else:
+            self.show_pane("ir")
+            self.ir.show_failure()
+
+    def open_problem(self) -> None:
+        from buddy.app.screens.detail import problem_screen
+
+        if self.state.problem is not None:
+            self.push_screen(problem_screen(self.state.problem))
+
+    def open_log(self) -> None:
+        from buddy.app.screens.log import log_screen
+
+        self.push_screen(log_screen(self.state, self.log_path))
+
+    def open_help(self) -> None:
+        from buddy.app.screens.help import help_screen
+
+        self.push_screen(help_screen(self._pane, self.situation()))
+
+    def command_palette(self) -> None:
+        self.action_command_palette()
+
+    def next_theme(self) -> None:
+        names = list(themes())
+        place = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(place + 1) % len(names)]
+        self.say(f"theme: {themes()[self.theme].title}")
+
+    def watch_theme(self, theme: str) -> None:
+        for view in self.query(CursorView):
+            view.refresh()
+
+    def leave(self) -> None:
+        self.exit(0)
+
+    # ---- errors of our own ---------------------------------------------------------------------------------------
+
+    def _handle_exception(self, error: Exception) -> None:
+        """No traceback reaches the screen: it goes to the log, and the user is told where."""
+        if self.is_headless:
+            super()._handle_exception(error)
+            return
+        path = self.log_path or self.workspace.path.parent.parent / "crash.log"
+        text = "".join(traceback.format_exception(error))
+        what = f"the workbench stopped: {type(error).__name__}: {error}"
+        problem = Diagnostic(what, todo=f"what led to it is in {path}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            problem = Diagnostic(what)
+        self.exit(70, return_code=70, message=str(problem))
+
+
+def run_workbench(
+    source: str,
+    arguments: tuple[str, ...],
+    *,
+    engine_command: Sequence[str] | None = None,
+    mouse: bool = True,
+    ascii_mode: bool = False,
+    theme: str | None = None,
+    log: Path | None = None,
+) -> int:
+    """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
+    import msgspec
+
+    from buddy.app.settings import read_settings, settings_path
+
+    settings, problem = read_settings(settings_path())
+    if theme:
+        settings = msgspec.structs.replace(settings, theme=theme)
+    bench = Workbench(
+        source, arguments, engine_command=engine_command, ascii_mode=ascii_mode, settings=settings, log=log
+    )
+    if problem:
+        bench.call_later(bench.say, problem)
+    code = asyncio.run(bench.run_async(mouse=mouse))
+    return code if code is not None else bench.return_code or 0
