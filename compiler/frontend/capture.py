@@ -16,6 +16,9 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 
+# PyTorch's own, whatever stands in for it while a script is run for its graphs.
+_compile = torch.compile
+
 
 @dataclass
 class Recorder:
@@ -86,7 +89,7 @@ def capture(
     torch._dynamo.reset()
     try:
         with torch.set_grad_enabled(grad):
-            results = torch.compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
+            results = _compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
             if grad:
                 _take_gradients(results)
     finally:

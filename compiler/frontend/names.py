@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent.parent))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
@@ -54,9 +54,9 @@ def _dotted(path: str) -> str:
 
 
 def python_line(node: Any) -> str:
-    """`file:line` of the innermost frame of `node` that is the user's or the model's code rather than torch's."""
+    """`file:line` of the innermost frame of `node` that is the user's or the model's code, not torch's or ours."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in frames if not file.startswith(_TORCH_FOLDER)]
+    own = [(file, line) for file, line in frames if not file.startswith(_NOT_THE_USERS)]
     return ":".join(own[-1]) if own else ""
 
 

@@ -1,0 +1,230 @@
+"""The `torch.compile` back end: graphs compiled and run in the caller's process."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
+from buddy.compiler.frontend.convert import Conversion, to_buddy
+from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, PlaceholderOp
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import Assignment, Diagnostic
+from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.runner import LoadedProgram
+
+Fallback = Literal["eager", "error"]
+# Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
+MAX_SPECIALISATIONS = 64
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `torch.compile(..., options={...})` may say.
+
+    `fallback="error"` makes every op that would stay in eager an error. `preset` and `flavour` pick the pipeline.
+    """
+
+    fallback: Fallback = "eager"
+    preset: str = "default"
+    flavour: Literal["linalg", "tosa"] = "linalg"
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> Settings:
+        """Raises `ValueError` that names an unknown option, or a value that `fallback` does not have."""
+        given, known = dict(options or {}), list(cls.__dataclass_fields__)
+        for key in given:
+            if key not in known:
+                raise ValueError(f"the buddy back end has no option {key!r}; it has {', '.join(known)}")
+        settings = cls(**given)
+        if settings.fallback not in get_args(Fallback):
+            raise ValueError(f"fallback is {settings.fallback!r}; it may be {' or '.join(get_args(Fallback))}")
+        return settings
+
+    def recipe(self) -> Recipe:
+        return default_recipe(preset=self.preset, flavour=self.flavour)
+
+
+def buddy_backend(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
+) -> Callable[..., Any]:
+    """What PyTorch finds under the name "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`."""
+    settings = Settings.of(options)
+
+    def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
+        return run_aot(static, tensors, lambda aten: compile_aten(aten, settings))
+
+    if _is_dynamic(module):
+        return torch._dynamo.disable(Specialised(module, compile_static), reason="compiled code is not traced")
+    return compile_static(module, inputs)
+
+
+def compile_aten(aten: AtenGraph, settings: Settings) -> Runner:
+    """A compiled ATen graph, or the graph itself where it cannot be compiled and `settings` allow eager.
+
+    Raises `FallbackError` and whatever compiling raises when they do not.
+    """
+    from buddy.compiler.compilation import CompilationError
+
+    try:
+        return CompiledGraph(to_buddy(aten), settings)
+    except (UnsupportedGraphError, CompilationError) as error:
+        if settings.fallback == "error":
+            raise
+        warnings.warn(f"a graph of {len(aten.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
+        return aten.module
+
+
+class CompiledGraph:
+    """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
+
+    Results have the strides that eager gives, since AOTAutograd rebuilds views by them.
+    """
+
+    def __init__(self, conversion: Conversion, settings: Settings) -> None:
+        graph = conversion.graph
+        self._constants = conversion.constants
+        self._plan = _plan_results(graph)
+        self._strides = _result_strides(conversion)
+        self._program = _compiled(graph, settings) if graph.results else None
+
+    def __call__(self, *tensors: torch.Tensor) -> list[Any]:
+        inputs = [*tensors, *self._constants]
+        results = self._program(inputs) if self._program is not None else []
+        laid_out = [_with_strides(t, strides) for t, strides in zip(results, self._strides, strict=True)]
+        return [_pick(source, laid_out, inputs) for source in self._plan]
+
+
+@dataclass(frozen=True)
+class _FromInput:
+    index: int
+
+
+@dataclass(frozen=True)
+class _FromResult:
+    index: int
+
+
+def _plan_results(graph: Graph) -> list[Any]:
+    """Where each result comes from. Inputs handed back and repeated results leave the graph's own list of results."""
+    placeholders, computed = graph.placeholders, list[Op]()
+    plan: list[Any] = []
+    for result in graph.results:
+        if isinstance(result, PlaceholderOp):
+            plan.append(_FromInput(placeholders.index(result)))
+        elif isinstance(result, Op):
+            if result not in computed:
+                computed.append(result)
+            plan.append(_FromResult(computed.index(result)))
+        else:
+            plan.append(result)
+    graph.output._arguments = [tuple(computed)]
+    return plan
+
+
+def _pick(source: Any, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
+    if isinstance(source, _FromResult):
+        return results[source.index]
+    return inputs[source.index] if isinstance(source, _FromInput) else source
+
+
+def _result_strides(conversion: Conversion) -> list[tuple[int, ...] | None]:
+    """For each result the strides it needs, or None where row-major ones do."""
+    nodes = dict(zip(conversion.graph.body, conversion.fx_nodes, strict=True))
+    return [_needed_strides(nodes[op].meta["val"]) for op in conversion.graph.results]
+
+
+def _needed_strides(value: Any) -> tuple[int, ...] | None:
+    """Overlapping layouts (expanded dimensions) stay dense: nothing can be written to them through one element."""
+    overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
+    return None if value.is_contiguous() or overlaps else tuple(value.stride())
+
+
+def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    if strides is None:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _compiled(graph: Graph, settings: Settings) -> LoadedProgram:
+    from buddy.compiler.compilation import Compiler
+
+    compiler, recipe = Compiler(graph), settings.recipe()
+    if settings.fallback == "error":
+        refuse_eager(graph, compiler.assignments(recipe))
+    return LoadedProgram(compiler.compile(recipe).artifact)
+
+
+def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
+    """Raises `FallbackError` that names the first op which would stay in eager, if any does."""
+    by_name = {op.stable: op for op in graph.body}
+    eager = [(by_name[a.node], a.reason) for a in assignments if a.lowering == EAGER and a.node in by_name]
+    if not eager:
+        return
+    op, reason = eager[0]
+    more = f" (and {len(eager) - 1} more)" if len(eager) > 1 else ""
+    raise FallbackError(
+        Diagnostic(
+            what=f"{op.target} would run in eager{more}: {reason or 'no lowering takes it'}",
+            where=f"node {op.stable}" + (f", {op.location}" if op.location else ""),
+            todo="register a lowering for it, rewrite the line with other ops, or allow eager with fallback='eager'",
+            node=op.stable,
+        )
+    )
+
+
+# ---- sizes that change from call to call -----------------------------------------------------------------------------
+
+
+class Specialised:
+    """A Dynamo graph with symbolic sizes, compiled anew for each set of sizes it is called with."""
+
+    def __init__(self, module: torch.fx.GraphModule, compile_static: Callable[..., Callable[..., Any]]) -> None:
+        self._module = module
+        self._compile = compile_static
+        self._versions: OrderedDict[object, Callable[..., Any]] = OrderedDict()
+
+    def __call__(self, *args: Any) -> Any:
+        key = (torch.is_grad_enabled(), *map(_signature, args))
+        if key not in self._versions:
+            self._versions[key] = self._compile(*_static(self._module, args))
+            if len(self._versions) > MAX_SPECIALISATIONS:
+                self._versions.popitem(last=False)
+        self._versions.move_to_end(key)
+        return self._versions[key](*[value for value in args if isinstance(value, torch.Tensor)])
+
+
+def _is_dynamic(module: torch.fx.GraphModule) -> bool:
+    return any(_has_symbols(n.meta.get("example_value")) for n in module.graph.nodes if n.op == "placeholder")
+
+
+def _has_symbols(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _signature(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
+    return value
+
+
+def _static(module: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+    """A copy of the graph with the numbers among `args` put in their places, and the tensors that are left to pass."""
+    static = copy.deepcopy(module)
+    placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
+    for node, value in zip(placeholders, args, strict=True):
+        if not isinstance(value, torch.Tensor):
+            node.replace_all_uses_with(value)
+            static.graph.erase_node(node)
+    static.recompile()
+    return static, [value for value in args if isinstance(value, torch.Tensor)]

@@ -1,0 +1,59 @@
+"""What a source's spelling means: a script, a name in a script, or a name in an importable module."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from buddy.compiler.sources.program import SourceError, source_error
+
+
+@dataclass(frozen=True)
+class Location:
+    """Either `path` (a script) or `module` (importable) is set; `name` picks an object in it, "" the whole script."""
+
+    path: Path | None = None
+    module: str = ""
+    name: str = ""
+
+
+def locate(source: str) -> Location:
+    """The meaning of `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
+
+    Raises `SourceError` for a file that is missing, a folder, or no Python script.
+    """
+    head, separator, name = source.rpartition(":")
+    if separator and name.isidentifier() and not os.path.exists(source):
+        if _looks_like_path(head):
+            return Location(path=_script(head), name=name)
+        return Location(module=head, name=name)
+    return Location(path=_script(source))
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.endswith(".py") or os.sep in text or os.path.exists(text)
+
+
+def _script(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
+        raise source_error(
+            f"{text} is a folder", todo=f"name a script in it: {scripts}" if scripts else "name a script"
+        )
+    if not path.exists():
+        raise _missing(text, path)
+    if path.suffix != ".py":
+        raise source_error(
+            f"{text} is not a Python script",
+            todo="give a .py file, `script.py:name`, or `package.module:name`",
+        )
+    return path
+
+
+def _missing(text: str, path: Path) -> SourceError:
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "check the path and the current folder"
+    return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)

@@ -1,0 +1,174 @@
+"""Captures what a running script compiles and calls: `torch.compile`, `DynamoCompiler`, outermost module calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.exc import TorchDynamoException
+from torch.utils._pytree import tree_leaves
+
+from buddy.compiler.frontend import listening
+from buddy.compiler.frontend.capture import Recorder, callable_name, record_inference, record_training
+from buddy.compiler.frontend.captured import CapturedGraph
+
+MAX_GRAPHS = 32
+_real_compile = torch.compile
+_real_call = torch.nn.Module.__call__
+
+
+class Tape:
+    """Collects graphs while `running` is entered. The script itself computes in eager, gradients included.
+
+    `asked` are graphs that the script compiled itself, `called` those of plain outermost module calls, one per module
+    and input signature. `skip_calls` tells whether plain calls need no capture, because the script names its model.
+    """
+
+    def __init__(self, skip_calls: Callable[[], bool] = lambda: False) -> None:
+        self.asked: list[CapturedGraph] = []
+        self.called: list[CapturedGraph] = []
+        self.notes: list[str] = []
+        self._skip_calls = skip_calls
+        self._seen: dict[object, Any] = {}
+        self._trainable: list[tuple[list[CapturedGraph], CapturedGraph, torch.fx.GraphModule, list[Any]]] = []
+        self._backward = False
+        # A function, for a bound method would not be given the module it is called on.
+        self._call = lambda module, *args, **kwargs: self._called(module, *args, **kwargs)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Everything compiled or called inside is captured; the training graphs are made on the way out."""
+        torch._dynamo.reset()
+        with ExitStack() as stack:
+            stack.enter_context(torch._dynamo.config.patch(recompile_limit=MAX_GRAPHS, automatic_dynamic_shapes=False))
+            stack.enter_context(patch.object(torch, "compile", self._compile))
+            stack.enter_context(patch.object(torch.nn.Module, "__call__", self._call))
+            stack.enter_context(patch.object(torch.autograd, "backward", self._noting(torch.autograd.backward)))
+            stack.enter_context(patch.object(torch.autograd, "grad", self._noting(torch.autograd.grad)))
+            stack.enter_context(listening(self._imported, self._inside))
+            try:
+                yield
+            finally:
+                torch._dynamo.reset()
+        if self._backward:
+            self._capture_training()
+
+    def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Run `function` once under `no_grad` and add its graphs to `asked`."""
+        with self._inside(), torch.no_grad():
+            _real_compile(function, backend=self._backend(callable_name(function), self.asked), dynamic=False)(
+                *args, **kwargs
+            )
+
+    # ---- what stands in for PyTorch's own while the script runs ----
+
+    def _compile(self, model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(self._compile, **options)
+        from buddy.compiler.frontend import DynamoCompiler
+
+        backend = options.get("backend")
+        if not isinstance(backend, DynamoCompiler):
+            backend = self._backend(callable_name(model), self.asked)
+        compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=False)
+        return compiled if isinstance(compiled, torch.nn.Module) else self._marked(compiled)
+
+    def _marked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._inside():
+                return function(*args, **kwargs)
+
+        return call
+
+    def _called(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with self._inside():
+            if isinstance(module, OptimizedModule) or self._skip_calls():
+                return _real_call(module, *args, **kwargs)
+            return self._outermost(module, args, kwargs)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._backward = True
+            return function(*args, **kwargs)
+
+        return call
+
+    def _imported(self, graph: CapturedGraph) -> None:
+        self.asked.append(graph)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """The calls inside are part of what is being captured: PyTorch's own `__call__` serves them."""
+        before = torch.nn.Module.__call__
+        torch.nn.Module.__call__ = _real_call  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = before  # type: ignore[method-assign]
+
+    # ---- capture ----
+
+    def _outermost(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        signature = (id(module), module.training, *map(_shape, tree_leaves((args, kwargs))))
+        if signature in self._seen or len(self.called) >= MAX_GRAPHS:
+            return _real_call(module, *args, **kwargs)
+        self._seen[signature] = module  # kept alive, so that its id stays its own
+        backend = self._backend(type(module).__name__, self.called)
+        try:
+            return _real_compile(module, backend=backend, dynamic=False)(*args, **kwargs)
+        except TorchDynamoException as error:
+            result = _real_call(module, *args, **kwargs)
+            self.notes.append(f"{type(module).__name__} was not captured: {_first_line(error)}")
+            return result
+
+    def _backend(self, name: str, into: list[CapturedGraph]) -> Callable[..., Any]:
+        """A Dynamo back end that records the inference graph and computes the Dynamo graph in eager."""
+
+        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+            if len(into) >= MAX_GRAPHS:
+                self._note_once(f"only the first {MAX_GRAPHS} graphs were captured")
+                return module.forward
+            recorder = Recorder(name)
+            try:
+                with torch.random.fork_rng():
+                    record_inference(module, inputs, recorder)
+            except Exception as error:  # whatever cannot be captured, the script itself goes on in eager
+                self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
+                return module.forward
+            into.extend(recorder.graphs)
+            if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
+                self._trainable += [(into, graph, module, list(inputs)) for graph in recorder.graphs]
+            return module.forward
+
+        return backend
+
+    def _capture_training(self) -> None:
+        """Replace each inference graph that ran with gradients by its forward and backward graphs."""
+        for graphs, inference, module, inputs in self._trainable:
+            recorder = Recorder(inference.info.name)
+            with torch.random.fork_rng():
+                record_training(module, inputs, recorder)
+            position = next(index for index, graph in enumerate(graphs) if graph is inference)
+            graphs[position : position + 1] = recorder.graphs
+        self._note_once("the program calls backward: forward and backward graphs were captured, with gradients of ones")
+
+    def _note_once(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _shape(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), value.dtype)
+    return value if isinstance(value, (bool, int, float, str)) else type(value)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
