@@ -91,7 +91,7 @@ def pack_panel(
     """Pack `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there` on."""
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
-    copier = PanelCopy(e, source, stride, panels.n[1], target, panels.columns, panels.lanes)
+    copier = PanelCopy(e, source, stride, panels.n[1], target, panels.columns, panels.columns, panels.lanes)
     targets = row_major([count for count, _ in outer], size * panels.columns)
 
     def body(indices: list[Index]) -> None:
@@ -125,11 +125,11 @@ def row_major(sizes: Sequence[int], step: int) -> list[int]:
 
 @dataclass(frozen=True)
 class PanelCopy:
-    """Copies part of a matrix to a panel.
+    """Copies a matrix, or its transpose, in registers.
 
     Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
-    written to the flat memref `target` at `start + k * columns + column`; both starts are given with each copy.
-    `columns` is a multiple of `lanes`, a power of two.
+    written to the flat memref `target` at `start + k * row_stride + column`; both starts are given with each copy.
+    A row is `width` wide; `lanes` is a power of two.
     """
 
     e: Emitter
@@ -137,11 +137,12 @@ class PanelCopy:
     k_stride: int
     column_stride: int
     target: Any
-    columns: int
+    row_stride: int
+    width: int
     lanes: int
 
     def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
-        """Copy rows `lower <= k < upper`; columns from `active` on become zeros."""
+        """Copy rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
         if self.column_stride == 1:
             self._rows(self._copy_row, start, target_start, lower, upper, active)
         elif self.k_stride == 1 and self.lanes > 1:
@@ -153,7 +154,7 @@ class PanelCopy:
         e = self.e
 
         def body(k: Index, _: list[Any]) -> Sequence[Any]:
-            row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.columns)), active)
+            row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
             return ()
 
         e.loop(lower, upper, 1, body)
@@ -161,8 +162,8 @@ class PanelCopy:
     def _copy_row(self, here: Index, there: Index, active: int) -> None:
         for column in range(0, active, self.lanes):
             value = self.e.load(self.source, self.e.add(here, column), self.lanes, active - column)
-            self.e.store(value, self.target, self.e.add(there, column))
-        self._zeros(there, active)
+            self._store(value, there, column)
+        self._zeros(there, -(-active // self.lanes) * self.lanes)
 
     def _gather_row(self, here: Index, there: Index, active: int) -> None:
         e = self.e
@@ -175,10 +176,12 @@ class PanelCopy:
 
         e.loop(0, active, 1, body)
 
-    def _zeros(self, there: Index, active: int) -> None:
-        """Zeros for the vectors of a row that hold no column below `active`."""
-        for column in range(-(-active // self.lanes) * self.lanes, self.columns, self.lanes):
-            self.e.store(self.e.zero(self._vector), self.target, self.e.add(there, column))
+    def _store(self, value: Any, there: Index, column: int) -> None:
+        self.e.store(value, self.target, self.e.add(there, column), self.width - column)
+
+    def _zeros(self, there: Index, first: int) -> None:
+        for column in range(first, self.width, self.lanes):
+            self._store(self.e.zero(self._vector), there, column)
 
     def _squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
         """Squares of lanes x lanes elements go through registers; rows of K that are left over go one by one."""
@@ -187,12 +190,12 @@ class PanelCopy:
         full = active // lanes * lanes
 
         def band(k: Index, _: list[Any]) -> Sequence[Any]:
-            here, there = e.add(start, k), e.add(target_start, e.mul(k, self.columns))
+            here, there = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
             e.loop(0, full, lanes, lambda column, _: self._square(here, there, column, lanes))
             if active > full:
                 self._square(here, there, full, active - full)
             for row in range(lanes):
-                self._zeros(e.add(there, row * self.columns), active)
+                self._zeros(e.add(there, row * self.row_stride), -(-active // lanes) * lanes)
             return ()
 
         e.loop(lower, whole, lanes, band)
@@ -212,8 +215,9 @@ class PanelCopy:
         here, there = e.add(here, e.mul(column, self.column_stride)), e.add(there, column)
         rows = [e.load(self.source, e.add(here, i * self.column_stride), self.lanes) for i in range(count)]
         rows += [e.zero(self._vector)] * (self.lanes - count)
+        width = self.lanes if self.width % self.lanes == 0 else count
         for i, value in enumerate(transposed(rows)):
-            e.store(value, self.target, e.add(there, i * self.columns))
+            e.store(value, self.target, e.add(there, i * self.row_stride), width)
         return ()
 
     @property

@@ -1,0 +1,132 @@
+"""Vector loops for structured ops without reductions, and for transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
+from buddy.compiler.kernels.body import VectorBody
+from buddy.compiler.kernels.emit import Emitter, Index, element_bytes
+from buddy.compiler.kernels.packing import PanelCopy
+from buddy.compiler.kernels.structured import Structured
+from buddy.compiler.target import Target
+
+
+def lanes_for(op: Structured, target: Target) -> int:
+    """Lanes with which the widest element fills a register."""
+    return target.lanes(max(element_bytes(value.type.element_type) for value in op.operands))
+
+
+def vector_loop(op: Structured, candidates: Sequence[Loop]) -> Loop | None:
+    """The innermost of `candidates` along which operands are contiguous or stay; the outputs must move."""
+    for loop in reversed(candidates):
+        written = loop.strides[op.inputs :]
+        if all(stride in (0, 1) for stride in loop.strides) and all(stride == 1 for stride in written):
+            return loop
+    return None
+
+
+def emit_elementwise(e: Emitter, op: Structured, target: Target) -> str:
+    """Emit `op` at the insertion point and say how.
+
+    Raises `UnsupportedError`, before anything is emitted, where no loop is contiguous in all operands.
+    """
+    lanes = lanes_for(op, target)
+    inner = vector_loop(op, op.loops)
+    if inner is not None:
+        _Elementwise(e, op, inner, lanes).emit()
+        return f"{inner.size} elements in vectors of {lanes}" + _over(op.loops, (inner,))
+    if _moves_one_operand(op) and (pair := _transposing_loops(op)) is not None:
+        _emit_transpose(e, op, *pair, lanes)
+        return f"transposed in {lanes}x{lanes} squares" + _over(op.loops, pair)
+    raise UnsupportedError("no loop is contiguous in all of its operands" if op.loops else "a single element")
+
+
+def _over(loops: Sequence[Loop], used: Sequence[Loop]) -> str:
+    sizes = "x".join(str(loop.size) for loop in loops if loop not in used)
+    return f", {sizes} times" if sizes else ""
+
+
+class _Elementwise:
+    def __init__(self, e: Emitter, op: Structured, inner: Loop, lanes: int) -> None:
+        self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
+        self.outer = [loop for loop in op.loops if loop is not inner]
+        self.flats = [flatten(value) for value in op.operands]
+        self.body = VectorBody(e, op, lanes)
+        self.read = [number for number in range(len(op.operands)) if op.reads(number)]
+
+    def emit(self) -> None:
+        self.e.nest([loop.size for loop in self.outer], self._row)
+
+    def _row(self, outer: list[Index]) -> None:
+        e = self.e
+        starts = [e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
+        still = {
+            self.op.arguments[i]: self.body.spread(e.load_scalar(self.flats[i], starts[i]))
+            for i in self.read
+            if not self.inner.strides[i]
+        }
+        full = self.inner.size // self.lanes * self.lanes
+
+        def step(index: Index, _: list[Any], active: int | None = None) -> Sequence[Any]:
+            self._vector(outer, starts, still, index, active)
+            return ()
+
+        e.loop(0, full, self.lanes, step)
+        if full < self.inner.size:
+            step(full, [], self.inner.size - full)
+
+    def _vector(
+        self, outer: list[Index], starts: list[Index], still: dict[Any, Any], index: Index, active: int | None
+    ) -> None:
+        e, op = self.e, self.op
+        values = dict(still)
+        for i in self.read:
+            if self.inner.strides[i]:
+                values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
+        known = self.body.emit(values, self._indices(outer, index))
+        for i, scalar in enumerate(op.yielded, start=op.inputs):
+            e.store(self.body.value(scalar, known), self.flats[i], e.add(starts[i], index), active)
+
+    def _indices(self, outer: list[Index], index: Index) -> dict[int, Any]:
+        asked = indexed(self.op)
+        if not asked:
+            return {}
+        kept = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True) if loop.dims[0] in asked}
+        dim = self.inner.dims[0] if self.inner.dims[0] in asked else None
+        return self.body.indices(kept, dim, index)
+
+
+def indexed(op: Structured) -> set[int]:
+    """The dims whose index the body asks for."""
+    from buddy.compiler.bindings import ir
+
+    return {
+        int(ir.IntegerAttr(inner.operation.attributes["dim"]).value)
+        for inner in op.block.operations
+        if inner.operation.name == "linalg.index"
+    }
+
+
+def _moves_one_operand(op: Structured) -> bool:
+    return len(op.operands) == 2 and op.outputs == 1 and op.yielded == [op.arguments[0]]
+
+
+def _transposing_loops(op: Structured) -> tuple[Loop, Loop] | None:
+    """The loops along which the input and the output, respectively, are contiguous."""
+    reading = next((loop for loop in op.loops if loop.strides[0] == 1), None)
+    writing = next((loop for loop in op.loops if loop.strides[1] == 1), None)
+    return None if reading is None or writing is None or reading is writing else (reading, writing)
+
+
+def _emit_transpose(e: Emitter, op: Structured, reading: Loop, writing: Loop, lanes: int) -> None:
+    source, target = (flatten(value) for value in op.operands)
+    outer = [loop for loop in op.loops if loop is not reading and loop is not writing]
+    copier = PanelCopy(e, source, 1, writing.strides[0], target, reading.strides[1], writing.size, lanes)
+
+    def body(indices: list[Index]) -> None:
+        here, there = (e.dot(indices, [loop.strides[i] for loop in outer]) for i in (0, 1))
+        copier.copy(here, there, 0, reading.size, writing.size)
+
+    e.nest([loop.size for loop in outer], body)

@@ -1,0 +1,239 @@
+"""Vector loops for reductions: several accumulators along a contiguous loop, or one per column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir, vector
+from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
+from buddy.compiler.kernels.body import VectorBody
+from buddy.compiler.kernels.elementwise import indexed, lanes_for, vector_loop
+from buddy.compiler.kernels.emit import Emitter, Index
+from buddy.compiler.kernels.structured import Structured
+from buddy.compiler.target import Target
+
+ACCUMULATORS = 4  # enough for the latency of an addition
+
+_INFINITY = float("inf")
+_NEUTRAL: dict[str, Callable[[int], float]] = {
+    "arith.addf": lambda width: -0.0,
+    "arith.mulf": lambda width: 1.0,
+    "arith.maximumf": lambda width: -_INFINITY,
+    "arith.maxnumf": lambda width: -_INFINITY,
+    "arith.minimumf": lambda width: _INFINITY,
+    "arith.minnumf": lambda width: _INFINITY,
+    "arith.addi": lambda width: 0,
+    "arith.muli": lambda width: 1,
+    "arith.ori": lambda width: 0,
+    "arith.xori": lambda width: 0,
+    "arith.andi": lambda width: -1,
+    "arith.maxsi": lambda width: -(1 << (width - 1)),
+    "arith.minsi": lambda width: (1 << (width - 1)) - 1,
+    "arith.maxui": lambda width: 0,
+    "arith.minui": lambda width: -1,
+}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One output: `accumulator = combine(accumulator, term)` for every element."""
+
+    combine: Any  # the op of the body
+    term: Any  # a scalar of the body
+    element: Any
+
+    def neutral(self, e: Emitter, lanes: int) -> Any:
+        number = _NEUTRAL[self.combine.name](self.element.width)
+        return e.splat(ir.VectorType.get([lanes], self.element), number)
+
+    def join(self, left: Any, right: Any) -> Any:
+        """`combine` of two scalars or vectors."""
+        names = [name if isinstance(name, str) else name.name for name in self.combine.attributes]
+        attributes = {name: self.combine.attributes[name] for name in names}
+        return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
+
+    def across(self, value: Any) -> Any:
+        """`combine` over the lanes of a vector, halves with halves."""
+        lanes = value.type.shape[0]
+        while lanes > 1:
+            lanes //= 2
+            low, high = (vector.shuffle(value, value, list(range(at, at + lanes))) for at in (0, lanes))
+            value = self.join(low, high)
+        return vector.extract(value, [], [0])
+
+
+def folds_of(op: Structured) -> list[Fold]:
+    """How each output is accumulated.
+
+    Raises `UnsupportedError` for bodies that are no plain folds.
+    """
+    arguments = op.arguments[op.inputs :]
+    return [_fold(scalar, argument) for scalar, argument in zip(op.yielded, arguments, strict=True)]
+
+
+def _fold(yielded: Any, argument: Any) -> Fold:
+    uses = list(argument.uses)
+    if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
+        raise UnsupportedError("its body is no plain fold")
+    combine = yielded.owner.operation
+    if combine.name not in _NEUTRAL:
+        raise UnsupportedError(f"a fold with {combine.name}")
+    left, right = combine.operands
+    return Fold(combine, right if left == argument else left, argument.type)
+
+
+def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
+    """Emit `op` at the insertion point and say how.
+
+    Raises `UnsupportedError`, before anything is emitted, for what has no contiguous loop or is no plain fold.
+    """
+    folds = folds_of(op)
+    if any(loop.strides[op.inputs + i] for loop in op.reductions for i in range(op.outputs)):
+        raise UnsupportedError("an output moves along a reduction")
+    if indexed(op):
+        raise UnsupportedError("a reduction that asks for its index")
+    lanes = lanes_for(op, target)
+    along = _contiguous_reduction(op)
+    if along is not None:
+        _Along(e, op, folds, along, lanes).emit()
+        return f"{along.size} elements folded in vectors of {lanes}"
+    across = vector_loop(op, op.parallel)
+    if across is None:
+        raise UnsupportedError("no loop is contiguous in all of its operands")
+    _Across(e, op, folds, across, lanes).emit()
+    return f"columns folded in vectors of {lanes}"
+
+
+def _contiguous_reduction(op: Structured) -> Loop | None:
+    for loop in reversed(op.reductions):
+        read = loop.strides[: op.inputs]
+        if all(stride in (0, 1) for stride in read) and 1 in read:
+            return loop
+    return None
+
+
+class _Reduction:
+    """What both directions share: offsets, loads and terms."""
+
+    def __init__(self, e: Emitter, op: Structured, folds: list[Fold], inner: Loop, lanes: int) -> None:
+        self.e, self.op, self.folds, self.inner, self.lanes = e, op, folds, inner, lanes
+        self.flats = [flatten(value) for value in op.operands]
+        self.body = VectorBody(e, op, lanes, frozenset(fold.combine for fold in folds))
+        self.outer = [loop for loop in op.parallel if loop is not inner]
+        self.reduced = [loop for loop in op.reductions if loop is not inner]
+
+    def emit(self) -> None:
+        self.e.nest([loop.size for loop in self.outer], self._one)
+
+    def _one(self, outer: list[Index]) -> None:
+        starts = [self.e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
+        self._from(starts)
+
+    def _from(self, starts: list[Index]) -> None:
+        raise NotImplementedError
+
+    def _over_reduced(
+        self, starts: list[Index], sums: list[Any], body: Callable[[list[Index], list[Any]], list[Any]], depth: int = 0
+    ) -> list[Any]:
+        """`body(offsets of the inputs, sums) -> sums` inside the reduction loops other than the vector loop."""
+        if depth == len(self.reduced):
+            return body(starts, sums)
+        loop, e = self.reduced[depth], self.e
+
+        def level(index: Index, inner: list[Any]) -> Sequence[Any]:
+            here = [e.add(start, e.mul(index, stride)) for start, stride in zip(starts, loop.strides, strict=True)]
+            return self._over_reduced(here, inner, body, depth + 1)
+
+        return e.loop(0, loop.size, 1, level, sums)
+
+    def _terms(self, starts: list[Index], index: Index, active: int | None = None) -> list[Any]:
+        """The vector that each fold adds at `index` along the vector loop; unused lanes are neutral."""
+        e, op = self.e, self.op
+        values = {}
+        for i in range(op.inputs):
+            if op.reads(i) and self.inner.strides[i]:
+                values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
+            elif op.reads(i):
+                values[op.arguments[i]] = self.body.spread(e.load_scalar(self.flats[i], starts[i]))
+        known = self.body.emit(values, {})
+        terms = [self.body.value(fold.term, known) for fold in self.folds]
+        if active is None:
+            return terms
+        mask = e.mask(self.lanes, active)
+        return [
+            arith.select(mask, term, fold.neutral(e, self.lanes)) for term, fold in zip(terms, self.folds, strict=True)
+        ]
+
+    def _joined(self, sums: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
+        return [fold.join(a, b) for fold, a, b in zip(self.folds * len(sums), sums, terms, strict=False)]
+
+
+class _Along(_Reduction):
+    """The vector loop is a reduction: vectors are folded into accumulators, and these across their lanes."""
+
+    def _from(self, starts: list[Index]) -> None:
+        e, size = self.e, self.inner.size
+        count = max(1, min(ACCUMULATORS, size // self.lanes))
+        sums = [fold.neutral(e, self.lanes) for _ in range(count) for fold in self.folds]
+        sums = self._over_reduced(starts, sums, lambda here, inner: self._row(here, inner, count))
+        width = len(self.folds)
+        total = sums[:width]
+        for i in range(width, len(sums), width):
+            total = self._joined(total, sums[i : i + width])
+        for i, (fold, value) in enumerate(zip(self.folds, total, strict=True), start=self.op.inputs):
+            start = e.load_scalar(self.flats[i], starts[i])
+            e.store_scalar(fold.join(start, fold.across(value)), self.flats[i], starts[i])
+
+    def _row(self, starts: list[Index], sums: list[Any], count: int) -> list[Any]:
+        e, size, lanes = self.e, self.inner.size, self.lanes
+        block = count * lanes
+        many, full = size // block * block, size // lanes * lanes
+        width = len(self.folds)
+
+        def blocks(index: Index, inner: list[Any]) -> Sequence[Any]:
+            terms = [term for i in range(count) for term in self._terms(starts, e.add(index, i * lanes))]
+            return self._joined(inner, terms)
+
+        def singles(index: Index, inner: list[Any]) -> Sequence[Any]:
+            return [*self._joined(inner[:width], self._terms(starts, index)), *inner[width:]]
+
+        sums = e.loop(0, many, block, blocks, sums)
+        sums = e.loop(many, full, lanes, singles, sums)
+        if full < size:
+            sums = [*self._joined(sums[:width], self._terms(starts, full, size - full)), *sums[width:]]
+        return sums
+
+
+class _Across(_Reduction):
+    """The vector loop is parallel: a block of columns stays in accumulators over all reductions."""
+
+    def _from(self, starts: list[Index]) -> None:
+        e, size, lanes = self.e, self.inner.size, self.lanes
+        block = ACCUMULATORS * lanes
+        many, full = size // block * block, size // lanes * lanes
+
+        def blocks(index: Index, _: list[Any]) -> Sequence[Any]:
+            self._columns(starts, [e.add(index, i * lanes) for i in range(ACCUMULATORS)], None)
+            return ()
+
+        def single(index: Index, _: list[Any]) -> Sequence[Any]:
+            self._columns(starts, [index], None)
+            return ()
+
+        e.loop(0, many, block, blocks)
+        e.loop(many, full, lanes, single)
+        if full < size:
+            self._columns(starts, [full], size - full)
+
+    def _columns(self, starts: list[Index], columns: list[Index], active: int | None) -> None:
+        e, first = self.e, self.op.inputs
+        places = [(i, e.add(starts[i], column)) for column in columns for i in range(first, len(self.flats))]
+        sums = [e.load(self.flats[i], place, self.lanes, active) for i, place in places]
+
+        def body(here: list[Index], inner: list[Any]) -> list[Any]:
+            return self._joined(inner, [term for column in columns for term in self._terms(here, column, active)])
+
+        for (i, place), value in zip(places, self._over_reduced(starts, sums, body), strict=True):
+            e.store(value, self.flats[i], place, active)

@@ -1,0 +1,119 @@
+"""Structured ops (linalg on memrefs) read as loops over flat operands and a body of scalar ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.kernels.contraction import indexing_maps
+
+KINDS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
+
+# Masked-off lanes hold a filler value, with which an integer division could trap.
+_TRAPPING = frozenset(
+    f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
+)
+
+
+@dataclass(frozen=True)
+class Structured:
+    """`operands` are the op's memrefs, the `outputs` last ones being written; `loops` are merged where possible.
+
+    `arguments[i]` is the argument of `block` that stands for an element of `operands[i]`; `scalars` maps arguments
+    that stand for scalar operands to these.
+    """
+
+    op: Any
+    operands: tuple[Any, ...]
+    outputs: int
+    loops: tuple[Loop, ...]
+    block: Any
+    arguments: tuple[Any, ...]
+    scalars: dict[Any, Any]
+
+    @property
+    def inputs(self) -> int:
+        return len(self.operands) - self.outputs
+
+    @property
+    def reductions(self) -> list[Loop]:
+        return [loop for loop in self.loops if loop.reduction]
+
+    @property
+    def parallel(self) -> list[Loop]:
+        return [loop for loop in self.loops if not loop.reduction]
+
+    @property
+    def yielded(self) -> list[Any]:
+        return list(self.block.operations[len(self.block.operations) - 1].operands)
+
+    def reads(self, operand: int) -> bool:
+        """Whether the body looks at operand number `operand`."""
+        return any(True for _ in self.arguments[operand].uses)
+
+
+def read(op: Any) -> Structured:
+    """`op`, of one of `KINDS`, on memrefs.
+
+    Raises `UnsupportedError` for what cannot be done in vectors, with the reason.
+    """
+    block = op.regions[0].blocks[0]
+    _check_body(block)
+    pairs = list(zip(op.operands, block.arguments, strict=True))
+    buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
+    scalars = {argument: value for value, argument in pairs if not isinstance(value.type, ir.MemRefType)}
+    operands = tuple(value for value, _ in buffers)
+    _check_elements(operands)
+    maps, reductions = _maps(op, operands)
+    layouts = [layout_of(value.type) for value in operands]
+    loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts)
+    outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
+    merged = tuple(merge(loops, _indexed_dims(block)))
+    return Structured(op, operands, outputs, merged, block, tuple(argument for _, argument in buffers), scalars)
+
+
+def _maps(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
+    """The indexing map of each memref operand, and which loops are reductions."""
+    if op.name == "linalg.generic":
+        if len(operands) != len(op.operands):
+            raise UnsupportedError("a generic with scalar operands")
+        return indexing_maps(op), ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
+    rank = len(operands[-1].type.shape)
+    identity = ir.AffineMap.get_identity(rank)
+    parallel = [False] * rank
+    if op.name == "linalg.transpose":
+        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        source = [identity.results[permutation.index(dim)] for dim in range(rank)]
+        return [ir.AffineMap.get(rank, 0, source), identity], parallel
+    if op.name == "linalg.broadcast":
+        added = list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+        kept = [identity.results[dim] for dim in range(rank) if dim not in added]
+        return [ir.AffineMap.get(rank, 0, kept), identity], parallel
+    return [identity] * len(operands), parallel
+
+
+def _check_body(block: Any) -> None:
+    for op in block.operations:
+        name = op.operation.name
+        if name in _TRAPPING:
+            raise UnsupportedError(f"{name} may trap in unused lanes")
+        if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
+            raise UnsupportedError(f"{name} in its body")
+
+
+def _check_elements(operands: tuple[Any, ...]) -> None:
+    for value in operands:
+        element = value.type.element_type
+        if not isinstance(element, ir.FloatType | ir.IntegerType) or element.width not in (8, 16, 32, 64):
+            raise UnsupportedError(f"elements of type {element}")
+
+
+def _indexed_dims(block: Any) -> frozenset[int]:
+    """The dims that the body asks for by `linalg.index`."""
+    return frozenset(
+        int(ir.IntegerAttr(op.operation.attributes["dim"]).value)
+        for op in block.operations
+        if op.operation.name == "linalg.index"
+    )

@@ -1,0 +1,27 @@
+"""`copies-to-loops`: `memref.copy` becomes `linalg.copy`, so that no runtime library has to provide `memrefCopy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class CopiesToLoops(MlirPass):
+    """The pass that lowers linalg to loops then lowers copies as well."""
+
+    name: ClassVar[str] = "copies-to-loops"
+    summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in collect(root):
+            if op.name == "memref.copy":
+                with ir.InsertionPoint(op), op.location:
+                    linalg.copy(op.operands[0], outs=[op.operands[1]])
+                context.remark(self.name, op.location, f"copy of {op.operands[0].type} became linalg.copy")
+                op.erase()

@@ -1,0 +1,123 @@
+"""`fold-transposes`: transposes of tensors disappear into the indexing maps of the ops around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg, tensor
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class FoldTransposes(MlirPass):
+    """Contractions take any transpose of their factors and of their result; other ops those that keep the last dim."""
+
+    name: ClassVar[str] = "fold-transposes"
+    summary: ClassVar[str] = "transposes become indexing maps of the contractions and generics that use them"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _on_tensors(op)]:
+            if is_contraction(op):
+                self._fold_contraction(op, context)
+            elif op.name == "linalg.generic":
+                self._fold_generic(op, context)
+        for op in reversed([op for op in collect(root) if op.name == "linalg.transpose"]):
+            if _on_tensors(op) and not _uses(op.results[0]):
+                op.erase()
+
+    def _fold_contraction(self, op: Any, context: PassContext) -> None:
+        maps = indexing_maps(op)
+        factors = [_through_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
+        result = _transpose_of_result(op)
+        folded = sum(value != op.operands[i] for i, (value, _) in enumerate(factors))
+        if not folded and result is None:
+            return
+        location = context.locations.union([op.location, *([result.location] if result is not None else [])])
+        (a, a_map), (b, b_map) = factors
+        init, c_map, replaced = op.operands[2], maps[2], op
+        with ir.InsertionPoint(op), location:
+            if result is not None:
+                permutation = _permutation(result)
+                init, replaced = _transposed_zeros(init, permutation), result
+                c_map = _with_results(c_map, [c_map.results[p] for p in permutation])
+            new = linalg.contract(a, b, outs=[init], indexing_maps=[a_map, b_map, c_map])
+        replaced.results[0].replace_all_uses_with(new)
+        if result is not None:
+            result.erase()
+        context.remark(self.name, op.location, _described(folded, result is not None))
+        op.erase()
+
+    def _fold_generic(self, op: Any, context: PassContext) -> None:
+        maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
+        folded = 0
+        for number in range(inputs):
+            value, maps[number] = _through_transposes(op.operands[number], maps[number], any_order=False)
+            if value != op.operands[number]:
+                op.operands[number] = value
+                folded += 1
+        if folded:
+            op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+            context.remark(self.name, op.location, _described(folded, False))
+
+
+def _described(folded: int, result: bool) -> str:
+    parts = [f"{folded} operand transpose{'s' if folded > 1 else ''}"] if folded else []
+    return "folded " + " and ".join([*parts, *(["the result's transpose"] if result else [])])
+
+
+def _through_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
+    """What `value` is a transpose of, and the map that reads it as `map_` reads `value`.
+
+    Unless `any_order`, only transposes that keep the last dim: others would make a loop read with a stride.
+    """
+    while isinstance(value, ir.OpResult) and value.owner.name == "linalg.transpose":
+        permutation = _permutation(value.owner)
+        if not any_order and permutation[-1] != len(permutation) - 1:
+            break
+        results: list[Any] = [None] * len(permutation)
+        for place, source in enumerate(permutation):
+            results[source] = map_.results[place]
+        value, map_ = value.owner.operands[0], _with_results(map_, results)
+    return value, map_
+
+
+def _transpose_of_result(op: Any) -> Any | None:
+    """The transpose that is the only use of the result of `op`, when C starts from zeros that can be transposed."""
+    uses = _uses(op.results[0])
+    if len(uses) != 1 or uses[0].owner.name != "linalg.transpose" or uses[0].operand_number != 0:
+        return None
+    return uses[0].owner.operation if _is_filled_empty(op.operands[2]) else None
+
+
+def _is_filled_empty(value: Any) -> bool:
+    if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.fill":
+        return False
+    target = value.owner.operands[1]
+    return isinstance(target, ir.OpResult) and target.owner.name == "tensor.empty"
+
+
+def _transposed_zeros(filled: Any, permutation: Sequence[int]) -> Any:
+    type_ = ir.RankedTensorType(filled.type)
+    empty = tensor.empty([type_.shape[p] for p in permutation], type_.element_type)
+    return linalg.fill(filled.owner.operands[0], outs=[empty])
+
+
+def _permutation(transpose: Any) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
+
+
+def _with_results(map_: Any, results: Sequence[Any]) -> Any:
+    return ir.AffineMap.get(map_.n_dims, 0, list(results))
+
+
+def _uses(value: Any) -> list[Any]:
+    return list(value.uses)
+
+
+def _on_tensors(op: Any) -> bool:
+    return len(op.results) > 0 and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)

@@ -1,0 +1,56 @@
+"""`vectorize-generics`: element-wise ops, reductions, fills, copies and transposes on memrefs become vector loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.access import UnsupportedError
+from buddy.compiler.kernels.elementwise import emit_elementwise
+from buddy.compiler.kernels.emit import Emitter
+from buddy.compiler.kernels.reduction import emit_reduction
+from buddy.compiler.kernels.structured import KINDS, read
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.copies_to_loops import CopiesToLoops
+
+
+@register
+@dataclass(frozen=True)
+class VectorizeGenerics(MlirPass):
+    """What it does not handle stays for the pass that lowers linalg to loops, with a remark that says why."""
+
+    name: ClassVar[str] = "vectorize-generics"
+    summary: ClassVar[str] = "element-wise ops, reductions, fills, copies and transposes become vector loops"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        CopiesToLoops().run(root, context)
+        emitters: dict[Any, Emitter] = {}
+        for op in collect(root):
+            if op.name not in KINDS:
+                continue
+            entry = _entry_block(op)
+            emitter = emitters.setdefault(entry.owner.operation, Emitter(entry))
+            try:
+                text = _vectorize(emitter, op, context)
+            except UnsupportedError as reason:
+                context.remark(self.name, op.location, f"{op.name} left to scalar loops: {reason}")
+                continue
+            context.remark(self.name, op.location, f"{op.name}: {text}")
+            op.erase()
+
+
+def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
+    structured = read(op)
+    emit = emit_reduction if structured.reductions else emit_elementwise
+    with ir.InsertionPoint(op), op.location:
+        return emit(emitter, structured, context.target)
+
+
+def _entry_block(op: Any) -> Any:
+    """The entry block of the function around `op`."""
+    parent = op.parent
+    while parent.operation.name != "func.func":
+        parent = parent.operation.parent
+    return parent.regions[0].blocks[0]

@@ -1,0 +1,222 @@
+"""`vectorize-generics`: numbers against NumPy for many shapes, and what stays as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+
+SIZES = (1, 3, 16, 17, 33, 65, 130)
+FUNC = "attributes {llvm.emit_c_interface}"
+NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i8": np.int8, "i64": np.int64}
+
+
+def memref(*shape: int, element: str = "f32") -> str:
+    return "memref<" + "".join(f"{size}x" for size in shape) + element + ">"
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def vectorized(text: str) -> Compiled:
+    compiled = Compiled(text, [VectorizeGenerics()])
+    assert "linalg." not in compiled.text, compiled.remarks
+    return compiled
+
+
+@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("n", SIZES)
+def test_elementwise_with_broadcasts(m: int, n: int) -> None:
+    if m == n == 1:
+        pytest.skip("a single element stays scalar")
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(m, n)}, %row: {memref(n)}, %column: {memref(m, 1)}, %y: {memref(m, n)}) {FUNC} {{
+      %two = arith.constant 2.0 : f32
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(j)>, affine_map<(i,j)->(i,0)>,
+        affine_map<(i,j)->(i,j)>], iterator_types = ["parallel", "parallel"]}}
+        ins(%x, %row, %column : {memref(m, n)}, {memref(n)}, {memref(m, 1)}) outs(%y : {memref(m, n)}) {{
+        ^bb0(%a: f32, %b: f32, %c: f32, %d: f32):
+          %0 = arith.mulf %a, %two : f32
+          %1 = arith.addf %0, %b : f32
+          %2 = arith.subf %1, %c : f32
+          linalg.yield %2 : f32
+      }}
+      return
+    }}""")
+    x, row, column, y = numbers(m, n), numbers(n), numbers(m, 1), np.full((m, n), np.nan, np.float32)
+    compiled("f", x, row, column, y)
+    np.testing.assert_array_equal(y, x * np.float32(2) + row - column)
+
+
+def reduction(m: int, n: int, axis: int, combine: str, initial: str) -> str:
+    kinds = ["parallel", "parallel"]
+    kinds[axis] = "reduction"
+    iterators = ", ".join(f'"{kind}"' for kind in kinds)
+    out = "i,0" if axis == 1 else "0,j"
+    shape = (m, 1) if axis == 1 else (1, n)
+    return f"""
+    func.func @f(%x: {memref(m, n)}, %y: {memref(*shape)}) {FUNC} {{
+      %initial = arith.constant {initial} : f32
+      linalg.fill ins(%initial : f32) outs(%y : {memref(*shape)})
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->({out})>],
+        iterator_types = [{iterators}]}} ins(%x : {memref(m, n)}) outs(%y : {memref(*shape)}) {{
+        ^bb0(%a: f32, %b: f32):
+          %0 = {combine} %a, %b : f32
+          linalg.yield %0 : f32
+      }}
+      return
+    }}"""
+
+
+@pytest.mark.parametrize("m", (2, 5, 130))
+@pytest.mark.parametrize("n", (3, 17, 33, 65, 128, 130))
+@pytest.mark.parametrize("axis", (0, 1))
+def test_sums_and_maxima(m: int, n: int, axis: int) -> None:
+    x = numbers(m, n)
+    y = np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
+    vectorized(reduction(m, n, axis, "arith.addf", "0.0"))("f", x, y)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum(axis, keepdims=True), atol=1e-5)
+    vectorized(reduction(m, n, axis, "arith.maximumf", "0xFF800000"))("f", x, y)
+    np.testing.assert_array_equal(y, x.max(axis, keepdims=True))
+
+
+@pytest.mark.parametrize("n", (17, 65))
+def test_maximum_keeps_nan_and_infinities(n: int) -> None:
+    x = -np.abs(numbers(4, n))
+    x[0, n - 1], x[1, 0], x[2, :] = np.nan, np.inf, -np.inf
+    y = np.zeros((4, 1), np.float32)
+    vectorized(reduction(4, n, 1, "arith.maximumf", "0xFF800000"))("f", x, y)
+    np.testing.assert_array_equal(y, x.max(1, keepdims=True))
+
+
+def test_a_sum_of_squared_differences_and_a_count_in_one_reduction() -> None:
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(6, 77)}, %mean: {memref(6)}, %y: {memref(6)}, %z: {memref(6)}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>, affine_map<(i,j)->(i)>,
+        affine_map<(i,j)->(i)>], iterator_types = ["parallel", "reduction"]}}
+        ins(%x, %mean : {memref(6, 77)}, {memref(6)}) outs(%y, %z : {memref(6)}, {memref(6)}) {{
+        ^bb0(%a: f32, %m: f32, %b: f32, %c: f32):
+          %one = arith.constant 1.0 : f32
+          %0 = arith.subf %a, %m : f32
+          %1 = arith.mulf %0, %0 : f32
+          %2 = arith.addf %b, %1 : f32
+          %3 = arith.addf %c, %one : f32
+          linalg.yield %2, %3 : f32, f32
+      }}
+      return
+    }}""")
+    x, mean = numbers(6, 77), numbers(6)
+    y, z = np.full(6, 5, np.float32), np.zeros(6, np.float32)
+    compiled("f", x, mean, y, z)
+    np.testing.assert_allclose(y, 5 + ((x - mean[:, None]).astype(np.float64) ** 2).sum(1), rtol=1e-5)
+    np.testing.assert_array_equal(z, 77)
+
+
+def test_a_reduction_over_outer_and_inner_dims() -> None:
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(5, 7, 33)}, %y: {memref(7)}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j,k)->(i,j,k)>, affine_map<(i,j,k)->(j)>],
+        iterator_types = ["reduction", "parallel", "reduction"]}} ins(%x : {memref(5, 7, 33)}) outs(%y : {memref(7)}) {{
+        ^bb0(%a: f32, %b: f32):
+          %0 = arith.addf %b, %a : f32
+          linalg.yield %0 : f32
+      }}
+      return
+    }}""")
+    x, y = numbers(5, 7, 33), np.zeros(7, np.float32)
+    compiled("f", x, y)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum((0, 2)), atol=1e-5)
+
+
+@pytest.mark.parametrize("element", NUMPY)
+@pytest.mark.parametrize(("m", "n"), [(1, 5), (3, 16), (16, 16), (17, 33), (65, 130)])
+def test_fill_copy_and_transpose(element: str, m: int, n: int) -> None:
+    straight, crossed, one = (memref(*shape, element=element) for shape in ((m, n), (n, m), (1,)))
+    compiled = vectorized(f"""
+    func.func @f(%s: {one}, %x: {straight}, %a: {straight}, %b: {straight}, %c: {crossed}) {FUNC} {{
+      %zero = arith.constant 0 : index
+      %value = memref.load %s[%zero] : {one}
+      linalg.fill ins(%value : {element}) outs(%a : {straight})
+      memref.copy %x, %b : {straight} to {straight}
+      linalg.transpose ins(%x : {straight}) outs(%c : {crossed}) permutation = [1, 0]
+      return
+    }}""")
+    x = (numbers(m, n) * 50).astype(NUMPY[element])
+    filler = np.array([7], NUMPY[element])
+    a, b, c = np.zeros_like(x), np.zeros_like(x), np.zeros((n, m), NUMPY[element])
+    compiled("f", filler, x, a, b, c)
+    np.testing.assert_array_equal(a, np.full_like(x, 7))
+    np.testing.assert_array_equal(b, x)
+    np.testing.assert_array_equal(c, x.T)
+
+
+def test_a_transpose_writes_nothing_outside_its_target() -> None:
+    view = "memref<19x17xf32, strided<[40, 1], offset: 3>>"
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(17, 19)}, %y: {memref(19, 40)}) {FUNC} {{
+      %v = memref.subview %y[0, 3] [19, 17] [1, 1] : {memref(19, 40)} to {view}
+      linalg.transpose ins(%x : {memref(17, 19)}) outs(%v : {view}) permutation = [1, 0]
+      return
+    }}""")
+    x, y = numbers(17, 19), np.full((19, 40), 9, np.float32)
+    compiled("f", x, y)
+    expected = np.full((19, 40), 9, np.float32)
+    expected[:, 3:20] = x.T
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("n", (5, 16, 37))
+def test_a_body_that_asks_for_its_index(n: int) -> None:
+    compiled = vectorized(f"""
+    func.func @f(%y: {memref(4, n, element="i64")}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>], iterator_types = ["parallel", "parallel"]}}
+        outs(%y : {memref(4, n, element="i64")}) {{
+        ^bb0(%b: i64):
+          %i = linalg.index 0 : index
+          %j = linalg.index 1 : index
+          %c = arith.constant 100 : index
+          %0 = arith.muli %i, %c : index
+          %1 = arith.addi %0, %j : index
+          %2 = arith.index_cast %1 : index to i64
+          linalg.yield %2 : i64
+      }}
+      return
+    }}""")
+    y = np.zeros((4, n), np.int64)
+    compiled("f", y)
+    np.testing.assert_array_equal(y, np.arange(4)[:, None] * 100 + np.arange(n))
+
+
+def test_contiguous_loops_are_merged() -> None:
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(8, 3, 2)}, %y: {memref(8, 3, 2)}) {{
+      linalg.copy ins(%x : {memref(8, 3, 2)}) outs(%y : {memref(8, 3, 2)})
+      return
+    }}""")
+    assert compiled.remarks[0].startswith("linalg.copy: 48 elements in vectors of")
+
+
+@pytest.mark.parametrize(
+    ("element", "body", "reason"),
+    [("i1", "arith.andi", "elements of type i1"), ("i32", "arith.divsi", "arith.divsi may trap in unused lanes")],
+)
+def test_what_stays_says_why(element: str, body: str, reason: str) -> None:
+    type_ = memref(33, element=element)
+    compiled = Compiled(
+        f"""
+    func.func @f(%x: {type_}, %y: {type_}) {{
+      linalg.generic {{indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}}
+        ins(%x : {type_}) outs(%y : {type_}) {{
+        ^bb0(%a: {element}, %b: {element}):
+          %0 = {body} %a, %a : {element}
+          linalg.yield %0 : {element}
+      }}
+      return
+    }}""",
+        [VectorizeGenerics()],
+    )
+    assert compiled.remarks == [f"linalg.generic left to scalar loops: {reason}"]
+    assert "linalg.generic" in compiled.text
