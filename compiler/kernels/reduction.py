@@ -59,7 +59,8 @@ class Fold:
         lanes = value.type.shape[0]
         while lanes > 1:
             lanes //= 2
-            low, high = (vector.shuffle(value, value, list(range(at, at + lanes))) for at in (0, lanes))
+            half = ir.VectorType.get([lanes], value.type.element_type)
+            low, high = (vector.extract_strided_slice(half, value, [at], [lanes], [1]) for at in (0, lanes))
             value = self.join(low, high)
         return vector.extract(value, [], [0])
 

@@ -71,9 +71,9 @@ def reduction(m: int, n: int, axis: int, combine: str, initial: str) -> str:
     }}"""
 
 
-@pytest.mark.parametrize("m", (2, 5, 130))
-@pytest.mark.parametrize("n", (3, 17, 33, 65, 128, 130))
-@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("m", [2, 5, 130])
+@pytest.mark.parametrize("n", [3, 17, 33, 65, 128, 130])
+@pytest.mark.parametrize("axis", [0, 1])
 def test_sums_and_maxima(m: int, n: int, axis: int) -> None:
     x = numbers(m, n)
     y = np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
@@ -83,7 +83,7 @@ def test_sums_and_maxima(m: int, n: int, axis: int) -> None:
     np.testing.assert_array_equal(y, x.max(axis, keepdims=True))
 
 
-@pytest.mark.parametrize("n", (17, 65))
+@pytest.mark.parametrize("n", [17, 65])
 def test_maximum_keeps_nan_and_infinities(n: int) -> None:
     x = -np.abs(numbers(4, n))
     x[0, n - 1], x[1, 0], x[2, :] = np.nan, np.inf, -np.inf
@@ -168,7 +168,7 @@ def test_a_transpose_writes_nothing_outside_its_target() -> None:
     np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize("n", (5, 16, 37))
+@pytest.mark.parametrize("n", [5, 16, 37])
 def test_a_body_that_asks_for_its_index(n: int) -> None:
     compiled = vectorized(f"""
     func.func @f(%y: {memref(4, n, element="i64")}) {FUNC} {{
