@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import traceback
 from collections import deque
 from typing import Any
 
@@ -69,6 +70,11 @@ def connect(types: Any) -> Channel:
 def text_data(content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...]) -> tuple[TextData, int]:
     """A text under its name, and its number of lines."""
     return TextData(text_name(content, line_sets, sets), content, line_sets, sets), line_count(content)
+
+
+def traceback_of(error: BaseException) -> str:
+    """For the log."""
+    return "".join(traceback.format_exception(error))
 
 
 def _forget_current_folder() -> None:

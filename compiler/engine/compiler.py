@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import time
-import traceback
 from array import array
 from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
-from buddy.compiler.engine.channel import Channel, connect, text_data
+from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
 from buddy.compiler.engine.messages import (
     AddGraph,
     Assignments,
@@ -29,6 +28,7 @@ from buddy.compiler.engine.messages import (
     Reply,
     StageData,
     StageNote,
+    Trouble,
 )
 from buddy.compiler.protocol import Diagnostic, Stage
 
@@ -56,9 +56,9 @@ class CompilerWorker:
         try:
             return self._answers[type(request)](request)
         except Exception as error:
-            traceback.print_exc()
+            self._channel.send(Trouble(traceback_of(error)))
             what = f"the compiler met a fault of its own: {type(error).__name__}: {error}"
-            return Refused(Diagnostic(what, todo="this is a bug: please report it with the log", detail=_trace(error)))
+            return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _add_graph(self, request: AddGraph) -> Reply:
         from buddy.compiler.compilation import Compiler
@@ -129,10 +129,6 @@ def _ops(request: Message) -> Reply:
     from buddy.compiler.ops import op_table
 
     return OpList(tuple(op_table()))
-
-
-def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
 
 
 def _warm_up() -> None:

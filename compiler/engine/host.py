@@ -10,11 +10,10 @@ import contextlib
 import importlib
 import sys
 import time
-import traceback
 from array import array
 from typing import Any
 
-from buddy.compiler.engine.channel import Channel, connect, text_data
+from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
 from buddy.compiler.engine.messages import (
     Activity,
     CapturedGraphData,
@@ -26,6 +25,7 @@ from buddy.compiler.engine.messages import (
     Refused,
     Reply,
     StageData,
+    Trouble,
 )
 from buddy.compiler.engine.runner_process import run_in_child
 from buddy.compiler.protocol import Diagnostic, Stage
@@ -52,6 +52,7 @@ class Host:
             graphs = tuple(_data(captured) for captured in self._program.graphs)
             return Loaded(graphs, tuple(self._program.notes), time.perf_counter() - started)
         except BaseException as error:
+            self._channel.send(Trouble(traceback_of(error)))
             return Refused(_diagnostic(error, request.source))
         finally:
             _flush()
@@ -93,9 +94,8 @@ def _diagnostic(error: BaseException, source: str) -> Diagnostic:
     found = getattr(error, "diagnostic", None)
     if isinstance(found, Diagnostic):
         return found
-    traceback.print_exception(error)
     what = f"{source} could not be loaded: {type(error).__name__}: {error}"
-    return Diagnostic(what, source, "see the printout", detail="".join(traceback.format_exception(error)))
+    return Diagnostic(what, source, "see the log for where it comes from")
 
 
 def _flush() -> None:

@@ -109,6 +109,12 @@ class Activity(Message, frozen=True):
     done: float = -1.0
 
 
+class Trouble(Message, frozen=True):
+    """A traceback or the like, for the log alone."""
+
+    text: str
+
+
 class Refused(Reply, frozen=True):
     diagnostic: Diagnostic
     stages: tuple[StageData, ...] = ()
@@ -166,5 +172,5 @@ class OpList(Reply, frozen=True):
     ops: tuple[OpInfo, ...]
 
 
-HostMessage = Ready | Activity | RunnerState | Loaded | Executed | Refused
-CompilerMessage = Ready | Activity | Assignments | StageNote | CompileDone | PassList | OpList | Done | Refused
+HostMessage = Ready | Activity | Trouble | RunnerState | Loaded | Executed | Refused
+CompilerMessage = Ready | Activity | Trouble | Assignments | StageNote | CompileDone | PassList | OpList | Done | Refused

@@ -7,12 +7,11 @@ import select
 import signal
 import tempfile
 import time
-import traceback
 from typing import IO, Any
 
-from buddy.compiler.engine.channel import Channel
+from buddy.compiler.engine.channel import Channel, traceback_of
 from buddy.compiler.engine.lifeline import describe_exit, die_with_parent
-from buddy.compiler.engine.messages import Activity, Execute, Executed, Refused, Reply, RunnerState, StopRunner
+from buddy.compiler.engine.messages import Activity, Execute, Executed, Refused, Reply, RunnerState, StopRunner, Trouble
 from buddy.compiler.protocol import Diagnostic
 
 _TAIL = 4000
@@ -28,7 +27,7 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
             os.close(read_fd)
             _child(Channel(channel.read_fd, write_fd, Executed | Refused), captured, request, output)
         os.close(write_fd)
-        child = Channel(read_fd, -1, Activity | Executed | Refused)
+        child = Channel(read_fd, -1, Activity | Trouble | Executed | Refused)
         try:
             return _Watch(channel, child, pid, request.timeout, output).result()
         finally:
@@ -63,6 +62,7 @@ def _outcome(channel: Channel, captured: Any, request: Execute) -> Reply:
         )
         return Executed(report)
     except Exception as error:
+        channel.send(Trouble(traceback_of(error)))
         return Refused(_diagnostic(error))
 
 
@@ -70,8 +70,7 @@ def _diagnostic(error: Exception) -> Diagnostic:
     found = getattr(error, "diagnostic", None)
     if isinstance(found, Diagnostic):
         return found
-    text = f"the run failed: {type(error).__name__}: {error}"
-    return Diagnostic(text, "the runner", detail="".join(traceback.format_exception(error)))
+    return Diagnostic(f"the run failed: {type(error).__name__}: {error}", "the runner", "see the log")
 
 
 class _Watch:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.engine.messages import Message, Ready, Refused, Reply
+from buddy.compiler.engine.messages import Message, Ready, Refused, Reply, Trouble
 from buddy.compiler.engine.process import ProcessEvents, WorkerProcess
 from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.wire import FrameDecoder, FrameError, encode
@@ -154,6 +154,8 @@ class Worker:
             self._came_up(message)
         elif isinstance(message, Reply):
             self._replied(message)
+        elif isinstance(message, Trouble):
+            log.error("%s worker: %s", self.name, message.text)
         elif self._handler is not None:
             self._handler(message)
 

@@ -1,0 +1,35 @@
+"""The command line: one module per verb, imported when it is asked for. Headless verbs never import textual."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+VERBS = {
+    "run": "compile, run, and compare every output with eager PyTorch",
+    "dump": "write the IR of one stage, or of all",
+    "stages": "list the stages a program goes through",
+    "passes": "list the passes that a recipe may name",
+    "ops": "list the ATen ops that are compiled",
+    "engine": "serve a workbench on stdin and stdout",
+}
+USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the verb that the first argument names, or open the workbench; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
+    try:
+        code = int(import_module(f"buddy.app.cli.{verb}").main(rest))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough; without this the interpreter complains once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return FAILURE

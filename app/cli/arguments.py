@@ -1,0 +1,123 @@
+"""What the verbs' command lines have in common, and which words of them belong to the user's script.
+
+Our options may stand before or after SOURCE. What we do not know behind SOURCE is the script's, and so is everything
+after `--`; where `--` is used, what stands before it must be known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+_SOURCE = "script.py, script.py:name, package.module:name"
+_SCRIPT_ARGUMENTS = """
+SOURCE is a Python script, path.py:name, or package.module:name. Options that we do not know, behind SOURCE, are passed
+to the script, and so is everything behind `--`.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that never guesses at abbreviations: they could be the script's."""
+
+    def __init__(self, verb: str, summary: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=f"buddy-tui {verb}".strip(),
+            description=summary,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+
+def source_parser(verb: str, summary: str) -> Parser:
+    """A parser for a verb that works on SOURCE, with the options that every such verb has."""
+    parser = Parser(verb, summary, _SCRIPT_ARGUMENTS)
+    parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    add_engine_options(parser)
+    return parser
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    group.add_argument(
+        "--engine", metavar="COMMAND", default="", help="reach the engine so, e.g. 'ssh HOST buddy-tui engine'"
+    )
+    group.add_argument("--log", type=Path, metavar="FILE", help="append the log of the engine to FILE")
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON object to stdout, all else to stderr")
+    group.add_argument("--plain", action="store_true", help="no line that is redrawn, for screen readers and logs")
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    """The options that change a recipe."""
+    group = parser.add_argument_group("recipe")
+    group.add_argument("--recipe", type=Path, metavar="FILE", help="start from a recipe in TOML, not from a preset")
+    group.add_argument("--preset", help="start from this preset ('default')")
+    group.add_argument("--flavour", choices=("linalg", "tosa"), help="which dialect ops are lowered to first")
+    group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is cut into functions")
+    for verb in ("disable", "enable"):
+        text = f"{verb} a pass, by name; 'canonicalize#2' is the second of that name"
+        group.add_argument(f"--{verb}", metavar="PASS", action="append", default=[], help=text)
+    text = "run nodes in eager PyTorch: a name of the FX table, or a pattern such as 'gelu*'"
+    group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
+    group.add_argument("--threads", type=positive_number, metavar="N", help="threads of the compiled code and of eager")
+    group.add_argument("--graph", type=int, metavar="N", help="only this graph of the program, counted from 0")
+
+
+def version() -> str:
+    return f"buddy-tui {metadata.version('buddy-tui')}"
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Our options, and the words that the script gets. Ends the process with code 2 where the words make no sense."""
+    ours, behind = _split(words)
+    options, unknown = parser.parse_known_args(ours)
+    stray = unknown if behind is not None else _before_source(ours, options.source, unknown)
+    if stray:
+        hint = "behind `--`" if behind is not None else "behind SOURCE"
+        parser.error(f"no such option: {' '.join(stray)} (options of the script stand {hint})")
+    return options, (*unknown, *(behind or ()))
+
+
+def engine_command(options: argparse.Namespace) -> list[str] | None:
+    return shlex.split(options.engine) or None
+
+
+def directory(options: argparse.Namespace) -> str:
+    """The folder that SOURCE is relative to; an engine elsewhere has a current folder of its own."""
+    return "" if options.engine else os.getcwd()
+
+
+def positive_seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value
+
+
+def positive_number(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """What stands before the first `--`, and what behind it (`None` without one)."""
+    if "--" not in words:
+        return list(words), None
+    cut = list(words).index("--")
+    return list(words[:cut]), list(words[cut + 1 :])
+
+
+def _before_source(words: list[str], source: str, unknown: list[str]) -> list[str]:
+    """Options that nobody knows and that stand before SOURCE: they cannot be the script's."""
+    ahead = words[: words.index(source)] if source in words else words
+    return [word for word in unknown if word in ahead and word.startswith("-")]

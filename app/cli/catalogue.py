@@ -1,0 +1,38 @@
+"""What the verbs that list a catalogue have in common."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from buddy.app.cli import FAILURE, arguments
+
+Item = TypeVar("Item")
+
+
+def catalogue_parser(verb: str, summary: str) -> arguments.Parser:
+    parser = arguments.Parser(verb, summary)
+    parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that hold TEXT")
+    arguments.add_output_options(parser)
+    arguments.add_engine_options(parser)
+    return parser
+
+
+def show(
+    options: argparse.Namespace,
+    items: Sequence[Item],
+    words: Callable[[Item], str],
+    as_table: Callable[[Sequence[Item]], str],
+) -> int:
+    """Print the items whose words hold the text asked for; none is a failure, as it is for `grep`."""
+    chosen = [item for item in items if options.text.lower() in words(item).lower()]
+    if options.json:
+        plain: list[Any] = [msgspec.to_builtins(item) for item in chosen]
+        print(json.dumps(plain, indent=2))
+    else:
+        print(as_table(chosen) if chosen else f"nothing holds {options.text!r}")
+    return 0 if chosen else FAILURE

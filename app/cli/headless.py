@@ -1,0 +1,152 @@
+"""One conversation with an engine, from start to end, for verbs without a screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from buddy.app.cli import FAILURE, USAGE
+from buddy.app.cli.arguments import directory, engine_command
+from buddy.app.cli.console import Console
+from buddy.app.cli.recipes import UsageError, base_recipe, graph_numbers, with_eager_nodes
+from buddy.app.client import EngineClient, EngineLost, RequestFailed
+from buddy.compiler.protocol import (
+    Assigned,
+    Assignment,
+    Captured,
+    Compile,
+    Compiled,
+    Diagnostic,
+    Failed,
+    ListPresets,
+    Open,
+    Presets,
+    Printout,
+    Progress,
+    Ran,
+    Run,
+    RunReport,
+    Stage,
+    StageDone,
+    WorkerState,
+)
+from buddy.compiler.recipe import Recipe
+
+
+class Failure(Exception):
+    """A request failed; stages that were made before it failed are in `stages`."""
+
+    def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic, self.stages = diagnostic, stages
+
+
+@dataclass
+class Compilation:
+    """What the frames of a compilation have told."""
+
+    stages: dict[int, Stage] = field(default_factory=dict)
+    assignments: tuple[Assignment, ...] = ()
+    compiled: Compiled | None = None
+    report: RunReport | None = None
+
+    def take(self, frame: Any) -> None:
+        if isinstance(frame, StageDone):
+            self.stages[frame.stage.index] = frame.stage
+        elif isinstance(frame, Assigned):
+            self.assignments = frame.assignments
+        elif isinstance(frame, Compiled):
+            self.compiled = frame
+        elif isinstance(frame, Ran):
+            self.report = frame.report
+
+    def ordered(self, at_failure: tuple[Stage, ...] = ()) -> tuple[Stage, ...]:
+        return (*(stage for _, stage in sorted(self.stages.items())), *at_failure)
+
+
+class Headless:
+    """An engine, asked one thing after another, with a console for what happens meanwhile."""
+
+    def __init__(self, client: EngineClient, console: Console) -> None:
+        self.client, self.console = client, console
+
+    async def program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
+        """Open the source; the recipes of its graphs that the options ask for."""
+        presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
+        base = base_recipe(options, presets.presets, arguments)
+        captured = await self._opened(Open(self.client.next_request(), options.source, arguments, directory(options)))
+        for note in captured.notes:
+            self.console.note(f"note: {note}")
+        numbers = graph_numbers(options.graph, captured.graphs)
+        recipes = [with_eager_nodes(base, options.eager, captured.graphs[number]) for number in numbers]
+        return [_of_graph(recipe, number) for recipe, number in zip(recipes, numbers, strict=True)]
+
+    async def compile(self, recipe: Recipe) -> Compilation:
+        """All stages of `recipe`. Raises `Failure`."""
+        return await self._followed(Compile(self.client.next_request(), recipe), Compiled)
+
+    async def run(self, recipe: Recipe, repeats: int, timeout: float) -> Compilation:
+        """All stages of `recipe` and its report. Raises `Failure`."""
+        return await self._followed(Run(self.client.next_request(), recipe, repeats, timeout), Ran)
+
+    async def _opened(self, frame: Open) -> Captured:
+        found: list[Captured] = []
+        await self._follow(frame, Captured, found.append)
+        return found[-1]
+
+    async def _followed(self, frame: Any, last: type) -> Compilation:
+        compilation = Compilation()
+        try:
+            await self._follow(frame, last, compilation.take)
+        except Failure as failure:
+            raise Failure(failure.diagnostic, compilation.ordered(failure.stages)) from failure
+        return compilation
+
+    async def _follow(self, frame: Any, last: type, take: Callable[[Any], None]) -> None:
+        """Send `frame` and give what answers it to `take`, until a frame of type `last`. Raises `Failure`."""
+        self.client.send(frame)
+        async for answer in self.client.frames():
+            if isinstance(answer, Printout):
+                self.console.printed(answer.text, answer.stream)
+            elif isinstance(answer, Progress):
+                self.console.progress(answer.what)
+            elif isinstance(answer, Failed):
+                raise Failure(answer.diagnostic, answer.stages)
+            elif not isinstance(answer, WorkerState):
+                take(answer)
+            if isinstance(answer, last):
+                self.console.done()
+                return
+
+
+def converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
+    """Start an engine, `talk` to it, end it; failures become one message and an exit code."""
+    try:
+        return asyncio.run(_converse(options, console, talk))
+    except UsageError as error:
+        console.error(Diagnostic(str(error)))
+        return USAGE
+    except (Failure, RequestFailed) as error:
+        console.error(error.diagnostic)
+        return FAILURE
+    except EngineLost as error:
+        console.error(Diagnostic(error.reason, "the engine", "look at its log (--log FILE)", detail=error.detail))
+        return FAILURE
+
+
+async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
+    client = EngineClient(engine_command(options), options.log)
+    try:
+        await client.start()
+        return await talk(Headless(client, console))
+    finally:
+        await client.close()
+
+
+def _of_graph(recipe: Recipe, number: int) -> Recipe:
+    return msgspec.structs.replace(recipe, graph=number)

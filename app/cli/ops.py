@@ -1,0 +1,27 @@
+"""`buddy-tui ops [TEXT]`: the ATen ops that are compiled, and by which registries."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from buddy.app.cli import VERBS
+from buddy.app.cli.catalogue import catalogue_parser, show
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.headless import Headless, converse
+from buddy.compiler.protocol import ListOps, OpInfo, Ops
+
+
+def main(words: Sequence[str]) -> int:
+    options = catalogue_parser("ops", VERBS["ops"]).parse_args(words)
+    return converse(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
+
+
+async def _list(engine: Headless, options: argparse.Namespace) -> int:
+    found = await engine.client.ask(ListOps(engine.client.next_request()), Ops)
+    return show(options, found.ops, lambda item: f"{item.target} {item.op}", _table)
+
+
+def _table(ops: Sequence[OpInfo]) -> str:
+    heading = ["target", "op", "registries"]
+    return table(heading, [[op.target, op.op, ", ".join(op.registries)] for op in ops], frozenset(heading))

@@ -1,0 +1,98 @@
+"""A run's report as JSON and as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from buddy.app.cli.console import table
+from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing
+
+_LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at"})
+
+
+def as_json(report: RunReport) -> dict[str, Any]:
+    """The report as plain values; seconds throughout, what is no finite number as null."""
+    return {
+        "graph": report.graph,
+        "ok": report.ok,
+        "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
+        "outputs": [_output_json(output) for output in report.outputs],
+        "compile_seconds": report.compile_seconds,
+        "load_seconds": report.load_seconds,
+        "run": _timing_json(report.compiled),
+        "eager": _timing_json(report.eager),
+        "ratio": _number(report.ratio),
+        "inputs_unchanged": report.inputs_unchanged,
+        "notes": list(report.notes),
+    }
+
+
+def as_text(report: RunReport) -> str:
+    """The report for a person."""
+    lines = [
+        f"graph {report.graph}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
+        f"compiled in {report.compile_seconds:.2f} s",
+        table(
+            ["output", "shape", "dtype", "verdict", "max abs", "max rel", "first differs at"],
+            [_output_row(output) for output in report.outputs],
+            _LEFT,
+        ),
+        f"compiled {_timing_text(report.compiled)}",
+        f"eager    {_timing_text(report.eager)}",
+    ]
+    if not report.inputs_unchanged:
+        lines.append("MISMATCH: the run changed its inputs or weights")
+    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
+
+
+def failure_json(found: Diagnostic) -> dict[str, Any]:
+    keys = ("what", "where", "todo", "detail", "step", "node")
+    values = {key: getattr(found, key) for key in keys}
+    return {key: value for key, value in values.items() if value not in ("", -1)}
+
+
+def _output_json(output: OutputReport) -> dict[str, Any]:
+    return {
+        "name": output.name,
+        "shape": list(output.shape),
+        "dtype": output.dtype,
+        "verdict": output.verdict,
+        "max_abs": _number(output.max_abs),
+        "max_rel": _number(output.max_rel),
+        "max_ulp": _number(output.max_ulp),
+        "tolerance": output.tolerance,
+        "first_difference": output.where,
+        "nans": output.nans,
+        "infs": output.infs,
+    }
+
+
+def _timing_json(timing: Timing) -> dict[str, Any]:
+    return {
+        "median": _number(timing.median),
+        "spread": [_number(timing.low), _number(timing.high)],
+        "runs": timing.runs,
+        "threads": timing.threads,
+    }
+
+
+def _number(value: float) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _output_row(output: OutputReport) -> list[object]:
+    shape = "x".join(map(str, output.shape)) or "scalar"
+    verdict = output.verdict if output.verdict == "ok" else output.verdict.upper()
+    return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", output.where]
+
+
+def _timing_text(timing: Timing) -> str:
+    spread = f"{_milliseconds(timing.low)} to {_milliseconds(timing.high)}"
+    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
+    return f"{_milliseconds(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"

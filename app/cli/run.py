@@ -1,0 +1,83 @@
+"""`buddy-tui run SOURCE`: compile, run, compare with eager, time both."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.report import as_json, as_text, failure_json
+from buddy.compiler.protocol import RunReport
+from buddy.compiler.recipe import Recipe
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("run", VERBS["run"])
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    group = found.add_argument_group("run")
+    group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
+    text = "stop a run after so long (120)"
+    group.add_argument("--timeout", type=arguments.positive_seconds, default=120.0, metavar="SECONDS", help=text)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=options.json)
+    return converse(options, console, lambda engine: _run(engine, options, script))
+
+
+async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Run the graphs one after another; a graph that fails does not keep the next from running."""
+    found = _Result(options, script)
+    try:
+        for recipe in await engine.program(options, script):
+            await _run_graph(engine, options, recipe, found)
+    except Failure as failure:
+        engine.console.error(failure.diagnostic)
+        found.failed(failure)
+    if options.json:
+        print(json.dumps(found.as_json(), indent=2, allow_nan=False))
+    return 0 if found.ok else FAILURE
+
+
+async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, found: _Result) -> None:
+    try:
+        compilation = await engine.run(recipe, options.repeats, options.timeout)
+    except Failure as failure:
+        engine.console.error(failure.diagnostic)
+        found.failed(failure, recipe.graph)
+        return
+    assert compilation.report is not None
+    found.ran(compilation.report)
+    if not options.json:
+        print(as_text(compilation.report))
+
+
+class _Result:
+    """What came of all graphs."""
+
+    def __init__(self, options: argparse.Namespace, script: tuple[str, ...]) -> None:
+        self._head: dict[str, Any] = {"source": options.source, "arguments": list(script)}
+        self._graphs: list[dict[str, Any]] = []
+        self._error: dict[str, Any] = {}
+        self.ok = True
+
+    def ran(self, report: RunReport) -> None:
+        self._graphs.append(as_json(report))
+        self.ok &= report.ok
+
+    def failed(self, failure: Failure, graph: int | None = None) -> None:
+        self.ok = False
+        if graph is None:
+            self._error = {"error": failure_json(failure.diagnostic)}
+        else:
+            self._graphs.append({"graph": graph, "ok": False, "error": failure_json(failure.diagnostic)})
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._head, "ok": self.ok, **self._error, "graphs": self._graphs}

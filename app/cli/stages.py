@@ -1,0 +1,56 @@
+"""`buddy-tui stages SOURCE`: the stages a program goes through, with what each changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.compiler.protocol import Stage
+
+_LEFT = frozenset({"stage", "phase", "state"})
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("stages", VERBS["stages"])
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _list(engine, options, script))
+
+
+async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    code, graphs = 0, []
+    for recipe in await engine.program(options, script):
+        try:
+            stages = (await engine.compile(recipe)).ordered()
+        except Failure as failure:
+            engine.console.error(failure.diagnostic)
+            code, stages = FAILURE, failure.stages
+        graphs.append({"graph": recipe.graph, "stages": [msgspec.to_builtins(stage) for stage in stages]})
+        if not options.json:
+            print(f"graph {recipe.graph}\n{_table(stages)}")
+    if options.json:
+        print(json.dumps({"source": options.source, "graphs": graphs}, indent=2))
+    return code
+
+
+def _table(stages: Sequence[Stage]) -> str:
+    heading = ["#", "stage", "phase", "lines", "ops", "+", "-", "ms", "state"]
+    return table(heading, [_row(stage) for stage in stages], _LEFT)
+
+
+def _row(stage: Stage) -> list[object]:
+    state = stage.state if stage.state != "done" or stage.changed else "changed nothing"
+    counts = [stage.lines, stage.ops, stage.added, stage.removed, f"{stage.milliseconds:.1f}"]
+    return [stage.index, stage.name, stage.phase, *counts, "" if state == "done" else state]
