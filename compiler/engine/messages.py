@@ -173,4 +173,7 @@ class OpList(Reply, frozen=True):
 
 
 HostMessage = Ready | Activity | Trouble | RunnerState | Loaded | Executed | Refused
-CompilerMessage = Ready | Activity | Trouble | Assignments | StageNote | CompileDone | PassList | OpList | Done | Refused
+CompilerNote = Activity | Trouble | Assignments | StageNote
+CompilerMessage = Ready | CompilerNote | CompileDone | PassList | OpList | Done | Refused
+    Ready | Activity | Trouble | Assignments | StageNote | CompileDone | PassList | OpList | Done | Refused
+)
