@@ -175,5 +175,3 @@ class OpList(Reply, frozen=True):
 HostMessage = Ready | Activity | Trouble | RunnerState | Loaded | Executed | Refused
 CompilerNote = Activity | Trouble | Assignments | StageNote
 CompilerMessage = Ready | CompilerNote | CompileDone | PassList | OpList | Done | Refused
-    Ready | Activity | Trouble | Assignments | StageNote | CompileDone | PassList | OpList | Done | Refused
-)
