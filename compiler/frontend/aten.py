@@ -19,6 +19,9 @@ GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
 Runner = Callable[..., Sequence[Any]]
 
+# Not core ATen, and what AOTAutograd makes of batch norm in training; torch has decompositions for them.
+_FURTHER = [torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten._batch_norm_with_update_functional]
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -51,18 +54,20 @@ def run_aot(
     inputs: Sequence[Any],
     compile_graph: CompileGraph,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    origins: Sequence[Origin] | None = None,
 ) -> Callable[..., Any]:
     """Lower a Dynamo graph to ATen, give each ATen graph to `compile_graph`, and return what Dynamo is to call.
 
     Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes
-    extra outputs that AOTAutograd writes back, so ATen graphs are functional.
+    extra outputs that AOTAutograd writes back, so ATen graphs are functional. `origins` are taken from the graph, which
+    holds them while Dynamo compiles it and not afterwards.
     """
     table = default_decompositions() if decompositions is None else decompositions
-    origins = [_origin(node, tensor) for node, tensor in zip(_placeholders(module), inputs, strict=True)]
+    known = origins_of(module, inputs) if origins is None else origins
 
     def compiler(kind: GraphKind) -> Callable[..., Any]:
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
-            return make_boxed_func(compile_graph(_describe(aten, kind, module, origins)))
+            return make_boxed_func(compile_graph(_describe(aten, kind, module, known)))
 
         return compile_one
 
@@ -75,10 +80,16 @@ def run_aot(
     return backend(module, inputs)
 
 
+def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:
+    """Where each input of a Dynamo graph comes from."""
+    return [_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
+
+
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
-    """Torch's core ATen decompositions, without those of ops that have a class of their own."""
+    """Torch's core ATen decompositions and a few more, without those of ops that have a class of their own."""
     known = default_ops_map() if ops_map is None else ops_map
-    table = torch._decomp.core_aten_decompositions()
+    table = dict(torch._decomp.core_aten_decompositions().items())
+    table |= torch._decomp.get_decompositions(_FURTHER)
     return {op: rule for op, rule in table.items() if target_key(op) not in known}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, run_aot
+from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.captured import CapturedGraph, eager_program
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.frontend.table import fx_table, graph_info
@@ -35,9 +35,11 @@ class Recorder:
     on_graph: Callable[[CapturedGraph], None] | None = None
     graphs: list[CapturedGraph] = field(default_factory=list)
 
-    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    def __call__(
+        self, module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[Origin] | None = None, **_: Any
+    ) -> Callable[..., Any]:
         table = default_decompositions(self.ops_map) if self.decompositions is None else self.decompositions
-        return run_aot(module, inputs, self._compile, table)
+        return run_aot(module, inputs, self._compile, table, origins)
 
     def _compile(self, aten: AtenGraph) -> Runner:
         conversion = to_buddy(aten, self._graph_name(aten), self.ops_map, self.graph_class, self.func_name)
@@ -103,10 +105,12 @@ def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], record
         recorder(module, inputs)(*_copies(inputs))
 
 
-def record_training(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:
+def record_training(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[Origin], recorder: Recorder
+) -> None:
     """Record the forward and backward graphs of a Dynamo graph; the gradients that flow in are ones."""
     with torch.enable_grad():
-        results = recorder(module, inputs)(*_copies(inputs))
+        results = recorder(module, inputs, origins)(*_copies(inputs))
         _take_gradients(results)
 
 

@@ -13,6 +13,7 @@ _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve()
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+_ROOTS = {"self", "fn", "kwargs"}
 _CONTAINERS = {"_modules", "_parameters", "_buffers"}
 
 
@@ -56,13 +57,18 @@ def _dotted(path: str) -> str:
 def python_line(node: Any) -> str:
     """`file:line` of the innermost frame of `node` that is the user's or the model's code, not torch's or ours."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in frames if not file.startswith(_NOT_THE_USERS)]
+    own = [(file, line) for file, line in frames if not is_library(file)]
     return ":".join(own[-1]) if own else ""
+
+
+def is_library(file: str) -> bool:
+    """Whether a Python file is torch's or ours, and so neither the user's nor the model's."""
+    return file.startswith(_NOT_THE_USERS)
 
 
 def source_name(spelling: str) -> str:
     """What Dynamo calls `L['self']._modules['encoder']._parameters['weight']`, as a user would: `encoder.weight`."""
     parts = [next(filter(None, groups)) for groups in _PART.findall(spelling)]
-    if parts and parts[0] in ("self", "kwargs", "args") and len(parts) > 1:
+    if len(parts) > 1 and parts[0] in _ROOTS:
         parts = parts[1:]
     return ".".join(part for part in parts if part not in _CONTAINERS) or spelling

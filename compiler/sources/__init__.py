@@ -81,13 +81,7 @@ class _Loading:
             return
         module = prepare(path, path.stem if name else "__main__")
         self._names = module.__dict__
-        status = execute(path, module)
-        if status:
-            raise source_error(
-                f"{path} ended with exit status {status}",
-                str(path),
-                "see what it printed, or give it the arguments it wants",
-            )
+        execute(path, module)
 
     def _capture_named(self) -> None:
         name = self._location.name

@@ -43,7 +43,7 @@ def call_of(target: Any, inputs: Any, where: str) -> Call:
         raise source_error(
             f"{where} is {_article(target)}, which cannot be called", where, "name a module or a function"
         )
-    if values is None and not _takes_nothing(target):
+    if values is None and not _has_no_parameters(target):
         raise source_error(
             f"{where} needs inputs, and the script neither calls it nor defines `example_inputs`",
             where,
@@ -66,6 +66,11 @@ def _is_builder(target: Any, values: Any) -> bool:
 def _takes_nothing(target: Callable[..., Any]) -> bool:
     signature = _signature(target)
     return signature is not None and _binds(signature, (), {})
+
+
+def _has_no_parameters(target: Callable[..., Any]) -> bool:
+    signature = _signature(target)
+    return signature is not None and not signature.parameters
 
 
 def _signature(target: Callable[..., Any]) -> inspect.Signature | None:

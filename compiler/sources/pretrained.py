@@ -92,7 +92,7 @@ def _replace(module: Any, notes: list[str]) -> Callable[[], None]:
 
 
 def from_config(cls: Any, name: Any, options: dict[str, Any]) -> Any:
-    """A model of class `cls` in eval mode: the cached config of `name` or the class's own, weights from a fixed seed."""
+    """A model of class `cls` in eval mode: the cached config of `name` or the class's own, weights from `SEED`."""
     config = options.get("config") or _config(cls, name)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from buddy.compiler.frontend.names import is_library
 from buddy.compiler.sources.program import SourceError, source_error
 
 
@@ -57,17 +58,26 @@ def prepare(path: Path, name: str) -> types.ModuleType:
     return module
 
 
-def execute(path: Path, module: types.ModuleType) -> int:
-    """Run the script in `module` and return its exit status, 0 when it ends by itself.
+def execute(path: Path, module: types.ModuleType) -> None:
+    """Run the script in `module`.
 
-    Raises `SourceError` when it does not parse, raises, or asks for input.
+    Raises `SourceError` when it does not parse, raises, asks for input, or exits with another status than 0.
     """
     with told(path):
         try:
             exec(compile(path.read_bytes(), module.__file__ or str(path), "exec"), module.__dict__)
         except SystemExit as stop:
-            return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    return 0
+            if stop.code not in (None, 0):
+                raise _exited(path, stop) from stop
+
+
+def _exited(path: Path, stop: SystemExit) -> SourceError:
+    why = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
+    return source_error(
+        f"{path} ended itself with {why}",
+        _line_of(stop, path),
+        "see what it printed, and give it the arguments it wants",
+    )
 
 
 def import_module(name: str) -> types.ModuleType:
@@ -121,19 +131,19 @@ def _first_lines(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the user's side: everything below the call that ran the script."""
+    """The frames of the user's side: neither ours, nor torch's, nor the import system's."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parent.parent)
-    return [f for f in frames if not os.path.abspath(f.filename).startswith(ours) and "importlib" not in f.filename]
+    return [f for f in frames if not is_library(os.path.abspath(f.filename)) and "importlib" not in f.filename]
 
 
 def _line_of(error: BaseException, path: Path | None) -> str:
     """The innermost line of the script itself, else of any code of the user's."""
     frames = _frames(error)
-    own = [f for f in frames if path is not None and os.path.abspath(f.filename) == str(path.resolve())] or frames
+    script = str(path.resolve()) if path else ""
+    own = [f for f in frames if os.path.abspath(f.filename) == script] or frames
     if not own:
         return str(path or "")
-    where = f"{path or own[-1].filename}:{own[-1].lineno}"
+    where = f"{path if own[-1].filename == script else own[-1].filename}:{own[-1].lineno}"
     return where if own[-1].name == "<module>" else f"{where} in {own[-1].name}"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -14,12 +16,24 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
+from buddy.compiler.frontend.aten import Origin, origins_of
 from buddy.compiler.frontend.capture import Recorder, callable_name, record_inference, record_training
 from buddy.compiler.frontend.captured import CapturedGraph
 
 MAX_GRAPHS = 32
 _real_compile = torch.compile
 _real_call = torch.nn.Module.__call__
+
+
+@dataclass
+class _Trainable:
+    """A graph that ran with gradients enabled, and the inference graph (one of `graphs`) that stands for it so far."""
+
+    graphs: list[CapturedGraph]
+    inference: CapturedGraph
+    module: torch.fx.GraphModule
+    inputs: list[Any]
+    origins: list[Origin]
 
 
 class Tape:
@@ -35,7 +49,7 @@ class Tape:
         self.notes: list[str] = []
         self._skip_calls = skip_calls
         self._seen: dict[object, Any] = {}
-        self._trainable: list[tuple[list[CapturedGraph], CapturedGraph, torch.fx.GraphModule, list[Any]]] = []
+        self._trainable: list[_Trainable] = []
         self._backward = False
         # A function, for a bound method would not be given the module it is called on.
         self._call = lambda module, *args, **kwargs: self._called(module, *args, **kwargs)
@@ -51,6 +65,7 @@ class Tape:
             stack.enter_context(patch.object(torch.autograd, "backward", self._noting(torch.autograd.backward)))
             stack.enter_context(patch.object(torch.autograd, "grad", self._noting(torch.autograd.grad)))
             stack.enter_context(listening(self._imported, self._inside))
+            stack.enter_context(_quiet_logs())
             try:
                 yield
             finally:
@@ -144,24 +159,39 @@ class Tape:
                 return module.forward
             into.extend(recorder.graphs)
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
-                self._trainable += [(into, graph, module, list(inputs)) for graph in recorder.graphs]
+                origins = origins_of(module, inputs)
+                self._trainable += [_Trainable(into, g, module, list(inputs), origins) for g in recorder.graphs]
             return module.forward
 
         return backend
 
     def _capture_training(self) -> None:
         """Replace each inference graph that ran with gradients by its forward and backward graphs."""
-        for graphs, inference, module, inputs in self._trainable:
-            recorder = Recorder(inference.info.name)
+        for found in self._trainable:
+            recorder = Recorder(found.inference.info.name)
             with torch.random.fork_rng():
-                record_training(module, inputs, recorder)
-            position = next(index for index, graph in enumerate(graphs) if graph is inference)
-            graphs[position : position + 1] = recorder.graphs
+                record_training(found.module, found.inputs, found.origins, recorder)
+            position = next(index for index, graph in enumerate(found.graphs) if graph is found.inference)
+            found.graphs[position : position + 1] = recorder.graphs
         self._note_once("the program calls backward: forward and backward graphs were captured, with gradients of ones")
 
     def _note_once(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Torch logs a traceback for what the caller is told as an error anyway."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _shape(value: Any) -> object:
