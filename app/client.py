@@ -126,7 +126,7 @@ class EngineClient:
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
-                *self._command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+                *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=_READ << 4, start_new_session=True
             )
         except OSError as error:
             raise EngineLost(f"the engine does not start: {self._command[0]}: {error.strerror or error}") from error

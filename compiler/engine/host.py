@@ -115,6 +115,8 @@ def _warm_up() -> None:
 
 def main() -> None:
     channel, started = connect(HostRequest), time.perf_counter()
+    # Into a pipe Python would print in blocks; a person wants to see each line when it is printed.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _warm_up()
     channel.send(Ready(time.perf_counter() - started))
     Host(channel).serve()

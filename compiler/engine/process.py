@@ -30,6 +30,7 @@ class ProcessEvents:
     printed: Callable[[str, bytes], None]
     stopped: Callable[[bool], None]
     ended: Callable[[str], None]
+    congested: Callable[[], bool]
 
 
 class WorkerProcess:
@@ -114,7 +115,9 @@ class WorkerProcess:
         return bool(data)
 
     def _watch_printout(self, name: str) -> None:
-        if self._open:
+        if self._open and self._events.congested():
+            self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
+        elif self._open:
             self._loop.add_reader(self._streams[name], self._printout_came, name)
 
     def _printout_came(self, name: str) -> None:
@@ -122,7 +125,7 @@ class WorkerProcess:
         got = self._read_printout(name)
         if got == 0:
             self._loop.remove_reader(self._streams[name])
-        elif got is not None and got >= _PRINTOUT:
+        elif got is not None and (got >= _PRINTOUT or self._events.congested()):
             self._loop.remove_reader(self._streams[name])
             self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
 

@@ -18,6 +18,7 @@ from buddy.compiler.engine.connection import Connection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
+from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
@@ -45,6 +46,7 @@ from buddy.compiler.text.store import TextStore
 from buddy.compiler.wire import FrameDecoder, FrameError, WireError
 
 log = logging.getLogger("buddy.engine")
+_MAX_BACKLOG = 4 << 20
 Stream = Literal["stdout", "stderr"]
 
 
@@ -65,7 +67,8 @@ class Server:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._store = TextStore()
-        self._session = Session(self._send, self._store, self._printed)
+        listener = Listener(self._send, self._printed, lambda: connection.backlog > _MAX_BACKLOG)
+        self._session = Session(self._send, self._store, listener)
         self._texts = Texts(self._store, self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False

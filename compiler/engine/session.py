@@ -31,7 +31,7 @@ from buddy.compiler.engine.programs import (
     Results,
     program_of,
 )
-from buddy.compiler.engine.worker import RequestRefused, Worker, WorkerDied, death
+from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, WorkerDied, death
 from buddy.compiler.protocol import (
     Assigned,
     Captured,
@@ -58,13 +58,11 @@ Send = Callable[[Any], None]
 class Session:
     """Programs, their compilations and their texts, and the workers that make them."""
 
-    def __init__(self, send: Send, store: TextStore, printed: Callable[[str, str, bytes], None]) -> None:
+    def __init__(self, send: Send, store: TextStore, listener: Listener) -> None:
         self._send, self._store = send, store
         self._programs, self._results = Programs(), Results()
-        self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, send, _from("host", printed))
-        self.compiler = Worker(
-            "compiler", "buddy.compiler.engine.compiler", CompilerMessage, send, _from("compiler", printed)
-        )
+        self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, listener)
+        self.compiler = Worker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         self._in_compiler: tuple[int, set[str]] = (0, set())
         self._passes: Passes | None = None
@@ -97,7 +95,12 @@ class Session:
         await self._host_up(job)
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
-        loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), key.source, job)
+        try:
+            loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), key.source, job)
+        except JobFailed:
+            # A fresh host is warm by the time the script has been corrected.
+            self.host.kill("it is replaced, for the next try")
+            raise
         self._in_host = (self.host.life, key)
         for data in loaded.graphs:
             keep(self._store, data.fx.text)
@@ -254,7 +257,3 @@ def _graph(program: Program, recipe: Recipe) -> GraphRecord:
         return program.graphs[recipe.graph]
     what = f"there is no graph number {recipe.graph}: {program.key.source} has {len(program.graphs)}"
     raise JobFailed(Diagnostic(what, "the recipe's graph", "choose one of them, counted from 0"))
-
-
-def _from(worker: str, printed: Callable[[str, str, bytes], None]) -> Callable[[str, bytes], None]:
-    return lambda stream, data: printed(worker, stream, data)

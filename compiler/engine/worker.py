@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.engine.messages import Message, Ready, Refused, Reply, Trouble
@@ -36,6 +37,15 @@ class RequestRefused(Exception):
         self.refused = refused
 
 
+@dataclass(frozen=True)
+class Listener:
+    """Whom all workers tell of their states and their printout; `congested` says when printout should wait."""
+
+    state: Callable[[WorkerState], None]
+    printed: Callable[[str, str, bytes], None]
+    congested: Callable[[], bool]
+
+
 class Worker:
     """Starts the process of `module`, starts it again when it ends, and calls it.
 
@@ -43,15 +53,13 @@ class Worker:
     calls one act.
     """
 
-    def __init__(
-        self, name: str, module: str, replies: Any, tell: Callable[[Any], None], printed: Callable[[str, bytes], None]
-    ) -> None:
+    def __init__(self, name: str, module: str, replies: Any, listener: Listener) -> None:
         self.name = name
         self.turn = asyncio.Lock()
         self.life = 0
         self.state = WorkerState(name, "dead", "not started")
         self._module, self._decoder = module, FrameDecoder(replies)
-        self._tell, self._printed = tell, printed
+        self._listener = listener
         self._process: WorkerProcess | None = None
         self._ready: asyncio.Future[None] | None = None
         self._reply: asyncio.Future[Reply] | None = None
@@ -70,7 +78,13 @@ class Worker:
         self._why_killed = ""
         self._ready = _future()
         self._set_state("starting")
-        events = ProcessEvents(self._body_came, self._printed, self._stopped, self._ended)
+        events = ProcessEvents(
+            body=self._body_came,
+            printed=lambda stream, data: self._listener.printed(self.name, stream, data),
+            stopped=self._stopped,
+            ended=self._ended,
+            congested=self._listener.congested,
+        )
         self._process = WorkerProcess(self._module, events)
 
     def kill(self, why: str) -> None:
@@ -157,7 +171,15 @@ class Worker:
         elif isinstance(message, Trouble):
             log.error("%s worker: %s", self.name, message.text)
         elif self._handler is not None:
-            self._handler(message)
+            self._handle(message, self._handler)
+
+    def _handle(self, message: Message, handler: Handler) -> None:
+        """A note that cannot be taken ends the call: its request would wait for ever otherwise."""
+        try:
+            handler(message)
+        except Exception as error:
+            log.exception("%s worker: %s", self.name, type(message).__name__)
+            self.kill(f"the engine could not take what it sent: {error}")
 
     def _came_up(self, message: Ready) -> None:
         self._false_starts = 0
@@ -196,7 +218,7 @@ class Worker:
     def _set_state(self, state: Any, what: str = "") -> None:
         self.state = WorkerState(self.name, state, what)
         log.info("%s worker: %s %s", self.name, state, what)
-        self._tell(self.state)
+        self._listener.state(self.state)
 
 
 def death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
