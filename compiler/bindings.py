@@ -16,7 +16,8 @@ PACKAGE = os.environ.get("BUDDY_MLIR_PACKAGE", "torch_mlir")
 
 _TOP = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
 _DIALECTS = (
-    "affine", "arith", "bufferization", "cf", "func", "linalg", "llvm", "math", "memref", "scf", "tensor", "tosa", "vector",
+    "affine", "arith", "bufferization", "cf", "func", "linalg", "llvm", "math", "memref", "scf", "tensor", "tosa",
+    "vector",
 )  # fmt: skip
 
 

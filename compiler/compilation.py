@@ -19,6 +19,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.transform import TransformError, transforms
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
 from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
 from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
@@ -73,9 +74,10 @@ class _Progress:
 
 
 class Compiler:
-    """Compiles one captured graph under one recipe after another."""
+    """Compiles one captured graph under one recipe after another; `first` is a registry searched before all others."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, first: Registry | None = None) -> None:
+        self._first = first
         self._graph_bytes = serialize.to_bytes(graph)
         self._hash = serialize.graph_hash(graph)
         self._context = new_context()
@@ -112,7 +114,7 @@ class Compiler:
         graph = self._transformed(recipe, progress)
         if key not in self._lowered:
             try:
-                self._lowered[key] = graph, lower(graph, recipe, self._context, self._locations)
+                self._lowered[key] = graph, lower(graph, recipe, self._context, self._locations, self._first)
             except NodeError as error:
                 raise CompilationError(diagnosis.of_node(error)) from error
             _trim(self._lowered, 16)

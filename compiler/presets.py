@@ -48,7 +48,7 @@ _TO_LINALG = _steps(
 )
 
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
-_FUSION = _steps("fused", "fold-transposes", "linalg-fuse-elementwise-ops", "canonicalize")
+_FUSION = _steps("fused", "fold-transposes", "canonicalize")
 _MATH = _steps("fused", "expand-math-to-polynomials")
 
 _BUFFERS = _steps(
@@ -77,6 +77,7 @@ _LLVM = _steps(
     "convert-math-to-llvm",
     "convert-math-to-libm",
     "finalize-memref-to-llvm",
+    "convert-ub-to-llvm",
     "convert-arith-to-llvm",
     "convert-index-to-llvm",
     "convert-func-to-llvm",

@@ -59,7 +59,7 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a node is lowered under a recipe: the chosen registry, those that could, the function it went into, and why."""
+    """How a node is lowered under a recipe: the chosen registry, those that could, its function, and why."""
 
     node: str
     lowering: str

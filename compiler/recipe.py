@@ -7,6 +7,7 @@ recipe, one field changed".
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -138,8 +139,8 @@ def from_toml(text: str) -> Recipe:
 
 
 def _parse_toml(text: str) -> Mapping[str, object]:
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:
+    else:
         import tomli as tomllib
     return tomllib.loads(text)

@@ -26,7 +26,7 @@ class Entry:
 
 
 def of_module(module: Any) -> Entry | None:
-    """The entry's calling convention once its results are out-parameters; `None` before that, and after `func` is gone."""
+    """The entry's calling convention once results are out-parameters; `None` before, and after `func` is gone."""
     for op in module.regions[0].blocks[0]:
         operation = op.operation
         if operation.name == "func.func" and _is_entry(operation):

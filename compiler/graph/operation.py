@@ -26,8 +26,8 @@ class OpType(Enum):
 class Op:
     """A node. `args` and `kwargs` hold other nodes as objects, and `str(node)` is its name.
 
-    `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index), `module`
-    the path of the `nn.Module` it came from, `location` its Python line as `file:line`.
+    `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
+    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`.
     """
 
     op_type: ClassVar[OpType] = OpType.ComplexType
@@ -85,8 +85,15 @@ class Op:
         return self.name
 
     def __repr__(self) -> str:
-        arguments = [*map(str, self.args), *(f"{key}={value}" for key, value in self.kwargs.items())]
+        arguments = [*map(_named, self.args), *(f"{key}={_named(value)}" for key, value in self.kwargs.items())]
         return f"{self.name} = {type(self).__name__}({', '.join(arguments)})"
+
+
+def _named(value: Any) -> str:
+    """An argument as text, nodes by their names at any depth."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_named, value))}]"
+    return str(value)
 
 
 def nodes_in(value: Any) -> Iterator[Op]:

@@ -1,4 +1,4 @@
-"""The op classes, each with the ATen and prims targets that mean it. The names are those that Buddy-MLIR scripts use."""
+"""The op classes, each with the ATen and prims targets that mean it, under the names that Buddy-MLIR scripts use."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Value = tuple[Op, int]
 
 @dataclass(frozen=True)
 class Function:
-    """A function to lower. `sites[k]` are the nodes of call site `k`, in step with `nodes`, which are those of site 0."""
+    """A function to lower. `sites[k]` are the nodes of call site `k`, in step with `nodes`, those of site 0."""
 
     name: str
     nodes: tuple[Op, ...]

@@ -63,7 +63,7 @@ def unplain(value: Any, table: dict[str, Op]) -> Any:
     """The argument that `plain` made, with nodes looked up in `table`."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
-        return {"n": table.get, "d": TensorDType, "o": Opaque}[tag](content)
+        return table[content] if tag == "n" else TensorDType(content) if tag == "d" else Opaque(content)
     if isinstance(value, list):
         return [unplain(item, table) for item in value]
     return value
@@ -98,7 +98,8 @@ def _node_data(op: Op) -> NodeData:
 
 def from_data(data: GraphData) -> Graph:
     """The graph in `data`; a class that this process does not know becomes an `EagerOp`."""
-    graph, classes, table = Graph(data.name, data.func_name), op_classes(), {}
+    graph, classes = Graph(data.name, data.func_name), op_classes()
+    table: dict[str, Op] = {}
     kinds = iter(data.kinds)
     for node in data.nodes:
         op = classes.get(node.op, EagerOp)()

@@ -1,4 +1,4 @@
-"""Element-wise ops as expressions: a body of plain Python per op; broadcasting and promotion belong to the decorator."""
+"""Element-wise ops as expressions: plain Python per op; broadcasting and promotion belong to the decorator."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COMPUTE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: T
 def elementwise(*names: str, among_operands: bool = False, uncast: Sequence[int] = ()) -> Callable[[Any], Any]:
     """Register the decorated expression as the lowering of the op classes `names`.
 
-    The expression gets a `Scalar` for each tensor argument and Python values for the rest. Tensor elements arrive in the
-    result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those at
+    The expression gets a `Scalar` for each tensor argument and Python values for the rest. Tensor elements arrive in
+    the result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those at
     the positions `uncast` arrive as they are.
     """
 
@@ -312,9 +312,10 @@ def isnan(x: Scalar) -> Scalar:
 
 @elementwise("WhereOp", uncast=(0,))
 def where(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
-    shaped = yes if isinstance(yes, Scalar) else no
+    shaped = no if isinstance(no, Scalar) else yes
     if not isinstance(shaped, Scalar):
-        shaped = _as_scalar(yes, _number_type(yes))
+        kind = _number_type(yes)
+        return s.select(condition, _as_scalar(yes, kind), _as_scalar(no, kind))
     return s.select(condition, shaped.like(yes), shaped.like(no))
 
 

@@ -111,7 +111,8 @@ def _unary(name: str, op_name: str, allowed: Sequence[TensorDType] = _FLOATS) ->
 
 for _name, _op in {
     "ExpOp": "exp", "LogOp": "log", "ErfOp": "erf", "TanhOp": "tanh", "SigmoidOp": "sigmoid", "AbsOp": "abs",
-    "ReciprocalOp": "reciprocal", "RsqrtOp": "rsqrt", "FloorOp": "floor", "CeilOp": "ceil", "SinOp": "sin", "CosOp": "cos",
+    "ReciprocalOp": "reciprocal", "RsqrtOp": "rsqrt", "FloorOp": "floor", "CeilOp": "ceil", "SinOp": "sin",
+    "CosOp": "cos",
 }.items():  # fmt: skip
     _unary(_name, _op)
 _unary("LogicalNotOp", "logical_not", [TensorDType.Bool])

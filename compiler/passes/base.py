@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import OptionValue
@@ -50,7 +50,7 @@ class MlirPass:
     @classmethod
     def options(cls) -> dict[str, OptionValue]:
         """Option names with their defaults."""
-        return {f.name.replace("_", "-"): f.default for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return {f.name.replace("_", "-"): cast(OptionValue, f.default) for f in dataclasses.fields(cast(Any, cls))}
 
     @classmethod
     def create(cls, options: dict[str, OptionValue]) -> MlirPass:

@@ -1,0 +1,78 @@
+"""Every pass a recipe may name: those written here, and those that the bindings register, with summaries and options."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib import resources
+
+from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.graph.transform import transforms
+from buddy.compiler.passes.base import MlirPass
+from buddy.compiler.pipeline import own_passes
+from buddy.compiler.protocol import OptionInfo, PassInfo
+from buddy.compiler.recipe import OptionValue
+
+_OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
+_ANCHORS = ("builtin.module", "func.func")
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> tuple[PassInfo, ...]:
+    """The passes in order of name: graph passes, ours, MLIR's. Those of MLIR's that this build lacks are left out."""
+    graph = [PassInfo(name, "graph", _first_line(f.__doc__), "", ours=True) for name, f in transforms().items()]
+    ours = [_own(found) for found in own_passes().values()]
+    known = {info.name for info in (*graph, *ours)}
+    with ir.Context():
+        upstream = [info for name, text in _upstream() if name not in known and (info := _registered(name, text))]
+    return tuple(sorted((*graph, *ours, *upstream), key=lambda info: info.name))
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0].rstrip(".")
+
+
+def _own(found: type[MlirPass]) -> PassInfo:
+    options = tuple(OptionInfo(name, _spelled(default)) for name, default in found.options().items())
+    return PassInfo(found.name, "mlir", found.summary, found.anchor, options, ours=True)
+
+
+def _spelled(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _upstream() -> list[tuple[str, str]]:
+    """Names and summaries of MLIR's passes: the bindings can check a name, but not list them."""
+    text = resources.files(__package__).joinpath("upstream.txt").read_text("utf-8")
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return [(name, summary.strip()) for name, _, summary in (line.partition("  ") for line in lines)]
+
+
+def _registered(name: str, summary: str) -> PassInfo | None:
+    """The pass as this build of MLIR knows it: its default options, and the anchor it may stand on."""
+    for anchor in _ANCHORS:
+        nested = name if anchor == "builtin.module" else f"{anchor}({name})"
+        try:
+            printed = str(passmanager.PassManager.parse(f"builtin.module({nested})"))
+        except (ValueError, ir.MLIRError):
+            continue
+        return PassInfo(name, "mlir", summary, anchor, _options(printed, name))
+    return None
+
+
+def _options(printed: str, name: str) -> tuple[OptionInfo, ...]:
+    start = printed.find(name + "{")
+    if start < 0:
+        return ()
+    body = printed[start + len(name) + 1 : _closing(printed, start + len(name))]
+    return tuple(OptionInfo(key, value) for key, value in _OPTION.findall(body))
+
+
+def _closing(text: str, start: int) -> int:
+    """The position of the brace that closes the one at `start`."""
+    depth = 0
+    for position in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return position
+    return len(text)
