@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,21 +20,29 @@ LOWER = (
     "convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,canonicalize,cse,reconcile-unrealized-casts)"
 )
 
+BUFFERIZE = (
+    "builtin.module(one-shot-bufferize{bufferize-function-boundaries "
+    "function-boundary-type-conversion=identity-layout-map})"
+)
+
+
+@dataclass(frozen=True)
+class Upstream(MlirPass):
+    """A pipeline of MLIR's own passes as a step."""
+
+    pipeline: str
+
+    def run(self, root: Any, context: PassContext) -> None:
+        passmanager.PassManager.parse(self.pipeline).run(root)
+
 
 class Compiled:
-    """A module after `passes`: its text, the remarks, and its functions as callables on arrays.
+    """A module after `passes`: its text, the remarks, and its functions as callables on arrays."""
 
-    `before` is a textual pipeline that runs first.
-    """
-
-    def __init__(
-        self, text: str, passes: Sequence[MlirPass] = (), *, before: str = "", target: Target | None = None
-    ) -> None:
+    def __init__(self, text: str, passes: Sequence[MlirPass] = (), *, target: Target | None = None) -> None:
         self.context = ir.Context()
         with self.context, ir.Location.unknown():
             module = ir.Module.parse(text)
-            if before:
-                passmanager.PassManager.parse(before).run(module.operation)
             pass_context = PassContext(LocationSets(), target or host())
             for step in passes:
                 step.run(module.operation, pass_context)

@@ -1,0 +1,183 @@
+"""`fuse-elementwise`: element-wise ops move into the ops that read them; contractions stay what they are.
+
+`linalg-fuse-elementwise-ops` also fuses into contractions, which then no kernel fits; this pass never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.kernels.reshapes import through_unit_reshapes
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class FuseElementwise(MlirPass):
+    """A producer is fused when nothing else reads it and its elements are read once each."""
+
+    name: ClassVar[str] = "fuse-elementwise"
+    summary: ClassVar[str] = "element-wise generics on tensors move into the generics that read them, once per element"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in collect(root):
+            if op.name == "linalg.generic" and _on_tensors(op) and not is_contraction(op):
+                self._fuse_into(op, context)
+
+    def _fuse_into(self, consumer: Any, context: PassContext) -> None:
+        while (fusion := _find(consumer)) is not None:
+            location = context.locations.union([consumer.location, fusion.producer.location])
+            text = f"fused its producer ({len(fusion.producer.regions[0].blocks[0].operations) - 1} scalar ops)"
+            consumer = fusion.apply(location)
+            context.remark(self.name, location, text)
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """Operand `number` of `consumer` is what `producer` makes; `map_` says how the consumer reads it."""
+
+    consumer: Any
+    number: int
+    producer: Any
+    map_: Any
+
+    def apply(self, location: Any) -> Any:
+        """Replace the consumer by the fused op, which is returned."""
+        consumer = self.consumer
+        inputs, maps, places = self._inputs()
+        outs = list(consumer.operands)[-len(consumer.results) :]
+        maps += indexing_maps(consumer)[-len(outs) :]
+        attributes = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
+        with ir.InsertionPoint(consumer), location:
+            types = [result.type for result in consumer.results]
+            fused = linalg.GenericOp(types, inputs, outs, attributes, consumer.attributes["iterator_types"])
+            elements = [value.type.element_type for value in (*inputs, *outs)]
+            block = fused.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
+            with ir.InsertionPoint(block):
+                self._body(list(block.arguments), places)
+        for old, new in zip(consumer.results, fused.results, strict=True):
+            old.replace_all_uses_with(new)
+        dead = consumer.operands[self.number]
+        consumer.erase()
+        _erase_unused(dead)
+        return fused.operation
+
+    def _inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
+        """The fused op's inputs and maps, each pair once; which of them the consumer's and producer's inputs are."""
+        inputs: list[Any] = []
+        maps: list[Any] = []
+
+        def place(value: Any, map_: Any) -> int:
+            for i, pair in enumerate(zip(inputs, maps, strict=True)):
+                if pair == (value, map_):
+                    return i
+            inputs.append(value)
+            maps.append(map_)
+            return len(inputs) - 1
+
+        of_consumer = [
+            -1 if i == self.number else place(value, map_) for i, (value, map_) in enumerate(_inputs_of(self.consumer))
+        ]
+        of_producer = [place(value, self._composed(map_)) for value, map_ in _inputs_of(self.producer)]
+        return inputs, maps, [of_consumer, of_producer]
+
+    def _composed(self, map_: Any) -> Any:
+        """A map of the producer's loops as one of the consumer's loops."""
+        written = indexing_maps(self.producer)[-1]
+        loops = {e.position: self.map_.results[i] for i, e in enumerate(written.results)}
+        results = [loops[e.position] if isinstance(e, ir.AffineDimExpr) else e for e in map_.results]
+        return ir.AffineMap.get(self.map_.n_dims, 0, results)
+
+    def _body(self, arguments: list[Any], places: list[list[int]]) -> None:
+        of_consumer, of_producer = places
+        inner = self.producer.regions[0].blocks[0]
+        known = {argument: arguments[i] for argument, i in zip(inner.arguments, of_producer, strict=False)}
+        made = _cloned(inner, known)[0]
+        outer = self.consumer.regions[0].blocks[0]
+        outs = len(self.consumer.results)
+        known = {a: made if i < 0 else arguments[i] for a, i in zip(outer.arguments, of_consumer, strict=False)}
+        known |= dict(zip(list(outer.arguments)[-outs:], arguments[-outs:], strict=True))
+        with self.consumer.location:
+            linalg.yield_(_cloned(outer, known))
+
+
+def _find(consumer: Any) -> _Fusion | None:
+    loops = _moving_loops(consumer)
+    for number, (value, map_) in enumerate(_inputs_of(consumer)):
+        source, read = through_unit_reshapes(value, map_)
+        if not _elementwise(source) or not _read_once(value, source):
+            continue
+        if loops <= {e.position for e in read.results if isinstance(e, ir.AffineDimExpr)}:
+            return _Fusion(consumer, number, source.owner.operation, read)
+    return None
+
+
+def _elementwise(value: Any) -> bool:
+    """Whether `value` comes from a generic that computes each element of its only result by itself."""
+    if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.generic":
+        return False
+    op = value.owner
+    block = op.regions[0].blocks[0]
+    return (
+        len(op.results) == 1
+        and all("parallel" in str(kind) for kind in op.attributes["iterator_types"])
+        and indexing_maps(op)[-1].is_permutation
+        and not any(True for _ in block.arguments[len(block.arguments) - 1].uses)
+        and all(_is_scalar_arithmetic(inner.operation.name) for inner in block.operations)
+    )
+
+
+def _is_scalar_arithmetic(name: str) -> bool:
+    return name.startswith(("arith.", "math.")) or name == "linalg.yield"
+
+
+def _read_once(value: Any, source: Any) -> bool:
+    """Whether `source`, and every reshape of it up to `value`, has a single use."""
+    while True:
+        if len(list(value.uses)) != 1:
+            return False
+        if value == source:
+            return True
+        value = value.owner.operands[0]
+
+
+def _moving_loops(op: Any) -> set[int]:
+    """The loops of `op` that have more than one iteration."""
+    found = set()
+    for value, map_ in zip(op.operands, indexing_maps(op), strict=True):
+        for expression, size in zip(map_.results, value.type.shape, strict=True):
+            if isinstance(expression, ir.AffineDimExpr) and size != 1:
+                found.add(expression.position)
+    return found
+
+
+def _inputs_of(op: Any) -> Sequence[tuple[Any, Any]]:
+    count = len(op.operands) - len(op.results)
+    return list(zip(list(op.operands)[:count], indexing_maps(op)[:count], strict=True))
+
+
+def _cloned(block: Any, known: dict[Any, Any]) -> list[Any]:
+    """Clone the ops of `block` at the insertion point; the values that its terminator yields."""
+    *body, end = block.operations
+    for op in body:
+        clone = op.operation.clone()
+        for i, operand in enumerate(op.operation.operands):
+            clone.operation.operands[i] = known.get(operand, operand)
+        known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
+    return [known.get(value, value) for value in end.operands]
+
+
+def _erase_unused(value: Any) -> None:
+    while isinstance(value, ir.OpResult) and not list(value.uses):
+        owner = value.owner
+        value = owner.operands[0] if owner.name.startswith("tensor.") else None
+        owner.erase()
+
+
+def _on_tensors(op: Any) -> bool:
+    return len(op.results) > 0 and all(isinstance(value.type, ir.RankedTensorType) for value in op.operands)
