@@ -11,13 +11,13 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from buddy.compiler.frontend.aten import AtenGraph, target_key
-from buddy.compiler.frontend.dtypes import from_torch, plain_argument
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.torch_values import from_torch, plain_argument
 
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from buddy.compiler.artifact import EagerCall
-from buddy.compiler.frontend.dtypes import from_opaque, to_torch
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.runner.memref import tensor_at, torch_dtype
+from buddy.compiler.torch_values import from_opaque, to_torch
 
 
 class EagerOps:
@@ -22,12 +22,11 @@ class EagerOps:
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
-        """Addresses by symbol, plain and with the prefix of MLIR's C interface."""
-        found = {}
-        for symbol, function in self._functions.items():
-            address = ctypes.cast(function, ctypes.c_void_p).value or 0
-            found |= {symbol: address, f"_mlir_ciface_{symbol}": address}
-        return found
+        """Addresses by symbol, with the prefix of MLIR's C interface: the plain name is a wrapper in the object."""
+        return {
+            f"_mlir_ciface_{symbol}": ctypes.cast(function, ctypes.c_void_p).value or 0
+            for symbol, function in self._functions.items()
+        }
 
     def reraise(self) -> None:
         error, self._error = self._error, None

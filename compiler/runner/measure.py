@@ -7,15 +7,17 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.protocol import OutputReport, RunReport, Timing
 from buddy.compiler.runner.compare import compare
 from buddy.compiler.runner.loaded import LoadedProgram
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
 _SEED = 0

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 
 from buddy.compiler.artifact import TensorSpec
-from buddy.compiler.frontend.dtypes import to_torch
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.torch_values import to_torch
 
 
 def torch_dtype(spec: TensorSpec) -> torch.dtype:

@@ -1,0 +1,208 @@
+"""`torch.compile(f, backend="buddy")`: values, gradients, other shapes, mutation, fallback, and memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+ERROR = {"fallback": "error"}
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The function compiled, where a graph that silently stayed in eager is an error."""
+    return torch.compile(function, backend="buddy", options={**ERROR, **options})
+
+
+def agree(function: Callable[..., Any], *args: torch.Tensor) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function)(*args), function(*args))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(16, 32), nn.Linear(32, 16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+def test_pytorch_finds_the_back_end_by_its_name() -> None:
+    assert "buddy" in torch._dynamo.list_backends()
+
+
+def test_a_module_agrees_with_eager() -> None:
+    agree(Block().eval(), torch.randn(4, 16))
+
+
+def test_results_of_every_structure() -> None:
+    def f(x: torch.Tensor) -> dict[str, Any]:
+        y = x.relu()
+        return {"same": x, "twice": (y, y), "view": y[0], "number": 3, "none": None, "shape": x.shape[0]}
+
+    x = torch.randn(3, 4)
+    result, expected = compiled(f)(x), f(x)
+    assert result["same"] is x
+    assert (result["number"], result["none"], result["shape"]) == (3, None, 3)
+    torch.testing.assert_close(result["twice"], expected["twice"])
+    torch.testing.assert_close(result["view"], expected["view"])
+
+
+def test_results_keep_the_strides_of_eager() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).t()
+
+    x = torch.randn(3, 4)
+    result = compiled(f)(x)
+    assert result.stride() == f(x).stride()
+    torch.testing.assert_close(result, f(x))
+
+
+def test_inputs_of_any_layout() -> None:
+    agree(lambda x, y: x * 2 + y, torch.randn(4, 6)[:, ::2], torch.randn(3, 4).t())
+
+
+def test_other_shapes_are_compiled_anew() -> None:
+    block = Block().eval()
+    run = compiled(block)
+    with torch.no_grad():
+        for rows in (2, 3, 5, 3):
+            x = torch.randn(rows, 16)
+            torch.testing.assert_close(run(x), block(x))
+
+
+def test_sizes_that_are_symbolic_from_the_first_call() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1) * x.shape[0]
+
+    run = torch.compile(f, backend="buddy", dynamic=True, options=ERROR)
+    for rows in (2, 7, 2):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(run(x), f(x))
+
+
+def test_what_the_program_mutates_is_mutated_once() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    ours, theirs = torch.zeros(4), torch.zeros(4)
+    torch.testing.assert_close(compiled(f)(ours), f(theirs))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_inputs_and_weights_stay_as_they_are() -> None:
+    block, x = Block().eval(), torch.randn(4, 16)
+    before = [x.clone(), *(p.detach().clone() for p in block.parameters())]
+    with torch.no_grad():
+        compiled(block)(x)
+    assert all(torch.equal(a, b) for a, b in zip(before, [x, *block.parameters()], strict=True))
+
+
+def test_gradients_agree_with_eager() -> None:
+    ours, theirs = Block(), Block()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(4, 16)
+    torch.compile(ours, backend="buddy")(x).pow(2).sum().backward()
+    theirs(x).pow(2).sum().backward()
+    for mine, his in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, his.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_training_steps_follow_the_changed_weights() -> None:
+    ours, theirs = Block(), Block()
+    theirs.load_state_dict(ours.state_dict())
+    losses = []
+    for model, run in ((ours, torch.compile(ours, backend="buddy")), (theirs, theirs)):
+        torch.manual_seed(1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimiser.zero_grad()
+            loss = (run(torch.randn(8, 16)) - 1).pow(2).mean()
+            loss.backward()
+            optimiser.step()
+        losses.append(loss.detach())
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-4)
+
+
+def test_replaced_weights_are_seen() -> None:
+    layer, x = nn.Linear(32, 32).eval(), torch.randn(16, 32)
+    run = compiled(layer)
+    with torch.no_grad():
+        run(x)
+        layer.weight.mul_(2)
+        torch.testing.assert_close(run(x), layer(x))
+        layer.weight = nn.Parameter(torch.randn(32, 32))
+        torch.testing.assert_close(run(x), layer(x))
+
+
+def test_an_op_in_eager_is_refused_by_name_where_the_caller_says_so() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.pinv(x)
+
+    with pytest.raises(Exception, match=r"linalg_pinv.* would run in eager.*test_backend\.py:\d+.*fallback='eager'"):
+        compiled(f)(torch.randn(3, 3))
+
+
+def test_an_op_in_eager_computes_what_eager_does() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.pinv(x + 1) * 2
+
+    x = torch.randn(3, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(torch.compile(f, backend="buddy")(x), f(x))
+
+
+def test_a_graph_without_words_for_it_runs_in_eager_and_says_so() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).to(torch.float8_e4m3fn).float()
+
+    x = torch.randn(4)
+    with pytest.warns(UserWarning, match="float8_e4m3fn"):
+        result = torch.compile(f, backend="buddy")(x)
+    torch.testing.assert_close(result, f(x))
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(Exception, match="no option 'fallbak'; it has fallback"):
+        torch.compile(lambda x: x + 1, backend="buddy", options={"fallbak": "error"})(torch.ones(2))
+
+
+def test_graph_breaks_give_several_compiled_graphs() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos() + x
+
+    agree(f, torch.randn(5))
+
+
+def test_a_thousand_runs_do_not_grow_the_process() -> None:
+    block, x = Block().eval(), torch.randn(64, 16)
+    run = compiled(block)
+    with torch.no_grad():
+        for _ in range(100):
+            run(x)
+        before = _resident_kib()
+        for _ in range(1000):
+            run(x)
+    assert _resident_kib() - before < 2048
+
+
+def _resident_kib() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
