@@ -235,6 +235,7 @@ ACTIONS: tuple[Action, ...] = (
     A("passes.delete", ("delete", "x"), "Remove pass", "Take the pass out of the list", "delete", "passes", _step),
     A("passes.down", ("J",), "Move pass down", "Let the pass run later", "move_step_down", "passes", _step, "move"),
     A("passes.up", ("K",), "Move pass up", "Let the pass run earlier", "move_step_up", "passes", _step),
+    A("passes.flavour", ("F",), "Flavour", "Lower by linalg or by TOSA first", "next_flavour", "passes", _recipe),
     A("passes.preset", ("P",), "Preset", "Start again from another preset", "choose_preset", "passes", _presets),
     # ir
     A("ir.previous", ("[",), "Previous snapshot", "The IR one pass earlier", "previous", "ir", _stage, anywhere=True),

@@ -10,6 +10,7 @@ from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells, cut, ends, length
 from buddy.app.workspace import Workspace
+from buddy.compiler.protocol import Diagnostic
 
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (kept)"}
 MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")
@@ -23,7 +24,7 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: figures
         left += [
             (f" {glyphs.arrow} ", "dim"),
             (state.info.name, "title"),
-            ("  " + dot.join(_graph_facts(state, workspace)), "dim"),
+            ("  " + dot.join(_graph_facts(state, workspace, width)), "dim"),
         ]
     right: Cells = [*_engine_cells(state), (" ", "dim")]
     origin = ORIGINS[workspace.origin] if width >= 100 else workspace.origin.replace("none", "")
@@ -32,13 +33,14 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: figures
     return ends(left, right, width)
 
 
-def _graph_facts(state: State, workspace: Workspace) -> list[str]:
+def _graph_facts(state: State, workspace: Workspace, width: int) -> list[str]:
     info, recipe = state.info, workspace.recipe
     assert info is not None
     threads = f"{recipe.threads} thread{'s' * (recipe.threads != 1)}"
     target = state.welcome.target if state.welcome else ""
-    facts = [f"graph {state.graph + 1}/{len(state.graphs)}", f"{len(info.rows)} nodes", info.dtype, threads, target]
-    return [fact for fact in facts if fact]
+    number = f"graph {state.graph + 1}/{len(state.graphs)}"
+    facts = [number if len(state.graphs) > 1 or width >= 100 else "", f"{len(info.rows)} nodes", info.dtype]
+    return [fact for fact in (*facts, *((threads, target) if width >= 100 else ())) if fact]
 
 
 def _engine_cells(state: State) -> Cells:
@@ -68,12 +70,16 @@ def _status_left(state: State, message: str, hint: str, glyphs: figures.Glyphs) 
     if state.progress is not None:
         return [(" " + progress_text(state, glyphs), "accent")]
     if state.problem is not None:
-        return [(" [!] ", "bad"), (state.problem.what, "text"), ("  ! shows it", "dim")]
+        return [(" [!] ", "bad"), (_in_short(state.problem), "text"), ("  ! shows it", "dim")]
     if state.engine == "starting":
         return [(" the engine is starting", "dim")]
     if state.busy:
         return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
     return [(" " + _standing(state), "dim")]
+
+
+def _in_short(problem: Diagnostic) -> str:
+    return f"{problem.what} ({problem.where})" if problem.where else problem.what
 
 
 def progress_text(state: State, glyphs: figures.Glyphs) -> str:
@@ -113,7 +119,7 @@ def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
     step = [action for action in ACTIONS if action.footer and action.anywhere and action.pane != pane]
     cells: Cells = [(" ", "dim")]
     always: Cells = [cell for action in common[-2:] for cell in _key(action, situation)]
-    for action in (*own, *step, *common[:-2]):
+    for action in (*own[:4], *common[:3], *own[4:], *step, *common[3:-2]):
         piece = _key(action, situation)
         if length(cells) + length(piece) + length(always) <= width:
             cells += piece

@@ -207,11 +207,11 @@ class Workbench(App[int]):
     def _keys(self, width: int) -> Cells:
         return chrome.key_cells(self._pane, self.situation(), width)
 
-    def waiting_for(self) -> str:
-        """Why there is no IR yet."""
+    def waiting_for(self, what: str) -> str:
+        """Why `what` is not there yet."""
         if self.state.problem is not None:
-            return "there is no IR: see Outputs"
-        return chrome.progress_text(self.state, self.glyphs) or "the IR comes once the program has been captured"
+            return f"there is no {what}: Outputs says why"
+        return chrome.progress_text(self.state, self.glyphs) or f"the {what} comes once the program has been captured"
 
     def name_of(self, stable: str) -> str:
         """The name of a node in the graph, by its stable name."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pygments.lexer import RegexLexer, bygroups
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Text
 
-ELEMENT = r"(?:[su]?i\d+|bf16|tf32|f\d+\w*|index|none|complex|tensor|memref|vector|tuple)\b"
+ELEMENT = r"(?:[su]?i\d+|bf16|tf32|f\d+\w*|index|none|complex|tensor|memref|vector|tuple)\b(?!\.\w)"
 KEYWORDS = (
     r"(?:ins|outs|to|into|step|iter_args|attributes|module|loc|private|public|nested|strided|offset|in|from|"
     r"affine_map|affine_set|dense|dense_resource|array|unit|true|false|init|else|do|shared_outs|permutation|"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.themes.palette import ThemeData, themes
 from textual.theme import Theme
+
+from buddy.themes.palette import ThemeData, themes
 
 
 def textual_themes() -> list[Theme]:

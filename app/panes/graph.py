@@ -41,9 +41,9 @@ class GraphPane(Pane):
             Column("", 3, self._mark),
             Column("#", 4, lambda row: (str(row.index), "number"), right=True),
             Column("name", 0, lambda row: (row.name, self._name_role(row))),
-            Column("target", 24, lambda row: (short_target(row.target), "dim"), since=60),
+            Column("target", 22, lambda row: (short_target(row.target), "dim"), since=72),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
-            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=66),
+            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
             Column("as", 6, self._lowering),
             Column("arguments", 0, lambda row: (row.args, "dim"), since=100),
             Column("module", 0, lambda row: (row.module, "dim"), since=124),
@@ -76,7 +76,7 @@ class GraphPane(Pane):
 
     def _lowering(self, row: NodeRow) -> Cell:
         lowering = self.chosen(row)
-        return (lowering or figures_opcode(row.opcode), "dim" if lowering in ("", EAGER) else "accent")
+        return (lowering or role_of_opcode(row.opcode), "dim" if lowering in ("", EAGER) else "accent")
 
     @property
     def row_count(self) -> int:
@@ -119,7 +119,7 @@ class GraphPane(Pane):
             return [[(f" no node has {self.filter_text!r}; f changes the filter", "dim")]]
         if "open" in self.state.problems:
             return [[(" the program could not be captured; Outputs says why", "dim")]]
-        return [[(" the graph comes once the program has run", "dim")]]
+        return [[(f" {self.bench.waiting_for('graph')}", "dim")]]
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
@@ -248,14 +248,14 @@ LOWERINGS = {
 }
 
 
-def figures_opcode(opcode: str) -> str:
+def role_of_opcode(opcode: str) -> str:
     """What stands in the lowering's column for a row that is not lowered."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
 def short_target(target: str) -> str:
-    """`aten.mm.default` as `aten.mm`; other targets as they are."""
-    return target.removesuffix(".default")
+    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets as they are."""
+    return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
 
 
 def short_place(location: str) -> str:

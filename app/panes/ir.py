@@ -18,11 +18,12 @@ from buddy.app.bindings import pane_bindings
 from buddy.app.lines import Line
 from buddy.app.panes.navigation import Jumps, Matches
 from buddy.app.panes.pane import Pane
+from buddy.app.panes.report import diagnostic_lines
 from buddy.app.panes.tabs import Tab, tab_at, tab_cells
 from buddy.app.panes.values import defined, definition_pattern, use_pattern, used
 from buddy.app.stages import Key, StageRow, phase_of
 from buddy.app.state import Topic
-from buddy.app.widgets.look import Cells, cut, ends, length
+from buddy.app.widgets.look import Cells, ends, length
 from buddy.compiler.protocol import Stage
 
 STRIPS = 600
@@ -178,7 +179,7 @@ class IrPane(Pane):
             f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
             figures.milliseconds(stage.milliseconds),
             " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
-            f"{figures.count(stage.lines)} lines",
+            f"line {figures.count(self.cursor + 1)} of {figures.count(stage.lines)}",
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         left.append((f" {glyphs.dot} ".join(part for part in parts if part), "dim"))
@@ -195,12 +196,11 @@ class IrPane(Pane):
         problem = self.state.problems.get("compile")
         if problem is None or self.stage is None or self.stage.state != "failed":
             return []
-        lines: list[Cells] = [[(" [!] ", "bad"), (problem.what, "text")]]
-        lines += [[("     ", "text"), (text, "dim")] for text in (problem.where, problem.todo) if text]
-        return [*(cut(line, width) for line in lines), [("     [ the IR before   ! the whole diagnostic", "faint")]]
+        lines: list[Cells] = [[(" ", "text"), *line] for line in diagnostic_lines(problem, width - 2)]
+        return [*lines[:6], [("     [ the IR before   ! the whole diagnostic", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
-        return [[], [(f" {self.bench.waiting_for()}", "dim")]]
+        return [[], [(f" {self.bench.waiting_for('IR')}", "dim")]]
 
     @property
     def _digits(self) -> int:

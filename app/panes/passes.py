@@ -22,7 +22,7 @@ from buddy.compiler.recipe import OptionValue, PassStep, Recipe
 OWN_STEPS = {
     "fx": "the graph that was captured, as PyTorch prints it",
     "graph": "the same as a Buddy graph",
-    "lower": "the graph's nodes as MLIR ops",
+    "lower": "the graph's nodes as MLIR ops, {flavour} first",
     "translate": "the LLVM dialect as LLVM IR",
     "codegen": "LLVM IR as machine code",
 }
@@ -111,7 +111,7 @@ class PassesPane(Pane):
 
     def _summary(self, row: PassRow) -> str:
         if row.step is None:
-            return OWN_STEPS[row.name]
+            return OWN_STEPS[row.name].format(flavour=self.workspace.recipe.flavour)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
 
     def empty(self, width: int) -> list[Cells]:
@@ -198,6 +198,12 @@ class PassesPane(Pane):
     def _set_options(self, row: PassRow, options: tuple[tuple[str, OptionValue], ...] | None) -> None:
         if options is not None:
             self.bench.edit(self.workspace.recipe.with_step(row.index, options=options), f"options of {row.name}")
+
+    def next_flavour(self) -> None:
+        """Lower the graph to TOSA where it has the op, or straight to linalg."""
+        recipe = self.workspace.recipe
+        flavour = "tosa" if recipe.flavour == "linalg" else "linalg"
+        self.bench.edit(msgspec.structs.replace(recipe, flavour=flavour), f"lowered by {flavour}")
 
     def choose_preset(self) -> None:
         current = self.workspace.recipe.preset

@@ -1,0 +1,104 @@
+"""Recipes and stages that several tests use, and a workbench on the real engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
+from buddy.compiler.protocol import Stage
+from buddy.compiler.recipe import PassStep, Recipe
+
+SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
+PATIENCE = 90.0
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    """Three passes in three phases."""
+    names = (("canonicalize", "fused"), ("one-shot-bufferize", "buffers"), ("convert-linalg-to-loops", "loops"))
+    return Recipe(steps=tuple(PassStep(name, phase=phase) for name, phase in names))
+
+
+@pytest.fixture
+def stages() -> list[Stage]:
+    """The stages that such a recipe gives."""
+    return [
+        Stage(0, "fx", "torch", "t-fx", 10, language="fx"),
+        Stage(1, "lower", "toplevel", "t-lower", 20),
+        Stage(2, "canonicalize", "fused", "t-lower", 20, step=0, changed=False),
+        Stage(3, "one-shot-bufferize", "buffers", "t-buffers", 30, step=1),
+        Stage(4, "convert-linalg-to-loops", "loops", "t-loops", 40, step=2),
+    ]
+
+
+class Bench:
+    """A workbench that is running without a terminal, and the keys pressed in it."""
+
+    def __init__(self, app: Workbench, pilot: Any) -> None:
+        self.app, self.pilot = app, pilot
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for `condition`, at most `PATIENCE` seconds."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, f"waited for {what}; {self.app.state.problem}; {self.app.state.log}"
+            await self.pilot.pause(0.02)
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way and the screen shows it."""
+        await self.until(lambda: self.app.state.engine == "ready", "the engine")
+        await self.until(lambda: not self.app.state.busy and self._done(), "the compilation")
+        await self.drawn()
+
+    def _done(self) -> bool:
+        state = self.app.state
+        return state.problem is not None or (state.compiled is not None and state.compiled == self.app.workspace.recipe)
+
+    async def drawn(self) -> None:
+        """Wait until the lines of the chosen stage are on the screen."""
+        await self.pilot.pause()
+        ir = self.app.ir
+        await self.until(lambda: ir.stage is None or ir.text == ir.stage.text, "the lines of the stage")
+        await self.pilot.pause(0.05)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause(0.05)
+
+    async def type(self, text: str) -> None:
+        await self.press(*({" ": "space"}.get(character, character) for character in text))
+
+    @property
+    def screen(self) -> list[str]:
+        """The lines on the screen, as text."""
+        return ["".join(segment.text for segment in strip) for strip in self.app.screen._compositor.render_strips()]
+
+    def shows(self, text: str) -> bool:
+        return any(text in line for line in self.screen)
+
+
+@pytest.fixture
+def workbench(tmp_path: Path) -> Callable[..., Any]:
+    """`workbench("mlp.py", size=(160, 50))`: opens a sample, or any other script, on the real engine."""
+
+    @asynccontextmanager
+    async def open_bench(
+        source: str | Path, size: tuple[int, int] = (120, 40), wait: bool = True, **options: Any
+    ) -> AsyncIterator[Bench]:
+        path = source if isinstance(source, Path) else SAMPLES / source
+        settings = Settings(theme=options.pop("theme", ""))
+        app = Workbench(str(path), store=tmp_path / "kept", settings=settings, **options)
+        async with app.run_test(size=size) as pilot:
+            bench = Bench(app, pilot)
+            if wait:
+                await bench.settled()
+            yield bench
+
+    return open_bench

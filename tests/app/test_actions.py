@@ -1,0 +1,81 @@
+"""The registry of actions: every key leads somewhere, no two to different places, and what is impossible says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
+from buddy.app.panes.graph import GraphPane
+from buddy.app.panes.ir import IrPane
+from buddy.app.panes.outputs import OutputsPane
+from buddy.app.panes.passes import PassesPane
+from buddy.app.screens.help import help_screen
+from buddy.app.workbench import Workbench
+from buddy.compiler.protocol import Assignment, NodeRow
+
+CLASSES: dict[str, list[type]] = {
+    "app": [Workbench],
+    "any": [GraphPane, PassesPane, IrPane, OutputsPane],
+    "graph": [GraphPane],
+    "passes": [PassesPane],
+    "ir": [IrPane],
+    "outputs": [OutputsPane],
+}
+NODE = NodeRow(7, "mm.0", "call_function", "mm", "aten.mm.default", "(a, b)", "{}")
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
+def test_every_action_has_its_handler_and_says_what_it_does(action: Action) -> None:
+    assert all(callable(getattr(cls, action.handler, None)) for cls in CLASSES[action.pane])
+    assert action.title
+    assert action.tooltip
+
+
+@pytest.mark.parametrize("pane", PANES)
+def test_no_key_means_two_things_in_a_pane(pane: str) -> None:
+    here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
+    keys = Counter(key for action in here for key in action.keys)
+    assert [key for key, count in keys.items() if count > 1] == []
+
+
+def test_ids_are_unique() -> None:
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+
+
+def reason(action_id: str, **situation: object) -> str:
+    action = next(action for action in ACTIONS if action.id == action_id)
+    return action.blocked(Situation(**situation))  # type: ignore[arg-type]
+
+
+def test_a_disabled_action_says_why() -> None:
+    assert reason("run") == "the engine is starting"
+    assert reason("run", engine="ready", recipe=True) == "no graph has been captured yet"
+    assert reason("undo") == "nothing to undo"
+    assert "R restarts it" in reason("run", engine="lost")
+    assert reason("run", engine="ready", recipe=True, captured=True) == ""
+
+
+def test_a_node_that_no_registry_lowers_stays_in_eager_and_says_so() -> None:
+    ready = {"engine": "ready", "recipe": True, "captured": True, "node": NODE}
+    only_eager = Assignment("mm.0", "eager", ("eager",))
+    assert "no registry lowers aten.mm.default" in reason("graph.toggle", **ready, assignment=only_eager)
+    assert reason("graph.toggle", **ready, assignment=Assignment("mm.0", "eager", ("linalg", "eager"))) == ""
+    assert "not lowered" in reason("graph.toggle", **ready)
+
+
+def test_two_strokes_are_found_by_the_first() -> None:
+    assert [(key, action.id) for key, action in continuations("g", "ir")] == [
+        ("g", "move.top"),
+        ("d", "ir.definition"),
+        ("u", "ir.uses"),
+    ]
+    assert [key for key, _ in continuations("g", "graph")] == ["g"]
+
+
+def test_help_lists_the_keys_of_the_pane_and_why_some_do_not_work() -> None:
+    text = "\n".join("".join(part for part, _ in line) for line in help_screen("passes", Situation())._lines)
+    assert "Insert a pass from the catalogue" in text
+    assert "not now: the engine is starting" in text
+    assert "Take the node out" not in text

@@ -1,0 +1,86 @@
+"""Lines of text fetched by pages in the background."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from buddy.app.lines import KEEP, PAGE, Line, LineCache, UnavailableError
+from buddy.compiler.protocol import Lines
+
+TOTAL = PAGE * (KEEP + 10)
+
+
+class Source:
+    """A text whose line `k` says `line k`, and what has been asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.gone = False
+
+    async def fetch(self, text: str, start: int, count: int) -> Lines:
+        await asyncio.sleep(0)
+        if self.gone:
+            raise UnavailableError("gone")
+        self.asked.append(start // PAGE)
+        numbers = range(start, min(start + count, TOTAL))
+        nodes = tuple((0,) if number % 2 else (0, 1) for number in numbers)
+        return Lines(1, text, start, tuple(f"line {k}" for k in numbers), TOTAL, nodes, ("mm", "add"))
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+async def test_a_missing_line_is_sent_for_and_told_of_when_it_has_come(source: Source) -> None:
+    told = asyncio.Event()
+    cache = LineCache(source.fetch, lambda text: told.set())
+    assert cache.get("t", 3) is None
+    await asyncio.wait_for(told.wait(), 5)
+    assert cache.get("t", 3) == Line("line 3", ("mm",))
+    assert cache.get("t", 4) == Line("line 4", ("mm", "add"))
+    assert source.asked == [0]
+
+
+async def test_loading_waits_for_every_page_in_the_range(source: Source) -> None:
+    cache = LineCache(source.fetch, lambda text: None)
+    await cache.load("t", PAGE - 2, 5)
+    assert source.asked == [0, 1]
+    await cache.load("t", 0, PAGE)
+    assert source.asked == [0, 1]
+
+
+async def test_after_a_long_scroll_only_the_last_places_are_fetched_newest_first(source: Source) -> None:
+    cache = LineCache(source.fetch, lambda text: None)
+    for page in range(20):
+        cache.get("t", page * PAGE)
+    await asyncio.sleep(0.05)
+    assert source.asked[0] == 19
+    assert len(source.asked) <= 5
+
+
+async def test_old_pages_are_dropped(source: Source) -> None:
+    cache = LineCache(source.fetch, lambda text: None)
+    for page in range(KEEP + 3):
+        await cache.load("t", page * PAGE, 1)
+    assert cache.get("t", 0) is None
+    assert cache.get("t", (KEEP + 2) * PAGE) is not None
+
+
+async def test_texts_do_not_mix_and_can_be_forgotten(source: Source) -> None:
+    cache = LineCache(source.fetch, lambda text: None)
+    await cache.load("one", 0, 1)
+    assert cache.get("two", 0) is None
+    cache.forget()
+    assert cache.get("one", 0) is None
+
+
+async def test_an_engine_that_is_gone_ends_the_fetching_quietly(source: Source) -> None:
+    source.gone = True
+    cache = LineCache(source.fetch, lambda text: pytest.fail("nothing came"))
+    assert cache.get("t", 0) is None
+    await asyncio.sleep(0.02)
+    with pytest.raises(UnavailableError):
+        await cache.load("t", 0, 1)

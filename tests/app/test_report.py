@@ -1,0 +1,122 @@
+"""What the outputs pane, the header, the status line and the line of keys say."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app import chrome, figures
+from buddy.app.actions import PANES, Situation
+from buddy.app.panes.report import outputs_lines
+from buddy.app.state import State
+from buddy.app.widgets.look import Cells, length
+from buddy.app.workspace import Workspace
+from buddy.compiler import protocol as p
+from buddy.compiler.recipe import Recipe
+
+EAGER, BUDDY = p.Timing(0.4, 0.39, 0.41, 10), p.Timing(0.2, 0.19, 0.21, 10)
+
+
+def report(**changes: object) -> p.RunReport:
+    given = {"max_abs": 1.4e-6, "max_rel": 3e-5, "verdict": "ok", **changes}
+    output = p.OutputReport("out0", (1, 128), "f32", histogram=(1, 4, 1), low=-1.0, high=1.0, **given)  # type: ignore[arg-type]
+    return p.RunReport(0, (output,), BUDDY, EAGER, 9, 1, 0.5)
+
+
+def text_of(lines: list[Cells]) -> str:
+    return "\n".join("".join(part for part, _ in line) for line in lines)
+
+
+def shown(state: State, recipe: Recipe, width: int = 90, glyphs: figures.Glyphs = figures.UNICODE) -> str:
+    return text_of(outputs_lines(state, recipe, width, glyphs))
+
+
+@pytest.fixture
+def state(recipe: Recipe) -> State:
+    return State(captured=True, report=report(), ran=recipe)
+
+
+def test_a_run_shows_verdict_error_and_both_times(state: State, recipe: Recipe) -> None:
+    text = shown(state, recipe)
+    for part in (
+        "OK",
+        "out0 f32[1,128]",
+        "1.4e-06",
+        "400 ms",
+        "200 ms",
+        "2.00x eager's speed",
+        "9 of 10 nodes compiled",
+    ):
+        assert part in text
+
+
+def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) -> None:
+    lines = shown(state, recipe, glyphs=figures.ASCII).splitlines()
+    eager, buddy = (next(line for line in lines if line.startswith(name)) for name in ("eager", "buddy"))
+    assert eager.count("#") == pytest.approx(2 * buddy.count("#"), abs=1)
+
+
+def test_a_mismatch_is_a_word_and_says_where(state: State, recipe: Recipe) -> None:
+    state.report = report(verdict="mismatch", where="[0, 17]", tolerance="1e-4", nans=3)
+    assert "MISMATCH out0" in shown(state, recipe)
+    assert "first differs at [0, 17] · within 1e-4 · 3 NaN" in shown(state, recipe)
+
+
+def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(state: State, recipe: Recipe) -> None:
+    state.was = report(max_abs=3.1e-2)
+    text = shown(state, recipe.toggled(0))
+    assert "STALE" in text
+    assert "(was 3.1e-02)" in text
+    assert "STALE" not in shown(state, recipe)
+
+
+def test_inputs_that_changed_are_never_hidden(state: State, recipe: Recipe) -> None:
+    import msgspec
+
+    state.report = msgspec.structs.replace(report(), inputs_unchanged=False)
+    assert "changed its inputs or weights" in shown(state, recipe)
+
+
+def test_a_problem_says_what_where_and_what_to_do_and_the_printout_stays(recipe: Recipe) -> None:
+    state = State(printout=["hello", ""], problems={"open": p.Diagnostic("it raised", "model.py:3", "mend it")})
+    text = shown(state, recipe)
+    assert text.index("it raised") < text.index("model.py:3") < text.index("mend it") < text.index("hello")
+
+
+def test_in_ascii_mode_nothing_beyond_ascii_is_drawn(state: State, recipe: Recipe, tmp_path: object) -> None:
+    workspace = Workspace("model.py", store=tmp_path)  # type: ignore[arg-type]
+    state.progress = p.Progress(1, "loading", 0.5)
+    texts = [shown(state, recipe, glyphs=figures.ASCII)]
+    texts.append(text_of([chrome.header_cells(state, workspace, 120, figures.ASCII)]))
+    texts.append(text_of([chrome.status_cells(state, "", "", PANES, "ir", 80, figures.ASCII)]))
+    assert all(text.isascii() for text in texts)
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+@pytest.mark.parametrize("pane", PANES)
+def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> None:
+    cells = chrome.key_cells(pane, Situation(), width)  # type: ignore[arg-type]
+    assert length(cells) <= width
+    assert "help" in text_of([cells])
+    assert "commands" in text_of([cells])
+
+
+def test_the_status_line_prefers_the_hint_then_the_message_then_what_is_wrong(state: State) -> None:
+    state.problems["compile"] = p.Diagnostic("it failed", "pass 3")
+
+    def line(message: str, hint: str) -> str:
+        return text_of([chrome.status_cells(state, message, hint, PANES, None, 80, figures.UNICODE)])
+
+    assert "g…" in line("said", "g…")
+    assert "said" in line("said", "")
+    assert "it failed (pass 3)" in line("", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, ""), (0.74, "0.74 ms"), (7.44, "7.4 ms"), (120.2, "120 ms"), (12_000.0, "12.0 s")]
+)
+def test_times_are_short(value: float, text: str) -> None:
+    assert figures.milliseconds(value) == text
+
+
+def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
+    assert figures.histogram((0, 1, 1000), figures.ASCII) == " .@"

@@ -1,0 +1,72 @@
+"""What of a compilation is shown while it goes on, and after it has failed."""
+
+from __future__ import annotations
+
+from buddy.app.stages import StageBoard, phase_of
+from buddy.compiler.protocol import Stage
+
+
+def names(board: StageBoard) -> list[str]:
+    return [row.stage.name + ("~" if row.stale else "") for row in board.rows()]
+
+
+def test_stages_appear_as_they_come(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.begin("being compiled")
+    for stage in stages[:2]:
+        board.add(stage)
+    assert names(board) == ["fx", "lower"]
+
+
+def test_during_a_recompilation_the_rest_is_the_last_good_text_stale(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.finish(stages)
+    board.begin("being compiled")
+    assert all(row.stale == "being compiled" for row in board.rows())
+    for stage in stages[:3]:
+        board.add(stage)
+    assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize~", "convert-linalg-to-loops~"]
+
+
+def test_a_whole_compilation_leaves_nothing_stale(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.finish(stages)
+    board.begin("being compiled")
+    board.finish(stages[:4])
+    assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize"]
+
+
+def test_after_a_failure_later_stages_stay_under_the_failing_pass_name(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.finish(stages)
+    board.begin("being compiled")
+    for stage in stages[:3]:
+        board.add(stage)
+    failed = Stage(3, "one-shot-bufferize", "buffers", "t-half", 25, step=1, state="failed")
+    board.fail((stages[2], failed), "one-shot-bufferize failed")
+    assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize", "convert-linalg-to-loops~"]
+    assert board.failed == failed
+    assert board.rows()[-1].stale == "one-shot-bufferize failed"
+
+
+def test_the_text_of_a_failure_is_never_kept_as_a_good_one(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.begin("being compiled")
+    board.fail((*stages[:2], Stage(2, "canonicalize", "fused", "t-half", 5, step=0, state="failed")), "failed")
+    board.begin("being compiled")
+    assert names(board) == ["fx~", "lower~"]
+
+
+def test_passes_of_one_name_are_told_apart_by_their_turn(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.finish([*stages, Stage(5, "canonicalize", "loops", "t-last", 40, step=3)])
+    assert [row.key for row in board.rows() if row.stage.name == "canonicalize"] == [
+        ("canonicalize", 0),
+        ("canonicalize", 1),
+    ]
+
+
+def test_a_stage_without_a_phase_is_in_the_phase_before() -> None:
+    board = StageBoard()
+    board.finish([Stage(0, "lower", "toplevel", "a", 1), Stage(1, "mine", "", "b", 1, step=0)])
+    assert phase_of(board.rows(), 1) == "toplevel"

@@ -1,0 +1,332 @@
+"""The workbench on the real engine, driven by keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+async def test_opening_a_program_shows_its_graph_its_passes_and_its_ir(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        assert bench.app.state.problem is None
+        assert bench.shows("add")
+        assert bench.shows("[x]")
+        assert bench.shows("one-shot-bufferize")
+        assert bench.shows("func.func @forward")
+        assert bench.shows("engine ready")
+
+
+async def test_running_compares_with_eager(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        assert bench.shows("runs the program and compares it with eager")
+        await bench.press("r")
+        await bench.until(lambda: bench.app.state.report is not None, "the report")
+        await bench.settled()
+        assert bench.app.state.report.ok
+        assert bench.shows("OK       ")
+        assert bench.shows("eager's speed")
+
+
+async def test_a_node_taken_out_of_compiled_code_is_called_in_eager_and_undo_takes_it_back(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        node = next(row for row in bench.app.graph.rows if row.name == "gelu")
+        bench.app.graph.show_node(node.stable)
+        await bench.press("space")
+        await bench.settled()
+        assert bench.app.state.problem is None
+        assert any("[ ]" in line and "gelu" in line for line in bench.screen)
+        await bench.press("r")
+        await bench.until(lambda: bench.app.state.report is not None, "the report")
+        assert bench.app.state.report.nodes_eager == 1
+        assert bench.app.state.report.ok
+        await bench.press("u")
+        await bench.settled()
+        assert bench.app.workspace.recipe.choices == ()
+        assert bench.shows("STALE")
+
+
+async def test_switching_a_pass_off_leaves_earlier_stages_and_changes_later_ones(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        before = {row.key: row.stage.text for row in bench.app.state.board.rows()}
+        passes = bench.app.passes
+        place = next(k for k, row in enumerate(passes.rows) if row.name == "linalg-fuse-elementwise-ops")
+        await bench.press("tab")
+        passes.move_to(place)
+        await bench.press("space")
+        await bench.settled()
+        after = {row.key: row.stage.text for row in bench.app.state.board.rows()}
+        assert any("[ ]" in line and "linalg-fuse-elementwise-ops" in line for line in bench.screen)
+        assert ("linalg-fuse-elementwise-ops", 0) not in after
+        assert after[("lower", 0)] == before[("lower", 0)]
+        assert after[("one-shot-bufferize", 0)] != before[("one-shot-bufferize", 0)]
+        assert bench.app.state.reused > 0
+
+
+async def test_a_failing_pass_is_marked_and_its_tab_has_the_ir_before_and_at_the_failure(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
+        passes = bench.app.passes
+        await bench.press("tab")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "one-shot-bufferize"))
+        await bench.press("space")
+        await bench.settled()
+        problem = bench.app.state.problem
+        assert problem is not None
+        assert problem.what
+        assert problem.todo
+        assert any("[!]" in line for line in bench.screen)
+        rows = bench.app.state.board.rows()
+        assert any(row.stale for row in rows), "later stages keep the last good text"
+        await bench.press("u")
+        await bench.settled()
+        assert bench.app.state.problem is None
+        assert not any(row.stale for row in bench.app.state.board.rows())
+
+
+async def test_phases_and_snapshots_are_a_key_away(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        ir = bench.app.ir
+        for number, language in ((1, "fx"), (3, "mlir"), (9, "llvm"), (10, "asm")):
+            await bench.press(str(number % 10))
+            await bench.drawn()
+            assert ir.stage.language == language
+        await bench.press("[")
+        await bench.drawn()
+        assert ir.stage.name == "translate"
+        await bench.press("{")
+        await bench.drawn()
+        assert ir.stage.changed
+        key = ir.key
+        assert bench.app.passes.current.stage.key == key, "the passes pane follows"
+
+
+async def test_a_search_finds_lines_in_the_engine_and_n_goes_on(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        ir = bench.app.ir
+        await bench.press("3", "tab", "tab", "/")
+        await bench.type("linalg.generic")
+        await bench.press("enter")
+        await bench.until(lambda: bool(ir.matches.lines), "matches")
+        first = ir.cursor
+        assert "linalg.generic" in ir.line_at(first).text
+        await bench.press("n")
+        assert ir.cursor == ir.matches.lines[1]
+        await bench.press("N", "ctrl+o")
+        assert ir.cursor in ir.matches.lines
+
+
+async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph, ir = bench.app.graph, bench.app.ir
+        place = next(k for k, row in enumerate(graph.rows) if row.name == "gelu")
+        graph.move_to(place)
+        stable = graph.rows[place].stable
+        await bench.until(lambda: stable in (ir.line_at(ir.cursor).nodes if ir.line_at(ir.cursor) else ()), "the line")
+        assert bench.shows("gelu ")
+        ir.focus()
+        await bench.press("g", "g")
+        row = next(k for k in range(ir.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes)
+        ir.move_to(row)
+        await bench.pilot.pause(0.1)
+        assert bench.app.node == ir.line_at(row).nodes[0]
+        assert graph.current.stable == bench.app.node
+
+
+async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        bench.app.ir.focus()
+        await bench.press("G", "g")
+        assert bench.shows("gd definition")
+        await bench.press("g")
+        assert bench.app.ir.cursor == 0
+        assert not bench.shows("gd definition")
+
+
+async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        await bench.press("u")
+        assert bench.shows("Undo: nothing to undo")
+        bench.app.graph.move_to(0)
+        await bench.press("space")
+        assert bench.shows("is a placeholder, which is not lowered")
+
+
+async def test_a_pass_is_inserted_from_the_catalogue_moved_and_removed(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
+        await bench.until(lambda: bool(bench.app.state.passes), "the catalogue")
+        passes = bench.app.passes
+        await bench.press("tab")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
+        await bench.press("i")
+        await bench.type("symbol-dce")
+        await bench.press("enter")
+        await bench.settled()
+        names = [step.name for step in bench.app.workspace.recipe.steps]
+        assert "symbol-dce" in names
+        assert passes.current.name == "symbol-dce"
+        await bench.press("J")
+        moved = [step.name for step in bench.app.workspace.recipe.steps]
+        assert moved.index("symbol-dce") == names.index("symbol-dce") + 1
+        await bench.press("x")
+        assert "symbol-dce" not in [step.name for step in bench.app.workspace.recipe.steps]
+
+
+async def test_options_are_edited_in_a_form(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
+        await bench.until(lambda: bool(bench.app.state.passes), "the catalogue")
+        passes = bench.app.passes
+        await bench.press("tab")
+        place = next(k for k, row in enumerate(passes.rows) if row.name == "canonicalize")
+        passes.move_to(place)
+        info = next(info for info in bench.app.state.passes if info.name == "canonicalize")
+        number = next(k for k, option in enumerate(info.options) if option.name == "max-iterations")
+        await bench.press("E")
+        await bench.press(*["tab"] * number)
+        await bench.type("7")
+        await bench.press("enter")
+        assert ("max-iterations", 7) in passes.rows[place].step.options
+
+
+async def test_below_100_columns_one_pane_is_shown_and_the_status_line_says_which(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(80, 24)) as bench:
+        assert bench.shows("[Graph]")
+        assert not bench.shows("func.func")
+        await bench.press("tab", "tab")
+        assert bench.shows("[IR]")
+        assert bench.shows("func.func")
+        assert not bench.shows("[x]")
+        await bench.press("shift+tab")
+        assert bench.shows("[Passes]")
+        await bench.pilot.resize_terminal(160, 50)
+        await bench.pilot.pause(0.1)
+        assert bench.shows("func.func")
+        assert bench.shows("aten.gelu")
+
+
+async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        width = bench.app.graph.width
+        await bench.press("+")
+        await bench.pilot.pause(0.1)
+        assert bench.app.graph.width > 100
+        await bench.press("+")
+        await bench.pilot.pause(0.1)
+        assert bench.app.graph.width == width
+
+
+async def test_themes_change_live(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        names = []
+        for _ in range(3):
+            names.append(bench.app.theme)
+            await bench.press("T")
+        assert names == ["buddy-dark", "buddy-light", "buddy-high-contrast"]
+        assert bench.app.theme == names[0]
+
+
+async def test_the_recipe_is_there_again_in_the_next_session(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        await bench.press("space")
+        await bench.settled()
+        edited = bench.app.workspace.recipe
+    async with workbench("arith_add.py") as bench:
+        assert bench.app.workspace.recipe == edited
+        assert bench.shows("recipe: restored")
+        assert bench.shows("[ ]")
+
+
+async def test_a_stage_is_written_to_a_file(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("arith_add.py") as bench:
+        await bench.press("3", "tab", "tab", "w")
+        field = bench.app.screen.query_one("#prompt Input")
+        field.value = str(tmp_path / "out.mlir")
+        await bench.press("enter")
+        await bench.until((tmp_path / "out.mlir").exists, "the file")
+        assert "func.func @forward" in (tmp_path / "out.mlir").read_text()
+
+
+async def test_a_search_that_is_no_regular_expression_is_said(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        await bench.press("3", "tab", "tab", "/")
+        await bench.type("(")
+        await bench.press("enter")
+        await bench.pilot.pause(0.1)
+        assert bench.shows("is not a regular expression")
+
+
+@pytest.mark.parametrize(
+    ("script", "word"),
+    [
+        ("raise RuntimeError('no weights here')", "no weights here"),
+        ("import sys; sys.exit(3)", "exit"),
+        ("x = 1", "model"),
+        ("input('name? ')", "input"),
+    ],
+)
+async def test_a_script_that_goes_wrong_is_one_message_and_the_workbench_stays(
+    workbench: Open, tmp_path: Path, script: str, word: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"print('printed first')\n{script}\n")
+    async with workbench(path) as bench:
+        problem = bench.app.state.problem
+        assert problem is not None
+        assert word in str(problem)
+        assert bench.shows("printed first")
+        assert bench.shows("[!]")
+        await bench.press("tab", "?")
+        assert bench.shows("Help: Passes")
+
+
+async def test_a_missing_file_is_said(workbench: Open, tmp_path: Path) -> None:
+    async with workbench(tmp_path / "none.py") as bench:
+        assert bench.app.state.problem is not None
+        assert "none.py" in str(bench.app.state.problem)
+
+
+async def test_an_endless_script_can_be_cancelled_and_started_over(workbench: Open, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("import time\nprint('going round', flush=True)\nwhile True: time.sleep(0.1)\n")
+    async with workbench(path, wait=False) as bench:
+        await bench.until(lambda: bench.shows("going round"), "the printout")
+        await bench.press("ctrl+c")
+        await bench.until(lambda: not bench.app.state.busy, "the cancel")
+        path.write_text("import torch\n\n\ndef model(x):\n    return x + 1\n\n\nexample_inputs = (torch.ones(3),)\n")
+        await bench.press("R")
+        await bench.until(lambda: bench.app.state.compiled is not None, "the compilation")
+        assert bench.app.state.problem is None
+
+
+async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        await bench.press("space")
+        await bench.settled()
+        edited, pid = bench.app.workspace.recipe, bench.app.state.welcome.pid
+        os.kill(pid, signal.SIGKILL)
+        await bench.until(lambda: bench.app.state.welcome.pid != pid, "another engine")
+        await bench.settled()
+        assert bench.app.workspace.recipe == edited
+        assert bench.app.state.compiled == edited
+        assert bench.shows("func.func @forward")
+
+
+async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        loop = asyncio.get_running_loop()
+        bench.app.ir.focus()
+        await bench.press("r")
+        waits = []
+        while bench.app.state.busy:
+            start, before = loop.time(), bench.app.ir.cursor
+            await bench.pilot.press("j" if before < 40 else "k")
+            waits.append(loop.time() - start)
+        assert bench.app.ir.cursor > 0
+        assert sorted(waits)[len(waits) // 2] < 0.15

@@ -1,0 +1,133 @@
+"""The recipe being edited: history, coalescing, and what is kept between sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buddy.app.workspace import Workspace, recipe_path
+from buddy.compiler.recipe import Recipe, to_toml
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, recipe: Recipe, clock: Clock) -> Workspace:
+    made = Workspace("model.py", ("--tiny",), tmp_path, clock)
+    made.begin(recipe)
+    return made
+
+
+def test_a_preset_is_addressed_to_the_source(workspace: Workspace) -> None:
+    assert (workspace.recipe.source, workspace.recipe.arguments, workspace.origin) == (
+        "model.py",
+        ("--tiny",),
+        "preset",
+    )
+
+
+def test_undo_goes_back_edit_by_edit_and_redo_forward_again(workspace: Workspace) -> None:
+    first = workspace.recipe
+    workspace.edit(first.toggled(0), "one off")
+    workspace.edit(workspace.recipe.toggled(1), "two off")
+    assert [workspace.undo(), workspace.undo(), workspace.undo()] == ["two off", "one off", ""]
+    assert workspace.recipe == first
+    assert [workspace.redo(), workspace.redo(), workspace.redo()] == ["one off", "two off", ""]
+    assert [step.enabled for step in workspace.recipe.steps] == [False, False, True]
+
+
+def test_a_new_edit_ends_what_could_be_redone(workspace: Workspace) -> None:
+    workspace.edit(workspace.recipe.toggled(0), "one")
+    workspace.undo()
+    workspace.edit(workspace.recipe.toggled(2), "three")
+    assert not workspace.can_redo
+
+
+def test_an_edit_that_changes_nothing_is_none(workspace: Workspace) -> None:
+    assert not workspace.edit(workspace.recipe, "nothing")
+    assert not workspace.can_undo
+
+
+def test_quick_edits_of_one_kind_are_undone_together(workspace: Workspace, clock: Clock) -> None:
+    first = workspace.recipe
+    for lowering in ("tosa", "linalg", "math"):
+        workspace.edit(workspace.recipe.with_choice("mm", lowering), lowering, merge="lower mm")
+        clock.now += 0.2
+    workspace.undo()
+    assert workspace.recipe == first
+
+
+def test_slow_edits_of_one_kind_are_undone_one_by_one(workspace: Workspace, clock: Clock) -> None:
+    for lowering in ("tosa", "linalg"):
+        workspace.edit(workspace.recipe.with_choice("mm", lowering), lowering, merge="lower mm")
+        clock.now += 5
+    workspace.undo()
+    assert workspace.recipe.choice_map() == {"mm": "tosa"}
+
+
+def test_every_edit_is_kept_and_taken_up_by_the_next_session(
+    workspace: Workspace, tmp_path: Path, recipe: Recipe
+) -> None:
+    workspace.edit(workspace.recipe.toggled(1), "off")
+    later = Workspace("model.py", ("--tiny",), tmp_path)
+    later.begin(recipe)
+    assert (later.recipe, later.origin) == (workspace.recipe, "restored")
+
+
+def test_going_back_to_the_preset_keeps_nothing(workspace: Workspace) -> None:
+    workspace.edit(workspace.recipe.toggled(1), "off")
+    assert workspace.path.exists()
+    workspace.undo()
+    assert not workspace.path.exists()
+    assert workspace.origin == "preset"
+
+
+def test_other_arguments_have_a_recipe_of_their_own(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
+    workspace.edit(workspace.recipe.toggled(1), "off")
+    other = Workspace("model.py", (), tmp_path)
+    other.begin(recipe)
+    assert other.origin == "preset"
+
+
+def test_a_source_has_one_recipe_wherever_it_is_opened_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.py").touch()
+    monkeypatch.chdir(tmp_path)
+    here = recipe_path("model.py:net", (), tmp_path)
+    assert here == recipe_path(f"{tmp_path}/model.py:net", (), tmp_path)
+    assert here != recipe_path("model.py:other", (), tmp_path)
+
+
+def test_a_kept_recipe_that_cannot_be_read_is_said_and_left_alone(tmp_path: Path, recipe: Recipe) -> None:
+    workspace = Workspace("model.py", (), tmp_path)
+    workspace.path.parent.mkdir(parents=True)
+    workspace.path.write_text("graph = 'seven'")
+    workspace.begin(recipe)
+    assert workspace.origin == "preset"
+    assert "graph" in workspace.problem
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_the_edit_stays(tmp_path: Path, recipe: Recipe) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    workspace = Workspace("model.py", (), blocked)
+    workspace.begin(recipe)
+    workspace.edit(workspace.recipe.toggled(0), "off")
+    assert "could not be kept" in workspace.problem
+    assert not workspace.recipe.steps[0].enabled
+
+
+def test_what_is_kept_is_a_recipe_as_toml(workspace: Workspace) -> None:
+    workspace.edit(workspace.recipe.with_choice("mm", "eager"), "eager")
+    assert workspace.path.read_text() == to_toml(workspace.recipe)
