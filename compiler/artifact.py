@@ -1,7 +1,7 @@
 """What a compilation hands over to whoever runs it: objects, a calling convention, and what to prepare once.
 
-The entry function `_mlir_ciface_<entry>` takes one pointer to a memref descriptor per argument, inputs in the order of
-`arguments`, then one per result in the order of `results`; the caller owns every buffer.
+The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
+`arguments`, then results in the order of `results`; the caller owns every buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
     """An argument of the entry: graph input number `source` as it is, or packed.
 
     When `pack` is set, the argument is a buffer of `spec` that the caller allocates and fills by calling the function
-    `_mlir_ciface_<pack>(source, buffer)` once, and again whenever the source tensor has changed.
+    `<pack>(source, buffer)` once, and again whenever the source tensor has changed.
     """
 
     source: int
@@ -29,10 +29,11 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EagerCall(msgspec.Struct, frozen=True):
-    """An op that stays in eager: a symbol the runner provides, which calls `target` on its memref arguments.
+    """An op that stays in eager: a symbol the runner provides, which calls `target` on tensors at given addresses.
 
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
-    `{"t": i}` stands for tensor argument `i` of the call; results follow the tensor arguments as out-parameters.
+    `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each of
+    `results`, all dense and row-major.
     """
 
     symbol: str

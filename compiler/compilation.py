@@ -211,13 +211,16 @@ class Compiler:
     def _objects(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
         if last.entry is None:
             raise CompilationError(diagnosis.no_entry(graph._func_name))
+        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+        arity = len(last.entry.arguments) + len(results)
+        if signature.pointers_of(last.operation, graph._func_name) != arity:
+            raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
         start = time.perf_counter()
         objects = codegen.compile_functions(last.operation, self._locations, recipe.opt_level)
         seconds = time.perf_counter() - start
         text = assembly.print_assembly(objects, self._locations)
         self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm"))
         placeholders = [_spec(op) for op in graph.placeholders]
-        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
         return Artifact(
             graph._func_name,
             tuple(found.data for found in objects),

@@ -44,6 +44,14 @@ def no_entry(name: str) -> Diagnostic:
     )
 
 
+def wrong_convention(name: str, arity: int) -> Diagnostic:
+    return Diagnostic(
+        f"@{name} does not take its {arity} buffers as bare pointers, so nothing could call it",
+        "convert-func-to-llvm",
+        "set use-bare-ptr-memref-call-conv=true",
+    )
+
+
 def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
     """What is wrong when ops of other dialects are left at the end, with the passes that would convert them."""
     counts, first = _foreign(module, locations)

@@ -58,8 +58,6 @@ class _Lowerer:
         whole = self.locations.location(name for i in range(len(function.nodes)) for name in function.origins(i))
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
         op.arg_attrs = ir.ArrayAttr.get([_argument(i, p, public) for i, p in enumerate(function.is_parameter)])
-        if public:
-            op.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
         block = op.add_entry_block()
         pairs = zip(function.inputs, block.arguments, strict=True)
         table: Table = {(value[0].name, value[1]): argument for value, argument in pairs}

@@ -80,7 +80,8 @@ _LLVM = _steps(
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",
     "convert-index-to-llvm",
-    "convert-func-to-llvm",
+    # Shapes are static, so a pointer says all of a buffer. Descriptors make 7 arguments of one: LLVM then takes 7 times as long.
+    ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
     "convert-cf-to-llvm",
     "canonicalize",
     "cse",

@@ -61,3 +61,13 @@ def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argumen
         Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack)
         for a in entry.arguments
     )
+
+
+def pointers_of(module: Any, name: str) -> int:
+    """How many pointers function `name` of a module in the LLVM dialect takes; -1 if it is absent or takes others."""
+    for op in module.regions[0].blocks[0]:
+        operation = op.operation
+        if operation.name == "llvm.func" and ir.StringAttr(operation.attributes["sym_name"]).value == name:
+            arguments = operation.regions[0].blocks[0].arguments
+            return len(arguments) if all(str(a.type) == "!llvm.ptr" for a in arguments) else -1
+    return -1

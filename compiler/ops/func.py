@@ -70,8 +70,6 @@ def _declare(call: EagerCall, inputs: list[Any], results: list[Any]) -> None:
     # Without these, bufferization would copy every operand for fear that the callee writes to it.
     readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
     declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs))
-    # The runner's function takes pointers to memref descriptors, whatever the rank.
-    declaration.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     declaration.attributes[ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
 
 

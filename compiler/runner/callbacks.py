@@ -1,4 +1,4 @@
-"""Ops that stay in eager, as C functions that compiled code calls with memrefs."""
+"""Ops that stay in eager, as C functions that compiled code calls with pointers to dense tensors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ class EagerOps:
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
-        """Addresses by symbol, with the prefix of MLIR's C interface: the plain name is a wrapper in the object."""
-        return {
-            f"_mlir_ciface_{symbol}": ctypes.cast(function, ctypes.c_void_p).value or 0
-            for symbol, function in self._functions.items()
-        }
+        """Addresses by symbol."""
+        return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
 
     def reraise(self) -> None:
         error, self._error = self._error, None

@@ -32,30 +32,30 @@ class LinkError(Exception):
 
 
 class Library:
-    """Linked objects. Each function of `layouts` is called with the address of one block that holds its descriptors.
+    """Linked objects. Each function of `arities` is called with the address of one block that holds its arguments.
 
-    `layouts` gives, per C-interface function, the word offset in the block of each of its memref descriptors: a
-    trampoline turns the block's address into one pointer per descriptor, so ctypes' limit of 1024 arguments is none.
+    `arities` gives, per function, how many pointers it takes: a trampoline loads them from the block, so ctypes' limit
+    of 1024 arguments is none.
     `imports` are addresses for symbols that the objects leave open; others are searched in the process.
     """
 
     def __init__(
-        self, objects: Sequence[bytes], layouts: Mapping[str, Sequence[int]], imports: Mapping[str, int] | None = None
+        self, objects: Sequence[bytes], arities: Mapping[str, int], imports: Mapping[str, int] | None = None
     ) -> None:
         builder = llvm.JITLibraryBuilder()
         for image in objects:
             builder.add_object_img(image)
         for symbol, address in (imports or {}).items():
             builder.import_symbol(symbol, address)
-        builder.add_ir(_trampolines(layouts)).add_current_process()
-        for name in layouts:
+        builder.add_ir(_trampolines(arities)).add_current_process()
+        for name in arities:
             builder.export_symbol(_trampoline_name(name))
         try:
             self._library = builder.link(_jit(), f"buddy_{next(_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(f"the compiled objects do not link: nothing provides {missing}") from error
-        self._functions = {name: _CALL(self._library[_trampoline_name(name)]) for name in layouts}
+        self._functions = {name: _CALL(self._library[_trampoline_name(name)]) for name in arities}
 
     def __getitem__(self, name: str) -> BlockFunction:
         return self._functions[name]
@@ -78,13 +78,16 @@ def _trampoline_name(name: str) -> str:
     return f"buddy_block_{name}"
 
 
-def _trampolines(layouts: Mapping[str, Sequence[int]]) -> str:
-    return "\n".join(_trampoline(name, offsets) for name, offsets in layouts.items())
+def _trampolines(arities: Mapping[str, int]) -> str:
+    return "\n".join(_trampoline(name, arity) for name, arity in arities.items())
 
 
-def _trampoline(name: str, offsets: Sequence[int]) -> str:
-    pointers = [f"%p{i}" for i in range(len(offsets))]
-    lines = [f"  {p} = getelementptr i8, ptr %block, i64 {o * _WORD}" for p, o in zip(pointers, offsets, strict=True)]
+def _trampoline(name: str, arity: int) -> str:
+    pointers = [f"%p{i}" for i in range(arity)]
+    lines = []
+    for i, pointer in enumerate(pointers):
+        lines.append(f"  %a{i} = getelementptr i8, ptr %block, i64 {i * _WORD}")
+        lines.append(f"  {pointer} = load ptr, ptr %a{i}")
     types, arguments = ", ".join("ptr" for _ in pointers), ", ".join(f"ptr {pointer}" for pointer in pointers)
     return "\n".join(
         [

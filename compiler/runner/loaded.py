@@ -10,24 +10,13 @@ import torch
 from buddy.compiler.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.linker import BlockFunction, Library
-from buddy.compiler.runner.memref import static_words, torch_dtype, words
+from buddy.compiler.runner.memref import torch_dtype
 
 
-class Block:
-    """The descriptors of one call, in one array of 8-byte words: shapes stand still, pointers are written per call."""
-
-    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
-        sizes = [words(len(shape)) for shape in shapes]
-        self.offsets: list[int] = [sum(sizes[:index]) for index in range(len(sizes))]
-        self._words = np.array([word for shape in shapes for word in static_words(shape)], dtype=np.int64)
-        self._pointers = np.array(self.offsets, dtype=np.int64)
-
-    def call(self, function: BlockFunction, tensors: Sequence[torch.Tensor]) -> None:
-        """Call `function` on `tensors`, which must be dense and stay alive until it returns."""
-        block, addresses = self._words.copy(), [tensor.data_ptr() for tensor in tensors]
-        block[self._pointers] = addresses
-        block[self._pointers + 1] = addresses
-        function(block.ctypes.data)
+def call(function: BlockFunction, tensors: Sequence[torch.Tensor]) -> None:
+    """Call `function` on `tensors`, which must be dense and stay alive until it returns."""
+    block = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.int64)
+    function(block.ctypes.data)
 
 
 class PackedArgument:
@@ -57,7 +46,7 @@ class PackedArgument:
 
     def _packed(self, source: torch.Tensor) -> torch.Tensor:
         buffer, dense = _empty(self._argument.spec), _dense(source.detach())
-        Block([buffer.shape, dense.shape]).call(self._pack, [buffer, dense])
+        call(self._pack, [dense, buffer])
         return buffer
 
 
@@ -73,19 +62,16 @@ class LoadedProgram:
         self._eager = EagerOps(artifact.eager_calls)
         self._specs = [argument.spec for argument in artifact.arguments]
         self._dtypes = [torch_dtype(spec) for spec in self._specs]
-        self._block = Block([spec.shape for spec in (*self._specs, *artifact.results)])
-        entry = f"_mlir_ciface_{artifact.entry}"
-        packs = {f"_mlir_ciface_{a.pack}": _pack_offsets(a) for a in artifact.arguments if a.pack}
-        self._library = Library(artifact.objects, {entry: self._block.offsets, **packs}, self._eager.addresses())
-        self._entry = self._library[entry]
-        self._packed = [
-            PackedArgument(a, self._library[f"_mlir_ciface_{a.pack}"]) if a.pack else None for a in artifact.arguments
-        ]
+        packs = {a.pack: 2 for a in artifact.arguments if a.pack}
+        arity = len(artifact.arguments) + len(artifact.results)
+        self._library = Library(artifact.objects, {artifact.entry: arity, **packs}, self._eager.addresses())
+        self._entry = self._library[artifact.entry]
+        self._packed = [PackedArgument(a, self._library[a.pack]) if a.pack else None for a in artifact.arguments]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         arguments = [self._argument(index, tensors) for index in range(len(self._specs))]
         results = [_empty(spec) for spec in self._artifact.results]
-        self._block.call(self._entry, [*arguments, *results])
+        call(self._entry, [*arguments, *results])
         self._eager.reraise()
         return results
 
@@ -102,11 +88,6 @@ class LoadedProgram:
         if tensor.shape != self._specs[index].shape or tensor.dtype != self._dtypes[index]:
             raise ValueError(_wrong_input(self._artifact.arguments[index], tensor))
         return _dense(tensor)
-
-
-def _pack_offsets(argument: Argument) -> list[int]:
-    """Where a pack function finds source and buffer: the buffer, whose rank is known, stands first in its block."""
-    return [words(len(argument.spec.shape)), 0]
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

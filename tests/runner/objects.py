@@ -11,7 +11,7 @@ from buddy.compiler.bindings import execution_engine, ir, passmanager
 
 _LOWER = (
     "builtin.module(convert-scf-to-cf,expand-strided-metadata,lower-affine,convert-math-to-libm,convert-arith-to-llvm,"
-    "finalize-memref-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,reconcile-unrealized-casts)"
+    "finalize-memref-to-llvm,convert-func-to-llvm{use-bare-ptr-memref-call-conv=true},convert-cf-to-llvm,reconcile-unrealized-casts)"
 )
 
 
@@ -28,7 +28,7 @@ def compile_object(text: str, entry: str = "main", externals: Sequence[str] = ()
         engine = execution_engine.ExecutionEngine(module, opt_level=2)
         for symbol in externals:
             engine.raw_register_runtime(symbol, ctypes.cast(_never_called, ctypes.c_void_p))
-        engine.lookup(entry)
+        engine.raw_lookup(entry)
         path = Path(folder, "module.o")
         engine.dump_to_object_file(str(path))
         return path.read_bytes()
