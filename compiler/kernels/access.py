@@ -38,6 +38,8 @@ def layout_of(type_: Any) -> Layout:
         raise UnsupportedError(f"operand of type {type_} is not a memref")
     if not type_.has_static_shape:
         raise UnsupportedError(f"dynamic shape {type_}")
+    if 0 in type_.shape:
+        return Layout(tuple(type_.shape), (0,) * len(type_.shape), 0)  # MLIR reports no strides where nothing is
     strides, offset = type_.get_strides_and_offset()
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     if dynamic in strides or any(stride < 0 for stride in strides):

@@ -50,7 +50,7 @@ def choose(contraction: Contraction, target: Target, source: Source | None = Non
 def _register_block(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
     candidates = [
         (rows, vectors)
-        for vectors in range(1, MAX_VECTORS + 1)
+        for vectors in range(1, min(MAX_VECTORS, max(1, -(-n // lanes))) + 1)
         for rows in range(1, max(1, min(m, registers)) + 1)
         if rows * vectors + vectors + 1 <= registers
     ]

@@ -1,0 +1,301 @@
+"""`contractions-to-kernels`: numbers against NumPy over shapes, layouts and targets; packing; what is shared and left."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import numpy as np
+import pytest
+from filecheck_text import filecheck
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.passes.fold_transposes import FoldTransposes
+from buddy.compiler.target import Target
+
+SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
+SHAPES = random.Random(2).sample(list(itertools.product(SIZES, SIZES, SIZES)), 16) + [(1, 1, 1), (0, 5, 3), (5, 3, 0)]
+TARGETS = {
+    "avx512": Target("avx512", 64, 32),
+    "avx2": Target("avx2", 32, 16),
+    "neon": Target("neon", 16, 32),
+    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
+}
+
+
+def memref(shape: tuple[int, ...], element: str = "f32") -> str:
+    return "memref<" + "".join(f"{size}x" for size in shape) + element + ">"
+
+
+def function(
+    name: str,
+    subscripts: str,
+    sizes: dict[str, int],
+    *,
+    zero: bool = True,
+    parameter: bool = False,
+    element: str = "f32",
+) -> str:
+    """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`."""
+    terms = re.split(",|->", subscripts)
+    loops = ",".join(sizes)
+    maps = ",".join(f"affine_map<({loops})->({','.join(term)})>" for term in terms)
+    a, b, c = (memref(tuple(sizes[letter] for letter in term), element) for term in terms)
+    mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
+    fill = f"linalg.fill ins(%z : {element}) outs(%c : {c})" if zero else ""
+    return f"""
+    func.func @{name}(%a: {a}, %b: {b}{mark}, %c: {c}) attributes {{llvm.emit_c_interface}} {{
+      %z = arith.constant 0.0 : {element}
+      {fill}
+      linalg.contract indexing_maps = [{maps}] ins(%a, %b : {a}, {b}) outs(%c : {c})
+      return
+    }}"""
+
+
+def operands(subscripts: str, sizes: dict[str, int], dtype: type = np.float32) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    terms = re.split(",|->", subscripts)
+    return tuple(rng.standard_normal([sizes[letter] for letter in term]).astype(dtype) for term in terms)
+
+
+def check(compiled: Compiled, name: str, subscripts: str, sizes: dict[str, int], zero: bool = True) -> None:
+    a, b, c = operands(subscripts, sizes)
+    expected = np.einsum(subscripts, a.astype(np.float64), b.astype(np.float64)) + (0 if zero else c)
+    if zero:
+        c[...] = np.nan
+    compiled(name, a, b, c)
+    np.testing.assert_allclose(
+        c, expected, atol=2e-6 * max(4, np.prod(list(sizes.values())) ** 0.5), err_msg=str(sizes)
+    )
+
+
+@pytest.mark.parametrize("subscripts", ["mk,kn->mn", "mk,nk->mn", "km,kn->mn", "km,nk->nm"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_matmuls_of_many_shapes(subscripts: str, target: str) -> None:
+    cases = [dict(zip("mnk", shape, strict=True)) for shape in SHAPES]
+    functions = [function(f"f{i}", subscripts, sizes) for i, sizes in enumerate(cases)]
+    compiled = Compiled("\n".join(functions), [ContractionsToKernels()], target=TARGETS[target])
+    assert "linalg.contract" not in compiled.text, [r for r in compiled.remarks if "left" in r]
+    for i, sizes in enumerate(cases):
+        check(compiled, f"f{i}", subscripts, sizes)
+
+
+ATTENTION = {"b": 2, "h": 3, "m": 19, "n": 37, "k": 21}
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "sizes"),
+    [
+        ("bmhk,bnhk->bhmn", ATTENTION),
+        ("bhmk,bkhn->bmhn", ATTENTION),
+        ("bmk,bkn->bnm", {key: ATTENTION[key] for key in "bmnk"}),
+        ("mjk,jkn->mn", {"m": 9, "j": 3, "k": 10, "n": 33}),
+        ("mjk,kjn->mn", {"m": 9, "j": 3, "k": 10, "n": 33}),
+        ("mk,k->m", {"m": 35, "k": 50}),
+        ("km,k->m", {"m": 35, "k": 50}),
+        ("k,kn->n", {"k": 50, "n": 70}),
+        ("k,k->", {"k": 50}),
+        ("bk,bk->b", {"b": 5, "k": 20}),
+    ],
+)
+@pytest.mark.parametrize("zero", [True, False])
+def test_any_projected_permutation(subscripts: str, sizes: dict[str, int], zero: bool) -> None:
+    compiled = Compiled(function("f", subscripts, sizes, zero=zero), [ContractionsToKernels()])
+    assert ("linalg.fill" in compiled.text) is False
+    check(compiled, "f", subscripts, sizes, zero)
+
+
+def test_doubles() -> None:
+    sizes = {"m": 17, "n": 23, "k": 31}
+    compiled = Compiled(function("f", "mk,kn->mn", sizes, element="f64"), [ContractionsToKernels()])
+    a, b, c = operands("mk,kn->mn", sizes, np.float64)
+    compiled("f", a, b, c)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-12, atol=1e-12)
+
+
+def test_infinities_and_nans_stay_in_their_rows_and_columns() -> None:
+    sizes = {"m": 13, "n": 21, "k": 9}
+    compiled = Compiled(function("f", "mk,nk->mn", sizes), [ContractionsToKernels()])
+    a, b, c = operands("mk,nk->mn", sizes)
+    a[3, 2], b[20, 1] = np.inf, np.nan
+    compiled("f", a, b, c)
+    with np.errstate(invalid="ignore"):
+        expected = a @ b.T
+    np.testing.assert_array_equal(np.isfinite(c), np.isfinite(expected))
+    np.testing.assert_array_equal(np.isnan(c), np.isnan(expected))
+
+
+def test_strided_views_are_read_and_written_in_place() -> None:
+    view = "memref<7x33xf32, strided<[50, 1], offset: ?>>"
+    compiled = Compiled(
+        f"""
+    func.func @f(%x: memref<7x50xf32>, %b: memref<33x20xf32>, %at: memref<1xindex>, %c: memref<7x20xf32>)
+        attributes {{llvm.emit_c_interface}} {{
+      %i = arith.constant 0 : index
+      %offset = memref.load %at[%i] : memref<1xindex>
+      %a = memref.subview %x[0, %offset] [7, 33] [1, 1] : memref<7x50xf32> to {view}
+      linalg.matmul ins(%a, %b : {view}, memref<33x20xf32>) outs(%c : memref<7x20xf32>)
+      return
+    }}""",
+        [ContractionsToKernels()],
+    )
+    rng = np.random.default_rng(0)
+    x, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((7, 50), (33, 20), (7, 20)))
+    expected = c + x[:, 5:38].astype(np.float64) @ b
+    compiled("f", x, b, np.array([5]), c)
+    np.testing.assert_allclose(c, expected, atol=1e-4)
+
+
+LAYERS = """
+func.func private @layer(%x: memref<8x16xf32>, %w: memref<24x16xf32> {buddy.parameter},
+    %v: memref<24x16xf32> {buddy.parameter}, %y: memref<8x24xf32>, %z: memref<24x16xf32>) {
+  %zero = arith.constant 0.0 : f32
+  linalg.fill ins(%zero : f32) outs(%y : memref<8x24xf32>)
+  linalg.contract indexing_maps = [affine_map<(m,n,k)->(m,k)>, affine_map<(m,n,k)->(n,k)>, affine_map<(m,n,k)->(m,n)>]
+    ins(%x, %w : memref<8x16xf32>, memref<24x16xf32>) outs(%y : memref<8x24xf32>)
+  linalg.contract indexing_maps = [affine_map<(m,n,k)->(m,k)>, affine_map<(m,n,k)->(n,k)>, affine_map<(m,n,k)->(m,n)>]
+    ins(%x, %v : memref<8x16xf32>, memref<24x16xf32>) outs(%y : memref<8x24xf32>)
+  linalg.copy ins(%v : memref<24x16xf32>) outs(%z : memref<24x16xf32>)
+  return
+}
+func.func @forward(%x: memref<8x16xf32> {buddy.source = 0 : i64}, %p: memref<384xf32> {buddy.parameter, buddy.source = 1 : i64},
+    %q: memref<24x16xf32> {buddy.parameter, buddy.source = 2 : i64}, %y: memref<8x24xf32>, %y2: memref<8x24xf32>,
+    %z: memref<24x16xf32>) attributes {llvm.emit_c_interface} {
+  %w = memref.expand_shape %p [[0, 1]] output_shape [24, 16] : memref<384xf32> into memref<24x16xf32>
+  call @layer(%x, %w, %q, %y, %z) : (memref<8x16xf32>, memref<24x16xf32>, memref<24x16xf32>, memref<8x24xf32>, memref<24x16xf32>) -> ()
+  call @layer(%x, %q, %q, %y2, %z) : (memref<8x16xf32>, memref<24x16xf32>, memref<24x16xf32>, memref<8x24xf32>, memref<24x16xf32>) -> ()
+  return
+}
+"""  # noqa: E501
+
+
+def test_weights_are_packed_before_the_call_up_to_the_entry() -> None:
+    compiled = Compiled(LAYERS, [ContractionsToKernels()], target=TARGETS["avx512"])
+    filecheck(
+        compiled.text,
+        """
+        CHECK: func.func private @layer(%{{[a-z0-9]+}}: memref<8x16xf32>, %{{[a-z0-9]+}}: memref<[[PACKED:[0-9x]+]]xf32> {buddy.parameter},
+        CHECK-SAME: %{{[a-z0-9]+}}: memref<24x16xf32> {buddy.parameter}, %{{[a-z0-9]+}}: memref<[[PACKED]]xf32> {buddy.parameter},
+        CHECK-SAME: %{{[a-z0-9]+}}: memref<8x24xf32>, %{{[a-z0-9]+}}: memref<24x16xf32>)
+        CHECK: call @matmul_8x16x24
+        CHECK-NEXT: call @matmul_add_8x16x24
+        CHECK-NEXT: linalg.copy
+        CHECK: func.func @forward(
+        CHECK-SAME: memref<[[PACKED]]xf32> {buddy.pack = "pack_[[P:.]]", buddy.parameter, buddy.source = 1 : i64}
+        CHECK-SAME: memref<24x16xf32> {buddy.parameter, buddy.source = 2 : i64}
+        CHECK-SAME: memref<[[PACKED]]xf32> {buddy.pack = "pack_{{.}}", buddy.parameter, buddy.source = 2 : i64}
+        CHECK-NOT: expand_shape
+        CHECK: func.func @pack_{{.}}({{.*}}attributes {llvm.emit_c_interface}
+        """,
+    )
+    x, p, q = operands("mk,nk->nk", {"m": 8, "n": 24, "k": 16})
+    shape = [
+        int(size) for size in re.findall(r"%arg1: memref<([\dx]+)xf32> {buddy.parameter}", compiled.text)[0].split("x")
+    ]
+    packed_p, packed_q = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    pack_p, pack_q = re.findall(r'buddy.pack = "(pack_\d)"', compiled.text)
+    compiled(pack_p, p.reshape(-1), packed_p)
+    compiled(pack_q, q, packed_q)
+    y, y2, z = np.zeros((8, 24), np.float32), np.zeros((8, 24), np.float32), np.zeros_like(q)
+    compiled("forward", x, packed_p, q, packed_q, y, y2, z)
+    np.testing.assert_allclose(y, x @ p.T + x @ q.T, atol=1e-5)
+    np.testing.assert_allclose(y2, 2 * x @ q.T, atol=1e-5)
+    np.testing.assert_array_equal(z, q)
+
+
+def test_packing_can_be_switched_off() -> None:
+    text = function("f", "mk,nk->mn", {"m": 9, "n": 20, "k": 11}, parameter=True)
+    assert "@pack_0" in Compiled(text, [ContractionsToKernels()]).text
+    without = Compiled(text, [ContractionsToKernels(pack_weights=False)])
+    assert "@pack_" not in without.text
+    check(without, "f", "mk,nk->mn", {"m": 9, "n": 20, "k": 11})
+
+
+def test_equal_contractions_share_a_kernel() -> None:
+    sizes = {"m": 9, "n": 20, "k": 11}
+    text = function("f", "mk,nk->mn", sizes) + function("g", "mk,nk->mn", sizes)
+    compiled = Compiled(text, [ContractionsToKernels()])
+    assert compiled.text.count("func.func private") == 1
+    assert compiled.text.count("call @matmul_9x11x20") == 2
+    assert len(compiled.remarks) == 2
+    assert all(remark.startswith("9x20x11: ") for remark in compiled.remarks)
+
+
+def test_a_fill_that_something_reads_stays() -> None:
+    text = """
+    func.func @f(%a: memref<4x4xf32>, %c: memref<4x4xf32>, %d: memref<4x4xf32>) attributes {llvm.emit_c_interface} {
+      %z = arith.constant 0.0 : f32
+      linalg.fill ins(%z : f32) outs(%c : memref<4x4xf32>)
+      linalg.copy ins(%c : memref<4x4xf32>) outs(%d : memref<4x4xf32>)
+      linalg.matmul ins(%a, %d : memref<4x4xf32>, memref<4x4xf32>) outs(%c : memref<4x4xf32>)
+      return
+    }"""
+    compiled = Compiled(text, [ContractionsToKernels()])
+    assert "linalg.fill" in compiled.text
+    assert "call @matmul_add_4x4x4" in compiled.text
+
+
+def test_what_is_left_says_why() -> None:
+    text = """
+    func.func @f(%a: memref<?x4xf32>, %b: memref<4x4xf32>, %c: memref<?x4xf32>) {
+      linalg.matmul ins(%a, %b : memref<?x4xf32>, memref<4x4xf32>) outs(%c : memref<?x4xf32>)
+      return
+    }"""
+    compiled = Compiled(text, [ContractionsToKernels()])
+    assert compiled.remarks == ["left as it is: dynamic shape memref<?x4xf32>"]
+    assert "linalg.matmul" in compiled.text
+
+
+def test_transposes_of_factors_and_result_become_maps() -> None:
+    compiled = Compiled(
+        """
+    func.func @f(%a: tensor<4x8xf32>, %b: tensor<4x16xf32>) -> tensor<16x8xf32> {
+      %z = arith.constant 0.0 : f32
+      %0 = tensor.empty() : tensor<8x4xf32>
+      %1 = linalg.transpose ins(%a : tensor<4x8xf32>) outs(%0 : tensor<8x4xf32>) permutation = [1, 0]
+      %2 = tensor.empty() : tensor<8x16xf32>
+      %3 = linalg.fill ins(%z : f32) outs(%2 : tensor<8x16xf32>) -> tensor<8x16xf32>
+      %4 = linalg.matmul ins(%1, %b : tensor<8x4xf32>, tensor<4x16xf32>) outs(%3 : tensor<8x16xf32>) -> tensor<8x16xf32>
+      %5 = tensor.empty() : tensor<16x8xf32>
+      %6 = linalg.transpose ins(%4 : tensor<8x16xf32>) outs(%5 : tensor<16x8xf32>) permutation = [1, 0]
+      return %6 : tensor<16x8xf32>
+    }""",
+        [FoldTransposes()],
+    )
+    filecheck(
+        compiled.text,
+        """
+        CHECK-DAG: [[A:#.*]] = affine_map<(d0, d1, d2) -> (d2, d0)>
+        CHECK-DAG: [[B:#.*]] = affine_map<(d0, d1, d2) -> (d2, d1)>
+        CHECK-DAG: [[C:#.*]] = affine_map<(d0, d1, d2) -> (d1, d0)>
+        CHECK-NOT: linalg.transpose
+        CHECK: [[R:%.*]] = linalg.contract indexing_maps = {{\\[}}[[A]], [[B]], [[C]]]
+        CHECK-SAME: -> tensor<16x8xf32>
+        CHECK-NOT: linalg.transpose
+        CHECK: return [[R]] : tensor<16x8xf32>
+        """,
+    )
+    assert compiled.remarks == ["folded 1 operand transpose and the result's transpose"]
+
+
+def test_a_transpose_that_moves_the_last_dim_stays_before_an_elementwise_op() -> None:
+    text = """
+    #id = affine_map<(i, j, k) -> (i, j, k)>
+    func.func @f(%a: tensor<4x8x2xf32>, %b: tensor<OUT>) -> tensor<OUT> {
+      %0 = tensor.empty() : tensor<OUT>
+      %1 = linalg.transpose ins(%a : tensor<4x8x2xf32>) outs(%0 : tensor<OUT>) permutation = PERMUTATION
+      %2 = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel", "parallel"]}
+        ins(%1 : tensor<OUT>) outs(%b : tensor<OUT>) {
+        ^bb0(%x: f32, %y: f32):
+          %s = arith.mulf %x, %x : f32
+          linalg.yield %s : f32
+      } -> tensor<OUT>
+      return %2 : tensor<OUT>
+    }"""
+    kept = Compiled(text.replace("OUT", "8x2x4xf32").replace("PERMUTATION", "[1, 2, 0]"), [FoldTransposes()])
+    assert "linalg.transpose" in kept.text
+    folded = Compiled(text.replace("OUT", "8x4x2xf32").replace("PERMUTATION", "[1, 0, 2]"), [FoldTransposes()])
+    assert "linalg.transpose" not in folded.text
+    assert folded.remarks == ["folded 1 operand transpose"]
