@@ -235,6 +235,8 @@ class Workbench(App[int]):
             self.ir.refresh()
         for pane in self.panes.values():
             pane.update_from(topics)
+        if self.passes.has_focus:
+            self._show_pass_stage()
         self.update_chrome()
 
     def update_chrome(self) -> None:
@@ -427,12 +429,16 @@ class Workbench(App[int]):
             self.select_node(self.graph.current.stable)
             self._follow_soon()
         elif isinstance(event.view, PassesPane):
-            row = self.passes.current
-            if row is not None and row.stage is not None:
-                self.ir.choose(row.stage, tell=False)
+            self._show_pass_stage()
         elif isinstance(event.view, IrPane):
             self._select_line()
         self.update_chrome()
+
+    def _show_pass_stage(self) -> None:
+        """The IR pane shows what the selected pass made, as soon as it has."""
+        row = self.passes.current
+        if row is not None and row.stage is not None and row.stage.key != self.ir.key:
+            self.ir.choose(row.stage, tell=False)
 
     def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
         if isinstance(event.view, GraphPane | PassesPane):

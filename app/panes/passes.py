@@ -180,7 +180,8 @@ class PassesPane(Pane):
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
-        place = insertion_place(steps, self.current.index if self.current else -1, info.level)
+        above = [row.index for row in self.rows[: self.cursor + 1] if row.step is not None]
+        place = insertion_place(steps, above[-1] if above else -1, info.level)
         steps.insert(place, new_step(info, steps, place))
         self._edit_steps(steps, f"{info.name} inserted")
         self._show_step(place)
@@ -224,6 +225,7 @@ class PassesPane(Pane):
         self.bench.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
 
     def _show_step(self, index: int) -> None:
+        self.refill()
         place = next((k for k, row in enumerate(self.rows) if row.index == index), self.cursor)
         self.center(place)
 
@@ -262,10 +264,9 @@ def _options(step: PassStep | None) -> str:
 
 
 def insertion_place(steps: list[PassStep], after: int, level: str) -> int:
-    """Where a new pass of `level` goes: below row `after`, but graph passes stay before the others."""
+    """Where a new pass of `level` goes: behind step `after`, but graph passes stay before the others."""
     graph = sum(step.level == "graph" for step in steps)
-    place = after + 1 if after >= 0 else (graph if level == "graph" else len(steps))
-    return min(place, graph) if level == "graph" else max(place, graph)
+    return min(after + 1, graph) if level == "graph" else max(after + 1, graph)
 
 
 def new_step(info: PassInfo, steps: list[PassStep], place: int) -> PassStep:

@@ -57,7 +57,7 @@ def _report(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Ce
         )
     for output in report.outputs:
         lines += _output(output, was.get(output.name), width, glyphs)
-    return [*lines, *_timings(report, state, width, glyphs), *_facts(report, glyphs)]
+    return [*lines, *_timings(report, state, width, glyphs), *_facts(report, width, glyphs)]
 
 
 def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -89,16 +89,19 @@ def _output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
 
 def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
     slowest = max(report.eager.median, report.compiled.median, 1e-12)
-    room = max(6, min(40, width - 62))
+    room = max(6, min(40, width - 40))
     lines = [
         _timing("eager", report.eager, slowest, room, "bar-other", glyphs),
         _timing("buddy", report.compiled, slowest, room, "bar", glyphs),
     ]
     if report.compiled.median > 0:
-        lines[1].append((f"  {report.eager.median / report.compiled.median:.2f}x eager's speed", "text"))
-    if state.was is not None and state.was.compiled.median > 0:
-        lines[1].append((f"  (was {figures.seconds(state.was.compiled.median)})", "dim"))
+        ratio: Cells = [(f"{'':9}", "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
+        lines.append([*ratio, (" eager's speed", "dim"), *_was(state.was)])
     return [[], *lines]
+
+
+def _was(report: RunReport | None) -> Cells:
+    return [(f"  (was {figures.seconds(report.compiled.median)})", "dim")] if report else []
 
 
 def _timing(name: str, timing: Timing, slowest: float, room: int, role: str, glyphs: Glyphs) -> Cells:
@@ -108,17 +111,19 @@ def _timing(name: str, timing: Timing, slowest: float, room: int, role: str, gly
     return [(f"{name:<9}", "dim"), (figure, "text"), (f"{bar:<{room}}", role), (f" {spread}", "dim")]
 
 
-def _facts(report: RunReport, glyphs: Glyphs) -> list[Cells]:
+def _facts(report: RunReport, width: int, glyphs: Glyphs) -> list[Cells]:
     nodes = report.nodes_compiled + report.nodes_eager
     facts = [
         f"{report.nodes_compiled} of {nodes} nodes compiled, {report.nodes_eager} in eager",
         f"compiled in {figures.seconds(report.compile_seconds)}",
         f"{report.compiled.threads} thread{'s' * (report.compiled.threads != 1)}, {report.compiled.runs} runs",
     ]
-    lines: list[Cells] = [[(f"{'':9}" + f" {glyphs.dot} ".join(facts), "dim")]]
+    pieces = wrapped(f" {glyphs.dot} ".join(facts), width - 9)
+    pieces += [piece for note in report.notes for piece in wrapped(note, width - 9)]
+    lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]
     if not report.inputs_unchanged:
         lines.append([("MISMATCH ", "bad"), ("the run changed its inputs or weights", "text")])
-    return lines + [[(f"{'':9}{note}", "dim")] for note in report.notes]
+    return lines
 
 
 def _notes(state: State, width: int) -> list[Cells]:

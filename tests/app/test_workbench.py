@@ -16,7 +16,7 @@ Open = Callable[..., Any]
 
 
 async def test_opening_a_program_shows_its_graph_its_passes_and_its_ir(workbench: Open) -> None:
-    async with workbench("arith_add.py") as bench:
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
         assert bench.app.state.problem is None
         assert bench.shows("add")
         assert bench.shows("[x]")
@@ -55,20 +55,23 @@ async def test_a_node_taken_out_of_compiled_code_is_called_in_eager_and_undo_tak
 
 
 async def test_switching_a_pass_off_leaves_earlier_stages_and_changes_later_ones(workbench: Open) -> None:
+    name = "fold-transposes"
     async with workbench("mlp.py", size=(160, 50)) as bench:
         before = {row.key: row.stage.text for row in bench.app.state.board.rows()}
         passes = bench.app.passes
-        place = next(k for k, row in enumerate(passes.rows) if row.name == "linalg-fuse-elementwise-ops")
         await bench.press("tab")
-        passes.move_to(place)
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == name))
         await bench.press("space")
         await bench.settled()
         after = {row.key: row.stage.text for row in bench.app.state.board.rows()}
-        assert any("[ ]" in line and "linalg-fuse-elementwise-ops" in line for line in bench.screen)
-        assert ("linalg-fuse-elementwise-ops", 0) not in after
+        assert any("[ ]" in line and name in line for line in bench.screen)
+        assert (name, 0) not in after
         assert after[("lower", 0)] == before[("lower", 0)]
         assert after[("one-shot-bufferize", 0)] != before[("one-shot-bufferize", 0)]
         assert bench.app.state.reused > 0
+        await bench.press("space")
+        await bench.settled()
+        assert bench.app.ir.key == (name, 0), "the IR of the pass that has the cursor is shown"
 
 
 async def test_a_failing_pass_is_marked_and_its_tab_has_the_ir_before_and_at_the_failure(workbench: Open) -> None:
@@ -208,7 +211,7 @@ async def test_below_100_columns_one_pane_is_shown_and_the_status_line_says_whic
         await bench.pilot.resize_terminal(160, 50)
         await bench.pilot.pause(0.1)
         assert bench.shows("func.func")
-        assert bench.shows("aten.gelu")
+        assert bench.shows("gelu ")
 
 
 async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -> None:
@@ -266,7 +269,7 @@ async def test_a_search_that_is_no_regular_expression_is_said(workbench: Open) -
     ("script", "word"),
     [
         ("raise RuntimeError('no weights here')", "no weights here"),
-        ("import sys; sys.exit(3)", "exit"),
+        ("import sys; sys.exit(3)", "status 3"),
         ("x = 1", "model"),
         ("input('name? ')", "input"),
     ],
@@ -276,7 +279,7 @@ async def test_a_script_that_goes_wrong_is_one_message_and_the_workbench_stays(
 ) -> None:
     path = tmp_path / "script.py"
     path.write_text(f"print('printed first')\n{script}\n")
-    async with workbench(path) as bench:
+    async with workbench(path, size=(160, 50)) as bench:
         problem = bench.app.state.problem
         assert problem is not None
         assert word in str(problem)
@@ -320,13 +323,12 @@ async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench
 
 async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
-        loop = asyncio.get_running_loop()
-        bench.app.ir.focus()
-        await bench.press("r")
+        loop, ir = asyncio.get_running_loop(), bench.app.ir
+        bench.app.edit(bench.app.workspace.recipe.with_choice(bench.app.graph.current.stable, "eager"), "in eager")
+        ir.focus()
         waits = []
-        while bench.app.state.busy:
-            start, before = loop.time(), bench.app.ir.cursor
-            await bench.pilot.press("j" if before < 40 else "k")
+        while bench.app.state.busy or len(waits) < 3:
+            start = loop.time()
+            await bench.pilot.press("j" if len(waits) % 2 == 0 else "k")
             waits.append(loop.time() - start)
-        assert bench.app.ir.cursor > 0
         assert sorted(waits)[len(waits) // 2] < 0.15
