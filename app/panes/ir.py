@@ -86,19 +86,22 @@ class IrPane(Pane):
     def update_from(self, topics: frozenset[Topic]) -> None:
         if "stages" not in topics:
             return
-        self.rows = self.state.board.rows()
+        place, self.rows = self._index, self.state.board.rows()
         if self.shown is None:
-            self._choose_another()
+            self._choose_another(place - 1)
         self.open_stage()
         self.rows_changed()
 
-    def _choose_another(self) -> None:
-        """The chosen stage is gone, or none was chosen: the end of its phase, or the first MLIR there is."""
+    def _choose_another(self, before: int) -> None:
+        """The chosen stage is gone: the one before it, else the end of its phase. At first, the first MLIR there is."""
         first = next((k for k, row in enumerate(self.rows) if row.stage.language == "mlir"), -1)
-        other = self._end_of(self._phase) or (self._end_of(phase_of(self.rows, first)) if first >= 0 else None)
-        self.key = other.key if other else None
-        if other is not None:
+        if 0 <= before < len(self.rows) and phase_of(self.rows, before) == self._phase:
+            other: StageRow | None = self.rows[before]
+        else:
+            other = self._end_of(self._phase) or (self._end_of(phase_of(self.rows, first)) if first >= 0 else None)
+        if other is not None and self.key is None:
             self.post_message(self.StageShown(other))
+        self.key = other.key if other else None
 
     def _end_of(self, phase: str) -> StageRow | None:
         inside = [row for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]

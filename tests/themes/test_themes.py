@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from buddy.themes.lexers import SYNTAX
 from buddy.themes.palette import DEFAULT, ThemeData, read_theme, themes
 from buddy.themes.textual_themes import textual_themes
