@@ -58,7 +58,7 @@ def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
 
 def pack_function(name: str, raw: Any, packed: Any, panels: Panels) -> func.FuncOp:
     """A public function (raw B, packed B) -> () at the insertion point that fills the panels of all of B."""
-    function = func.FuncOp(name, ([raw, packed], []), visibility="public")
+    function = func.FuncOp(name, ([raw, packed], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):

@@ -11,6 +11,7 @@ from typing import Any
 
 from buddy.compiler.bindings import func, ir
 from buddy.compiler.kernels.packing import Panels, pack_function
+from buddy.compiler.kernels.walk import unique_symbol
 
 PARAMETER = "buddy.parameter"
 PACK = "buddy.pack"
@@ -135,7 +136,7 @@ class PackedWeights:
     def _pack_name(self, raw: Any, panels: Panels) -> str:
         key = (str(raw.type), panels)
         if key not in self.pack_names:
-            name = f"pack_{len(self.pack_names)}"
+            name = unique_symbol(self.module, f"pack_{len(self.pack_names)}")
             packed = ir.MemRefType.get(list(panels.shape), raw.type.element_type)
             with ir.InsertionPoint(self.module.regions[0].blocks[0]), raw.location:
                 pack_function(name, raw.type, packed, panels)
