@@ -96,7 +96,7 @@ class Workbench(App[int]):
         return BenchScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        yield CellLine(self._header, id="header")
+        yield CellLine(self._header, id="header", background="panel")
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield GraphPane()

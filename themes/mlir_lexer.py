@@ -33,6 +33,7 @@ class MlirLexer(RegexLexer):
             (r"\^[\w$.\-]+", Name.Label),
             (r"#[A-Za-z_][\w$.\-]*", Name.Attribute),
             (r"![A-Za-z_][\w$.\-]*", Keyword.Type),
+            (r"0x[0-9A-Fa-f]{2,}(?!\w)", Number),
             (r"(?:(?:\d+|\?|\*|\[\d+\])x)+(?=[a-z!?\d])", Number),
             (ELEMENT, Keyword.Type),
             (r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)+", Name.Builtin),

@@ -141,12 +141,12 @@ class GraphPane(Pane):
         self.rows_changed()
 
     def _put_cursor(self, wanted: NodeRow | None) -> None:
-        """On the row `wanted`, or at first on the first node that is computed."""
-        if wanted is not None:
-            found = (place for place, row in enumerate(self.rows) if row.stable == wanted.stable)
-        else:
-            found = (place for place, row in enumerate(self.rows) if row.opcode not in ("placeholder", "get_attr"))
-        self.cursor = next(found, 0)
+        """On the row `wanted`; at first on the first node that is computed, as hundreds of weights may come before it."""
+        computed = (place for place, row in enumerate(self.rows) if row.opcode not in ("placeholder", "get_attr"))
+        same = (place for place, row in enumerate(self.rows) if wanted is not None and row.stable == wanted.stable)
+        self.cursor = next(same if wanted is not None else computed, 0)
+        if wanted is None and self.rows:
+            self.call_after_refresh(self.scroll_to, y=max(0, self.cursor - 2), animate=False, force=True)
 
     def _passes_filter(self, row: NodeRow) -> bool:
         words = self.filter_text.lower().split()

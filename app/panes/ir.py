@@ -216,9 +216,8 @@ class IrPane(Pane):
         room = width - self._digits - 2
         label = self._label(line, room) if row == self.cursor else []
         body = self._body(row, line, room - length(label))
-        strip = Strip.join([self.look.strip(gutter, self._digits + 2), body, self.look.strip(label, length(label))])
-        background = self.background(row)
-        return strip.apply_style(self.look.roles[background]) if background else strip
+        ends = [Strip([Segment(text, self.look.style(role)) for text, role in part]) for part in (gutter, label)]
+        return self.look.over(Strip.join([ends[0], body, ends[1]]), self.background(row))
 
     def mark_node(self) -> None:
         """Draw the rows again that come from the selected node, or did from the one selected before."""
@@ -272,7 +271,7 @@ class IrPane(Pane):
             cells = self.matches.highlighted(cells)
         style = self.look.style
         strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left)
-        return strip.adjust_cell_length(room - more) + self.look.strip([(self.glyphs.ellipsis, "faint")], int(more))
+        return strip.adjust_cell_length(room - more) + Strip([Segment(self.glyphs.ellipsis * more, style("faint"))])
 
     # ---- actions: which stage ------------------------------------------------------------------------------------
 

@@ -13,14 +13,15 @@ from buddy.app.widgets.look import Cells, look_of
 class CellLine(Widget):
     """`cells(width)` says what stands on the line; `refresh` draws it again."""
 
-    def __init__(self, cells: Callable[[int], Cells], id: str) -> None:
+    def __init__(self, cells: Callable[[int], Cells], id: str, background: str = "") -> None:
         super().__init__(id=id)
+        self._background = background
         self._cells = cells
         self._last: Cells = []
 
     def render_line(self, y: int) -> Strip:
         self._last = self._cells(self.size.width) if y == 0 else []
-        return look_of(self.app.theme).strip(self._last, self.size.width)
+        return look_of(self.app.theme).strip(self._last, self.size.width, self._background)
 
     def update(self) -> None:
         """Draw again if anything on the line has changed."""

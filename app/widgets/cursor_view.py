@@ -123,7 +123,7 @@ class CursorView(ScrollView, can_focus=True):
             lines = self.empty(width)
             return self.look.strip(lines[y] if y < len(lines) else [], width)
         row = y + self.first_row
-        return self.row_strip(row, width) if row < self.row_count else Strip.blank(width)
+        return self.row_strip(row, width) if row < self.row_count else self.look.strip([], width)
 
     def row_strip(self, row: int, width: int) -> Strip:
         return self.look.strip(self.row_cells(row, width), width, self.background(row))

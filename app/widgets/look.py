@@ -22,6 +22,12 @@ class Look:
         data = themes().get(name) or themes()[DEFAULT]
         self.name = data.name
         self.roles = {role: Style.parse(text) for role, text in data.roles.items()}
+        self.backgrounds = {
+            "": Style(bgcolor=data.colors["background"]),
+            "panel": Style(bgcolor=data.colors["panel"]),
+            "cursor": self.roles["cursor"],
+            "cursor-blurred": self.roles["cursor-blurred"],
+        }
         self.syntax = {"": self.roles["text"], **{key: Style.parse(text) for key, text in data.syntax.items()}}
 
     def style(self, role: str) -> Style:
@@ -30,10 +36,13 @@ class Look:
         return self.syntax[key] if table == "syntax" else self.roles[role]
 
     def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
-        """`cells` as one line of exactly `width` cells, over the background of the role `background`."""
+        """`cells` as one line of exactly `width` cells, over the background of that name."""
         strip = Strip([Segment(text, self.style(role)) for text, role in cells if text])
-        strip = strip.adjust_cell_length(width)
-        return strip.apply_style(self.roles[background]) if background else strip
+        return self.over(strip.adjust_cell_length(width), background)
+
+    def over(self, strip: Strip, background: str = "") -> Strip:
+        """`strip` over a background: the screen's own is never left to the terminal, whose colours may be others."""
+        return strip.apply_style(self.backgrounds[background])
 
 
 @lru_cache(maxsize=8)
