@@ -32,8 +32,8 @@ class EagerCall(msgspec.Struct, frozen=True):
     """An op that stays in eager: a symbol the runner provides, which calls `target` on tensors at given addresses.
 
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
-    `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each of
-    `results`, all dense and row-major.
+    `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each
+    of `results`, all dense and row-major.
     """
 
     symbol: str

@@ -48,7 +48,8 @@ _TO_LINALG = _steps(
 )
 
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
-_FUSION = _steps("fused", "fold-transposes", "canonicalize")
+_FUSION = _steps("fused", "fold-transposes", "fuse-elementwise", "canonicalize")
+_UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
 _MATH = _steps("fused", "expand-math-to-polynomials")
 
 _BUFFERS = _steps(
@@ -80,7 +81,7 @@ _LLVM = _steps(
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",
     "convert-index-to-llvm",
-    # Shapes are static, so a pointer says all of a buffer. Descriptors make 7 arguments of one: LLVM then takes 7 times as long.
+    # Shapes are static, so a pointer says all of a buffer; descriptors make 7 arguments of one, and LLVM slow.
     ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
     "convert-cf-to-llvm",
     "canonicalize",
@@ -105,7 +106,7 @@ def presets() -> dict[str, Preset]:
         _preset(
             "upstream",
             "MLIR's own passes to scalar loops; only memory is ours",
-            [*_TO_LINALG, *_FUSION[1:], *_BUFFERS, *_LOOPS, *_LLVM],
+            [*_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_LOOPS, *_LLVM],
         ),
     )
     return {preset.name: preset for preset in found}

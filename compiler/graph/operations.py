@@ -379,5 +379,9 @@ class FullOp(Op):
     targets = ("full.default", "full_like.default")
 
 
+class ScalarTensorOp(Op):
+    targets = ("scalar_tensor.default",)
+
+
 class ArangeOp(Op):
     targets = ("arange.start_step", "arange.default", "arange.start", "iota.default")

@@ -28,8 +28,8 @@ def elementwise(*names: str, among_operands: bool = False, uncast: Sequence[int]
     """Register the decorated expression as the lowering of the op classes `names`.
 
     The expression gets a `Scalar` for each tensor argument and Python values for the rest. Tensor elements arrive in
-    the result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those at
-    the positions `uncast` arrive as they are.
+    the result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those
+    at the positions `uncast` arrive as they are.
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:

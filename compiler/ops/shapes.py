@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.bindings import ir, tensor
+from buddy.compiler.bindings import tensor
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, constant, normalized, tensor_type, value_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, tensor_type, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -140,9 +140,9 @@ def _filled_by(node: Op, indices: Any, dims: list[int | None], body: Callable[..
     return st.generic([indices], [dims], [out], [list(range(rank))], [st.PARALLEL] * rank, body)[0]
 
 
-@lowering("FullOp")
+@lowering("FullOp", "ScalarTensorOp")
 def full(node: Op, symbol_table: SymbolTable) -> Any:
-    value = argument(node, 1, "fill_value")
+    value = node.args[0] if node.target.startswith("scalar_tensor") else argument(node, 1, "fill_value")
     if not isinstance(value, (bool, int, float)):
         raise LoweringError(f"the fill value {value} is not a number known when compiling")
     return st.filled(value, node.tensor_meta.shape, node.tensor_meta.dtype)
@@ -168,8 +168,3 @@ def _arange_bounds(node: Op) -> tuple[Any, Any]:
     if len(node.args) <= 1:
         return 0, 1
     return node.args[0], node.args[2] if len(node.args) > 2 else 1
-
-
-def scalar_tensor(value: bool | int | float, dtype: TensorDType) -> Any:
-    """A tensor without dims that holds `value`."""
-    return tensor.from_elements(ir.RankedTensorType.get([], constant(value, dtype).type), [constant(value, dtype)])

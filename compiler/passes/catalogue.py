@@ -1,4 +1,4 @@
-"""Every pass a recipe may name: those written here, and those that the bindings register, with summaries and options."""
+"""Every pass a recipe may name: ours, and those that the bindings register, with summaries and options."""
 
 from __future__ import annotations
 

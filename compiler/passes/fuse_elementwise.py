@@ -25,8 +25,10 @@ class FuseElementwise(MlirPass):
     summary: ClassVar[str] = "element-wise generics on tensors move into the generics that read them, once per element"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in collect(root):
-            if op.name == "linalg.generic" and _on_tensors(op) and not is_contraction(op):
+        # All chosen before the first is rewritten: what stood in an erased op's body must not be looked at again.
+        generics = [op for op in collect(root) if op.name == "linalg.generic" and _on_tensors(op)]
+        for op in generics:
+            if not is_contraction(op):
                 self._fuse_into(op, context)
 
     def _fuse_into(self, consumer: Any, context: PassContext) -> None:

@@ -27,9 +27,7 @@ class VectorizeGenerics(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         CopiesToLoops().run(root, context)
         emitters: dict[Any, Emitter] = {}
-        for op in collect(root):
-            if op.name not in KINDS:
-                continue
+        for op in [op for op in collect(root) if op.name in KINDS]:
             entry = _entry_block(op)
             emitter = emitters.setdefault(entry.owner.operation, Emitter(entry))
             try:
