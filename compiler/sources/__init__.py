@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
@@ -121,7 +123,17 @@ class _Loading:
                 self._tape.notes[-1] if self._tape.notes else self._where(),
                 "call a torch.nn.Module in it, use torch.compile, or define `model` and `example_inputs`",
             )
-        return graphs
+        return _with_own_names(graphs)
 
     def _where(self) -> str:
         return str(self._location.path or self._location.module)
+
+
+def _with_own_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
+    """Graphs of one name get a number behind it, from the second on."""
+    counts: Counter[str] = Counter()
+    for graph in graphs:
+        counts[graph.info.name] += 1
+        if counts[graph.info.name] > 1:
+            graph.info = msgspec.structs.replace(graph.info, name=f"{graph.info.name} #{counts[graph.info.name]}")
+    return graphs

@@ -21,6 +21,7 @@ from buddy.compiler.frontend.capture import Recorder, callable_name, record_infe
 from buddy.compiler.frontend.captured import CapturedGraph
 
 MAX_GRAPHS = 32
+MAX_CALLS = 8
 _real_compile = torch.compile
 _real_call = torch.nn.Module.__call__
 
@@ -103,7 +104,7 @@ class Tape:
 
     def _called(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         with self._inside():
-            if isinstance(module, OptimizedModule) or self._skip_calls():
+            if isinstance(module, OptimizedModule) or self._skip_calls() or _traced():
                 return _real_call(module, *args, **kwargs)
             return self._outermost(module, args, kwargs)
 
@@ -132,7 +133,10 @@ class Tape:
 
     def _outermost(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = (id(module), module.training, *map(_shape, tree_leaves((args, kwargs))))
-        if signature in self._seen or len(self.called) >= MAX_GRAPHS:
+        if signature in self._seen:
+            return _real_call(module, *args, **kwargs)
+        if len(self._seen) >= MAX_CALLS:
+            self._note_once(f"only the first {MAX_CALLS} modules and input shapes that were called are captured")
             return _real_call(module, *args, **kwargs)
         self._seen[signature] = module  # kept alive, so that its id stays its own
         backend = self._backend(type(module).__name__, self.called)
@@ -148,7 +152,7 @@ class Tape:
 
         def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
             if len(into) >= MAX_GRAPHS:
-                self._note_once(f"only the first {MAX_GRAPHS} graphs were captured")
+                self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
             recorder = Recorder(name)
             try:
@@ -192,6 +196,16 @@ def _quiet_logs() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def _traced() -> bool:
+    """Whether PyTorch itself is tracing (export, jit, fx, functorch): what it calls then is not the program running."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch.utils._python_dispatch._get_current_dispatch_mode() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
 
 
 def _shape(value: Any) -> object:

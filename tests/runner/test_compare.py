@@ -1,0 +1,144 @@
+"""The comparison with eager: what counts as equal, what is reported, and that runs leave inputs alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from buddy.compiler.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.frontend.capture import capture
+from buddy.compiler.protocol import OutputReport
+from buddy.compiler.runner import run_and_compare
+from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.measure import summary
+from tests.runner.objects import compile_object
+
+
+def verdict(compiled: torch.Tensor | None, eager: torch.Tensor) -> str:
+    return compare("out", compiled, eager).verdict
+
+
+def test_equal_values_are_ok() -> None:
+    x = torch.randn(3, 4)
+    report = compare("out", x, x.clone())
+    assert (report.verdict, report.max_abs, report.max_rel, report.max_ulp, report.where) == ("ok", 0, 0, 0, "")
+
+
+def test_the_first_index_beyond_tolerance_is_named() -> None:
+    eager = torch.zeros(2, 3, 4)
+    compiled = eager.clone()
+    compiled[1, 0, 2] = 1e-3
+    compiled[1, 2, 2] = 1.0
+    report = compare("out", compiled, eager)
+    assert (report.verdict, report.where, report.max_abs) == ("mismatch", "[1, 0, 2]", 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_one_rounding_apart_is_one_ulp_and_ok(dtype: torch.dtype) -> None:
+    eager = torch.tensor([1.0, -1.0, 0.5], dtype=dtype)
+    step = torch.finfo(dtype).eps
+    compiled = torch.tensor([1.0 + step, -1.0, 0.5], dtype=dtype)
+    report = compare("out", compiled, eager)
+    assert (report.verdict, report.max_ulp) == ("ok", 1.0)
+
+
+def test_ulps_count_through_zero() -> None:
+    tiny = torch.tensor([torch.finfo(torch.float32).smallest_normal * 2**-23])
+    assert compare("out", -tiny, tiny).max_ulp == 2.0
+
+
+def test_large_sums_may_differ_by_roundings_of_their_addends() -> None:
+    eager = torch.full((8,), 1000.0)
+    eager[3] = 0.0
+    compiled = eager.clone()
+    compiled[3] = 1e-3
+    assert verdict(compiled, eager) == "ok"
+    assert verdict(compiled / 1000, eager / 1000) == "ok"
+    compiled[3] = 1e-1
+    assert verdict(compiled, eager) == "mismatch"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_integers_must_be_equal(dtype: torch.dtype) -> None:
+    eager = torch.tensor([0, 1, 1], dtype=dtype)
+    assert verdict(eager.clone(), eager) == "ok"
+    assert verdict(torch.tensor([0, 1, 0], dtype=dtype), eager) == "mismatch"
+
+
+def test_nan_equals_nan_and_infinities_only_themselves() -> None:
+    eager = torch.tensor([math.nan, math.inf, -math.inf])
+    report = compare("out", eager.clone(), eager)
+    assert (report.verdict, report.nans, report.infs, report.max_abs) == ("ok", 1, 2, 0.0)
+    assert verdict(torch.tensor([math.nan, math.inf, math.inf]), eager) == "mismatch"
+    assert verdict(torch.tensor([0.0, math.inf, -math.inf]), eager) == "mismatch"
+    assert verdict(torch.tensor([1.0]), torch.tensor([math.inf])) == "mismatch"
+
+
+def test_nan_where_eager_has_a_number_is_a_mismatch() -> None:
+    report = compare("out", torch.tensor([math.nan, 1.0]), torch.ones(2))
+    assert (report.verdict, report.where, report.max_abs) == ("mismatch", "[0]", math.inf)
+
+
+@pytest.mark.parametrize("compiled", [None, torch.ones(3), torch.ones(2, dtype=torch.float64)])
+def test_a_result_of_another_kind_is_missing(compiled: torch.Tensor | None) -> None:
+    assert verdict(compiled, torch.ones(2)) == "missing"
+
+
+def test_empty_and_scalar_results() -> None:
+    assert verdict(torch.empty(0, 3), torch.empty(0, 3)) == "ok"
+    assert compare("out", torch.tensor(2.0), torch.tensor(1.0)).where == "[]"
+
+
+def test_the_histogram_counts_every_finite_value() -> None:
+    report: OutputReport = compare("out", torch.arange(100.0), torch.arange(100.0))
+    assert (sum(report.histogram), report.low, report.high) == (100, 0.0, 99.0)
+
+
+def test_timings_are_medians_and_quartiles() -> None:
+    timing = summary([4.0, 1.0, 3.0, 2.0, 100.0], threads=2)
+    assert (timing.median, timing.low, timing.high, timing.runs, timing.threads) == (3.0, 2.0, 4.0, 5, 2)
+    assert summary([], 1).runs == 0
+
+
+DOUBLE = """
+func.func @forward(%a: memref<4xf32>, %out: memref<4xf32>) attributes {llvm.emit_c_interface} {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c4 = arith.constant 4 : index
+  scf.for %i = %c0 to %c4 step %c1 {
+    %x = memref.load %a[%i] : memref<4xf32>
+    %y = arith.addf %x, %x : f32
+    memref.store %y, %TARGET[%i] : memref<4xf32>
+  }
+  return
+}
+"""
+
+
+def _artifact(target: str) -> Artifact:
+    spec = TensorSpec((4,), "f32")
+    image = compile_object(DOUBLE.replace("TARGET", target), "forward")
+    return Artifact("forward", (image,), (Argument(0, spec),), (spec,))
+
+
+def test_a_run_beside_eager() -> None:
+    captured = capture(lambda x: x * 2, (torch.tensor([1.0, 2.0, 3.0, 4.0]),))[0]
+    told: list[float] = []
+    report = run_and_compare(
+        captured, _artifact("out"), repeats=5, threads=1, nodes=(1, 0), compile_seconds=0.5,
+        on_progress=lambda _text, done: told.append(done),
+    )  # fmt: skip
+    assert report.ok
+    assert (report.compiled.runs, report.eager.runs, report.nodes_compiled, report.compile_seconds) == (5, 5, 1, 0.5)
+    assert report.ratio == pytest.approx(report.compiled.median / report.eager.median)
+    assert told[-1] == 1.0
+
+
+def test_code_that_writes_to_its_input_is_found_out() -> None:
+    captured = capture(lambda x: x * 2, (torch.tensor([1.0, 2.0, 3.0, 4.0]),))[0]
+    report = run_and_compare(captured, _artifact("a"), repeats=1, threads=1, nodes=(1, 0), compile_seconds=0.0)
+    assert not report.ok
+    assert not report.inputs_unchanged
+    assert "x" in report.notes[0]

@@ -1,0 +1,57 @@
+"""Each sample runs as plain Python, and through the whole line: captured, compiled, and equal to eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.compiler.compilation import Compiler
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.runner import run_and_compare
+from buddy.compiler.sources import load_program
+
+SAMPLES = [
+    ("arith_add.py", (), "model"),
+    ("addmm.py", (), "model"),
+    ("mlp.py", (), "MLP"),
+    ("torch_compile.py", (), "f"),
+    ("buddy_style.py", (), "foo"),
+    ("bert.py", ("--tiny",), "BertModel"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "_model"), SAMPLES)
+def test_a_sample_runs_as_plain_python(
+    name: str, arguments: tuple[str, ...], _model: str, root: Path, run_python: Callable[..., Any]
+) -> None:
+    pytest.importorskip("transformers" if name == "bert.py" else "torch")
+    done = run_python(str(root / "samples" / name), *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize(("name", "arguments", "model"), SAMPLES)
+def test_a_sample_compiled_equals_eager(
+    name: str, arguments: tuple[str, ...], model: str, flavour: Any, root: Path
+) -> None:
+    pytest.importorskip("transformers" if name == "bert.py" else "torch")
+    program = load_program(str(root / "samples" / name), arguments)
+    assert [graph.info.name for graph in program.graphs] == [model]
+    captured = program.graphs[0]
+    compilation = Compiler(captured.graph).compile(default_recipe(flavour=flavour))
+    eager = [a.node for a in compilation.assignments if a.lowering == "eager"]
+    assert eager == []
+    nodes = (len(compilation.assignments), len(eager))
+    report = run_and_compare(
+        captured, compilation.artifact, repeats=2, threads=1, nodes=nodes, compile_seconds=compilation.seconds
+    )
+    assert report.ok, report
+
+
+def test_torch_compile_sample_agrees_with_eager(root: Path, run_python: Callable[..., Any]) -> None:
+    line = run_python(str(root / "samples" / "torch_compile.py")).stdout.splitlines()[-1]
+    assert float(line.rsplit(" ", 1)[1]) < 1e-5

@@ -1,0 +1,347 @@
+"""Scripts as users write them: what is captured, what world they run in, and what is said when they fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.sources import Program, SourceError, load_program
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Write:
+    """Writes a script into a folder of its own and gives its path."""
+
+    def write(text: str, name: str = "script.py") -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def names(program: Program) -> list[str]:
+    return [graph.info.name for graph in program.graphs]
+
+
+def targets(program: Program, graph: int = 0) -> list[str]:
+    return [op.target for op in program.graphs[graph].graph.operations]
+
+
+def refused(source: str, *arguments: str) -> Diagnostic:
+    with pytest.raises(SourceError) as caught:
+        load_program(source, arguments)
+    return caught.value.diagnostic
+
+
+# ---- what is captured ------------------------------------------------------------------------------------------------
+
+MODEL = "import torch\nmodel = torch.nn.Linear(3, 2)\n"
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "example_inputs = torch.ones(4, 3)",
+        "example_inputs = (torch.ones(4, 3),)",
+        "example_inputs = [torch.ones(4, 3)]",
+        "example_inputs = {'input': torch.ones(4, 3)}",
+        "def example_inputs():\n    return torch.ones(4, 3)",
+    ],
+)
+def test_model_and_inputs_in_every_form(script: Write, inputs: str) -> None:
+    program = load_program(script(MODEL + inputs))
+    graph = program.graphs[0]
+    assert (names(program), graph.info.inputs, graph.info.parameters) == (["Linear"], 1, 2)
+    assert graph.eager(graph.tensors)[0].shape == (4, 2)
+
+
+def test_a_function_that_makes_the_model(script: Write) -> None:
+    source = script("import torch\ndef model():\n    return torch.nn.ReLU()\nexample_inputs = torch.ones(2)\n")
+    assert targets(load_program(source)) == ["relu.default"]
+
+
+def test_a_function_that_is_the_model(script: Write) -> None:
+    source = script(
+        "import torch\ndef model(x, y):\n    return x @ y\nexample_inputs = torch.ones(2, 3), torch.ones(3, 2)\n"
+    )
+    assert targets(load_program(source)) == ["mm.default"]
+
+
+WITHOUT_INPUTS = """
+import torch
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+    def forward(self):
+        return self.w * 2
+model = M()
+"""
+
+
+def test_a_model_without_inputs(script: Write) -> None:
+    graph = load_program(script(WITHOUT_INPUTS)).graphs[0]
+    assert (graph.info.inputs, graph.info.parameters) == (0, 1)
+
+
+PLAIN = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+with torch.no_grad():
+    for rows in (2, 2, 5, 2):
+        print(net(torch.ones(rows, 3)).shape)
+"""
+
+
+def test_plain_calls_once_per_module_and_shape(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program(script(PLAIN))
+    assert names(program) == ["Sequential", "Sequential #2"]
+    assert [graph.tensors[2].shape for graph in program.graphs] == [(2, 3), (5, 3)]
+    assert capsys.readouterr().out.count("torch.Size") == 4
+
+
+def test_the_number_of_captured_calls_is_bounded_and_said(script: Write) -> None:
+    text = "import torch\nnet = torch.nn.ReLU()\nfor n in range(1, 30):\n    net(torch.ones(n))\n"
+    program = load_program(script(text))
+    assert len(program.graphs) == 8
+    assert any("only the first 8" in note for note in program.notes)
+
+
+def test_what_the_script_compiles_itself_comes_first(script: Write) -> None:
+    text = (
+        "import torch\ntorch.nn.Linear(2, 2)(torch.ones(1, 2))\n"
+        "@torch.compile(backend='inductor')\ndef f(x):\n    return x.sin()\nf(torch.ones(3))\n"
+    )
+    program = load_program(script(text))
+    assert names(program) == ["f"]
+    assert targets(program) == ["sin.default"]
+
+
+BUDDY = """
+import torch
+from buddy.compiler.frontend import DynamoCompiler
+from buddy.compiler.ops import tosa
+compiler = DynamoCompiler(primary_registry=tosa.ops_registry)
+graphs = compiler.importer(lambda x, y: x * y + x, torch.randn(10), torch.randn(10))
+assert graphs == compiler.imported_graphs and compiler.imported_params[graphs[0]] == []
+graphs[0].lower_to_top_level_ir()
+print(graphs[0]._imported_module)
+result = compiler.dynamo_run()(torch.ones(10), torch.ones(10))
+assert result[0].tolist() == [2.0] * 10
+@torch.compile(backend=compiler)
+def g(x):
+    return x.exp()
+g(torch.ones(2))
+"""
+
+
+def test_a_buddy_script_is_captured_as_it_runs(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program(script(BUDDY))
+    assert [targets(program, i) for i in range(2)] == [["mul.Tensor", "add.Tensor"], ["exp.default"]]
+    assert "tosa.mul" in capsys.readouterr().out
+
+
+BREAK = """
+import torch
+def model(x):
+    y = x.sin()
+    print("here")
+    return y.cos()
+example_inputs = torch.ones(2)
+"""
+
+
+def test_graph_breaks_give_several_graphs(script: Write) -> None:
+    program = load_program(script(BREAK))
+    assert [targets(program, i) for i in range(2)] == [["sin.default"], ["cos.default"]]
+
+
+TRAINING = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 1)
+optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    optimiser.zero_grad()
+    loss = net(torch.ones(4, 3)).pow(2).sum()
+    loss.backward()
+    optimiser.step()
+print("trained", float(loss.detach()))
+"""
+
+
+def test_a_training_script_gives_forward_and_backward(
+    script: Write, capsys: pytest.CaptureFixture[str], run_python: Callable[..., object]
+) -> None:
+    source = script(TRAINING)
+    program = load_program(source)
+    assert names(program) == ["Linear", "Linear (backward)"]
+    assert [op.stable for op in program.graphs[0].graph.placeholders][:2] == ["weight", "bias"]
+    assert any("backward" in note for note in program.notes)
+    printed = capsys.readouterr().out
+    assert printed == run_python(source).stdout  # type: ignore[attr-defined]
+
+
+def test_buffers_change_once_per_call(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        "import torch\nnorm = torch.nn.BatchNorm1d(3)\nnorm(torch.ones(4, 3))\nprint(int(norm.num_batches_tracked))\n"
+    )
+    load_program(script(text))
+    assert capsys.readouterr().out == "1\n"
+
+
+def test_random_numbers_are_those_of_the_script_alone(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import torch\ntorch.manual_seed(0)\ntorch.nn.Dropout()(torch.ones(4))\nprint(torch.rand(1).item())\n"
+    load_program(script(text))
+    torch.manual_seed(0)
+    torch.nn.Dropout()(torch.ones(4))
+    assert capsys.readouterr().out == f"{torch.rand(1).item()}\n"
+
+
+# ---- names in scripts and modules ------------------------------------------------------------------------------------
+
+
+WITH_MAIN = """
+import torch
+def f(x):
+    return x.exp()
+example_inputs = torch.ones(2)
+if __name__ == "__main__":
+    print("main")
+"""
+
+
+def test_a_name_in_a_script_leaves_its_main_block_alone(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program(script(WITH_MAIN) + ":f")
+    assert targets(program) == ["exp.default"]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_name_in_a_module_of_the_folder(script: Write, tmp_path: Path) -> None:
+    script("import torch\ndef f(x):\n    return x.exp()\nexample_inputs = torch.ones(2)\n", "buddy_test_pkg_mod.py")
+    assert targets(load_program("buddy_test_pkg_mod:f", directory=str(tmp_path))) == ["exp.default"]
+
+
+def test_a_missing_name_lists_those_there_are(script: Write) -> None:
+    diagnostic = refused(script(MODEL) + ":modle")
+    assert "there is no modle" in diagnostic.what
+    assert "model" in diagnostic.todo
+
+
+# ---- the world a script runs in --------------------------------------------------------------------------------------
+
+WORLD = """
+import sys
+from pathlib import Path
+import torch
+import buddy_test_neighbour
+assert __name__ == "__main__" and sys.modules["__main__"].__dict__ is globals()
+assert sys.argv[1:] == ["--width", "5"], sys.argv
+assert Path(__file__).with_name("data.txt").read_text() == "data"
+assert sys.path[0] == str(Path(__file__).parent)
+torch.nn.ReLU()(torch.ones(buddy_test_neighbour.SIZE))
+"""
+
+
+def test_a_script_runs_as_python_would_run_it(script: Write, tmp_path: Path) -> None:
+    script("SIZE = 7\n", "buddy_test_neighbour.py")
+    (tmp_path / "data.txt").write_text("data")
+    before = list(sys.path), list(sys.argv), sys.modules["__main__"], torch.compile, torch.nn.Module.__call__
+    program = load_program(script(WORLD), ("--width", "5"))
+    assert program.graphs[0].tensors[0].shape == (7,)
+    assert before == (list(sys.path), list(sys.argv), sys.modules["__main__"], torch.compile, torch.nn.Module.__call__)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        ("def f(x):\n    return x / 0\nf(1)\n", "raised ZeroDivisionError: division by zero", "script.py:2 in f"),
+        ("import sys\nsys.exit(3)\n", "ended itself with status 3", "script.py:2"),
+        ("import sys\nsys.exit('usage: MODEL')\n", "the message: usage: MODEL", "script.py:2"),
+        ("name = input('which? ')\n", "asks for input", "script.py:1"),
+        ("import sys\nfor line in sys.stdin:\n    print(line)\n", "asks for input", "script.py:2"),
+        ("x = 1\ndef f(:\n    pass\n", "not valid Python", "script.py:2"),
+        ("import not_there_at_all\n", "raised ModuleNotFoundError: No module named 'not_there_at_all'", "script.py:1"),
+        ("print('nothing')\n", "no model of it was captured", "script.py"),
+        (MODEL, "needs inputs", "script.py:model"),
+        (MODEL + "example_inputs = torch.ones(4, 5)\n", "shapes cannot be multiplied", "script.py"),
+        (MODEL + "example_inputs = 1, 2\n", "do not fit", "script.py:model"),
+        ("model = 3\nexample_inputs = 4\n", "which cannot be called", "script.py:model"),
+        ("raise KeyboardInterrupt if 0 else SystemError('odd')\n", "raised SystemError: odd", "script.py:1"),
+    ],
+)
+def test_a_script_that_fails(script: Write, text: str, what: str, line: str) -> None:
+    diagnostic = refused(script(text))
+    assert what in diagnostic.what
+    assert diagnostic.where.endswith(line)
+    assert diagnostic.todo
+    assert "buddy/compiler" not in diagnostic.detail
+    assert "compiler/sources" not in diagnostic.detail
+
+
+def test_an_early_clean_exit_keeps_what_was_captured(script: Write) -> None:
+    program = load_program(script("import sys, torch\ntorch.nn.ReLU()(torch.ones(2))\nsys.exit(0)\n"))
+    assert targets(program) == ["relu.default"]
+
+
+def test_a_missing_file_suggests_the_nearest(script: Write, tmp_path: Path) -> None:
+    script("", "model.py")
+    diagnostic = refused(str(tmp_path / "modle.py"))
+    assert "there is no file" in diagnostic.what
+    assert "model.py" in diagnostic.todo
+
+
+def test_a_folder_lists_its_scripts(script: Write, tmp_path: Path) -> None:
+    script("", "model.py")
+    diagnostic = refused(str(tmp_path))
+    assert "is a folder" in diagnostic.what
+    assert "model.py" in diagnostic.todo
+
+
+def test_a_file_that_is_no_script(script: Write) -> None:
+    assert "not a Python script" in refused(script("hello", "notes.txt")).what
+
+
+def test_a_missing_module() -> None:
+    assert "there is no module not_there" in refused("not_there.at_all:model").what
+
+
+def test_a_failed_script_leaves_nothing_patched(script: Write) -> None:
+    before = torch.compile, torch.nn.Module.__call__, torch.autograd.backward, sys.stdin
+    refused(script("1/0\n"))
+    assert before == (torch.compile, torch.nn.Module.__call__, torch.autograd.backward, sys.stdin)
+
+
+def test_progress_is_told(script: Write) -> None:
+    told: list[str] = []
+    load_program(script(MODEL + "example_inputs = torch.ones(1, 3)\n"), on_progress=told.append)
+    assert any("running" in text for text in told)
+    assert "capturing" in told
+
+
+HUGGING_FACE = """
+from transformers import BertConfig, BertModel
+import torch
+config = BertConfig(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64, vocab_size=50)
+model = BertModel.from_pretrained("nobody/has-cached-this", config=config)
+example_inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
+"""
+
+
+def test_uncached_weights_are_built_from_the_config_and_said(script: Write) -> None:
+    pytest.importorskip("transformers")
+    first, second = load_program(script(HUGGING_FACE)), load_program(script(HUGGING_FACE))
+    assert any("nobody/has-cached-this are not in the local cache" in note for note in first.notes)
+    pairs = zip(first.graphs[0].tensors, second.graphs[0].tensors, strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
