@@ -51,7 +51,8 @@ class Jobs:
             self._replace(slot)
         job = Job(request, slot)
         self._jobs[request] = job
-        job.task = asyncio.get_running_loop().create_task(self._guarded(job, work))
+        job.task = asyncio.get_running_loop().create_task(work(job))
+        job.task.add_done_callback(lambda task: self._ended(job, task))
 
     def cancel(self, target: int) -> None:
         """Stop request `target`, or all when it is 0."""
@@ -70,18 +71,20 @@ class Jobs:
             if job.slot == slot and not job.begun:
                 job.cancel("replaced by a newer edit")
 
-    async def _guarded(self, job: Job, work: Callable[[Job], Coroutine[Any, Any, None]]) -> None:
-        """Every request ends with its answer or with `Failed`, whatever happens inside."""
-        try:
-            await work(job)
-        except asyncio.CancelledError:
+    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        """A request that has not been answered ends with `Failed`, whatever happened inside."""
+        if self._jobs.get(job.request) is job:
+            del self._jobs[job.request]
+        if task.cancelled():
             self._send(Failed(job.request, Diagnostic(job.why_cancelled, severity="note"), cancelled=True))
-        except JobFailed as failure:
-            self._send(Failed(job.request, failure.diagnostic, stages=failure.stages))
-        except Exception as error:
-            log.exception("request %d", job.request)
-            what = f"the engine met a fault of its own: {type(error).__name__}: {error}"
-            self._send(Failed(job.request, Diagnostic(what, todo="this is a bug: please report it with the log")))
-        finally:
-            if self._jobs.get(job.request) is job:
-                del self._jobs[job.request]
+        elif (error := task.exception()) is not None:
+            self._send(_failed(job.request, error))
+
+
+def _failed(request: int, error: BaseException) -> Failed:
+    if isinstance(error, JobFailed):
+        log.info("request %d: %s %s", request, error.diagnostic, error.diagnostic.detail)
+        return Failed(request, error.diagnostic, stages=error.stages)
+    log.error("request %d", request, exc_info=error)
+    what = f"the engine met a fault of its own: {type(error).__name__}: {error}"
+    return Failed(request, Diagnostic(what, todo="this is a bug: please report it with the log"))

@@ -98,8 +98,7 @@ class Session:
         try:
             loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), key.source, job)
         except JobFailed:
-            # A fresh host is warm by the time the script has been corrected.
-            self.host.kill("it is replaced, for the next try")
+            self._replace_host()
             raise
         self._in_host = (self.host.life, key)
         for data in loaded.graphs:
@@ -107,6 +106,11 @@ class Session:
         program = program_of(key, loaded)
         self._store.pin(("fx", key), [record.fx.text for record in program.graphs])
         return program
+
+    def _replace_host(self) -> None:
+        """A fresh host is warm by the time the script has been corrected."""
+        if self._in_host[0] == self.host.life:
+            self.host.kill("a fresh one for the next try")
 
     async def _host_up(self, job: Job) -> None:
         if not self.host.is_ready:

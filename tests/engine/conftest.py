@@ -1,0 +1,64 @@
+"""Engines of the real kind; lets the tests here import the helpers that stand next to them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from engine_bench import Bench
+from engine_processes import everything_below, gone
+
+from buddy.app.client import EngineClient
+from buddy.compiler.protocol import Cancel
+
+ADD = """\
+import torch
+
+print("the script ran")
+
+
+def model(x, y):
+    return x + y
+
+
+example_inputs = (torch.ones(4, {width}), torch.ones(4, {width}))
+"""
+_widths = itertools.count(4)
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Path:
+    """A script with one small graph, which no other test has compiled."""
+    path = tmp_path / "add.py"
+    path.write_text(ADD.format(width=next(_widths)))
+    return path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncIterator[Bench]:
+    """A started engine; at the end nothing of it may be left."""
+    client = EngineClient()
+    await client.start()
+    found = Bench(client)
+    try:
+        yield found
+    finally:
+        pids = [found.pid, *everything_below(found.pid)]
+        await client.close()
+        assert await gone(*pids)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(engine: Bench) -> Bench:
+    """The module's engine, with nothing under way and no frames left from the test before."""
+    engine.client.send(Cancel(0))
+    await engine.presets()
+    await engine.quiet()
+    return engine

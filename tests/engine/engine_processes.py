@@ -1,0 +1,48 @@
+"""Finds the processes of an engine, as Linux lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+
+def children(pid: int) -> list[int]:
+    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(child) == pid]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def gone(*pids: int, within: float = 5.0) -> bool:
+    """Whether all of `pids` have ended in time."""
+    deadline = time.monotonic() + within
+    while any(map(lives, pids)):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+def everything_below(pid: int) -> list[int]:
+    found = children(pid)
+    return found + [grandchild for child in found for grandchild in everything_below(child)]

@@ -1,0 +1,86 @@
+"""A compilation as the client sees it: stages in order, texts by line, nodes by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engine_bench import Bench
+
+from buddy.app.client import RequestFailed
+from buddy.compiler.protocol import Assigned, Compile, Compiled, ListOps, ListPasses, Ops, Passes, Progress, StageDone
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_stages_come_one_by_one_and_then_whole(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    assert isinstance(compiled, Compiled)
+    assert tuple(frame.stage for frame in bench.seen if isinstance(frame, StageDone)) == compiled.stages
+    assert [stage.index for stage in compiled.stages] == list(range(len(compiled.stages)))
+    assert [stage.name for stage in compiled.stages[:3]] == ["fx", "graph", "lower"]
+    assert [stage.language for stage in compiled.stages][-2:] == ["llvm", "asm"]
+    assert any(isinstance(frame, Assigned) for frame in bench.seen)
+    assert any(isinstance(frame, Progress) and frame.what.startswith("pass ") for frame in bench.seen)
+
+
+async def test_every_stage_can_be_read_by_line_and_whole(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    for stage in compiled.stages:
+        whole = await bench.client.fetch_text(stage.text)
+        page = await bench.client.fetch_lines(stage.text, 0, 10_000)
+        assert page.total == stage.lines
+        assert "\n".join(page.lines) == whole.removesuffix("\n")
+        assert len(page.nodes) == len(page.lines)
+
+
+async def test_a_line_leads_to_its_node_and_back(bench: Bench, add: Path) -> None:
+    captured = await bench.open(add)
+    (node,) = (row.stable for row in captured.graphs[0].rows if row.opcode == "call_function")
+    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    for stage in compiled.stages[:3]:
+        found = await bench.client.find_node(stage.text, node)
+        assert found.lines, stage.name
+        page = await bench.client.fetch_lines(stage.text, found.lines[0], 1)
+        assert node in [page.names[number] for number in page.nodes[0]]
+
+
+async def test_search_finds_lines_and_refuses_broken_patterns(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    lower = compiled.stages[2]
+    found = await bench.client.search(lower.text, "FUNC.FUNC", ignore_case=True)
+    page = await bench.client.fetch_lines(lower.text, found.lines[0], 1)
+    assert "func.func" in page.lines[0]
+    with pytest.raises(RequestFailed, match="unterminated"):
+        await bench.client.search(lower.text, "(", regex=True)
+
+
+async def test_a_text_that_is_not_kept_is_an_error_of_that_request(bench: Bench) -> None:
+    with pytest.raises(RequestFailed, match="no longer kept"):
+        await bench.client.fetch_lines("0123", 0, 10)
+
+
+async def test_a_failing_pass_keeps_the_stages_before_it_and_gives_the_ir_at_the_failure(
+    bench: Bench, add: Path
+) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    index = next(i for i, step in enumerate(recipe.steps) if step.name == "one-shot-bufferize")
+    failed = await bench.ask(Compile(bench.client.next_request(), recipe.with_step(index, options=(("bogus", 1),))))
+    assert failed.diagnostic.step == index
+    assert "one-shot-bufferize" in failed.diagnostic.where
+    done = [frame.stage for frame in bench.seen if isinstance(frame, StageDone)]
+    assert all(stage.step < index for stage in done)
+    for stage in (*done, *failed.stages):
+        assert (await bench.client.fetch_text(stage.text)).strip()
+    assert all(stage.state == "failed" and stage.index == len(done) for stage in failed.stages)
+
+
+async def test_the_catalogues_are_listed(bench: Bench) -> None:
+    passes = await bench.client.ask(ListPasses(bench.client.next_request()), Passes)
+    assert {"canonicalize", "one-shot-bufferize"} <= {item.name for item in passes.passes}
+    ops = await bench.client.ask(ListOps(bench.client.next_request()), Ops)
+    assert "add.Tensor" in {op.target for op in ops.ops}

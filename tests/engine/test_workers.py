@@ -1,0 +1,221 @@
+"""Workers that are killed, crash or stop: what was asked fails with a message, and everything goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from engine_bench import Bench
+from engine_processes import everything_below, gone, lives
+
+from buddy.app.client import EngineClient, EngineLost
+from buddy.compiler.protocol import Cancel, Captured, Compile, Compiled, Failed, Ran, Run, StageDone
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
+]
+
+
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT])
+async def test_a_compiler_that_dies_fails_its_request_and_keeps_its_stages(
+    bench: Bench, add: Path, how: signal.Signals
+) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    stage = await _stopped_in_a_compilation(bench, recipe)
+    _send(bench.worker_pid("compiler"), how, signal.SIGCONT)
+    failed = await bench.end_of(bench.client.next_request() - 1)
+    assert isinstance(failed, Failed)
+    assert not failed.cancelled
+    assert how.name in failed.diagnostic.what
+    assert "pass " in failed.diagnostic.where
+    assert (await bench.client.fetch_text(stage.text)).strip()
+    await bench.state("compiler", "ready")
+    assert isinstance(await bench.ask(Compile(bench.client.next_request(), recipe)), Compiled)
+
+
+def _send(pid: int, *signals: signal.Signals) -> None:
+    for number in signals:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+async def _stopped_in_a_compilation(bench: Bench, recipe: object) -> object:
+    """Start a compilation and stop the compiler's process as soon as a stage has come; that stage."""
+    pid = bench.worker_pid("compiler")
+    bench.client.send(Compile(bench.client.next_request(), recipe))
+    done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.index == 1)
+    os.kill(pid, signal.SIGSTOP)
+    return done.stage
+
+
+async def test_a_stopped_compiler_is_said_and_cancel_brings_a_new_one(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    old = bench.worker_pid("compiler")
+    os.kill(old, signal.SIGSTOP)
+    stopped = await bench.until(lambda frame: "stopped" in getattr(frame, "what", ""))
+    assert stopped.worker == "compiler"
+    request = bench.client.next_request()
+    bench.client.send(Compile(request, recipe))
+    await bench.state("compiler", "busy")
+    bench.client.send(Cancel(request))
+    failed = await bench.end_of(request)
+    assert failed.cancelled
+    assert await gone(old)
+    assert isinstance(await bench.ask(Compile(bench.client.next_request(), recipe)), Compiled)
+
+
+async def test_a_host_killed_after_capture_is_loaded_again_for_the_next_run(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    os.kill(bench.worker_pid("host"), signal.SIGKILL)
+    dead = await bench.state("host", "dead")
+    assert "SIGKILL" in dead.what
+    ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(add), repeats=2))
+    assert isinstance(ran, Ran)
+    assert ran.report.ok
+
+
+async def test_a_source_that_has_changed_since_is_not_run_against_the_old_graph(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    add.write_text(add.read_text().replace("x + y", "x * y"))
+    os.kill(bench.worker_pid("host"), signal.SIGKILL)
+    failed = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
+    assert isinstance(failed, Failed)
+    assert "open it again" in failed.diagnostic.todo
+
+
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGFPE])
+async def test_a_crash_of_compiled_code_costs_the_run_alone(bench: Bench, add: Path, how: signal.Signals) -> None:
+    await bench.open(add)
+    recipe, host = await bench.recipe(add), bench.worker_pid("host")
+    request = bench.client.next_request()
+    bench.client.send(Run(request, recipe, repeats=1_000_000_000))
+    os.kill(await bench.runner_pid(), how)
+    failed = await bench.end_of(request, run=True)
+    assert failed.diagnostic.what.startswith(f"the compiled kernel crashed ({how.name}")
+    ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
+    assert ran.report.ok
+    assert bench.worker_pid("host") == host
+
+
+async def test_a_run_that_takes_too_long_is_stopped(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    frame = Run(bench.client.next_request(), await bench.recipe(add), repeats=1_000_000_000, timeout=1.0)
+    failed = await bench.ask(frame)
+    assert "longer than 1 s" in failed.diagnostic.what
+    assert not everything_below(bench.worker_pid("host"))
+
+
+async def test_cancelling_a_run_leaves_the_host_and_its_program(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe, host = await bench.recipe(add), bench.worker_pid("host")
+    request = bench.client.next_request()
+    bench.client.send(Run(request, recipe, repeats=1_000_000_000))
+    runner = await bench.runner_pid()
+    bench.client.send(Cancel(request))
+    assert (await bench.end_of(request, run=True)).cancelled
+    assert await gone(runner)
+    assert bench.worker_pid("host") == host
+
+
+async def test_newer_edits_replace_those_not_begun(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    os.kill(bench.worker_pid("compiler"), signal.SIGSTOP)
+    first, second, third = (bench.client.next_request() for _ in range(3))
+    bench.client.send(Compile(first, recipe))
+    await bench.state("compiler", "busy")
+    bench.client.send(Compile(second, recipe.toggled(0)))
+    bench.client.send(Compile(third, recipe.toggled(1)))
+    replaced = await bench.end_of(second)
+    assert isinstance(replaced, Failed)
+    assert replaced.cancelled
+    assert "newer" in replaced.diagnostic.what
+    os.kill(bench.worker_pid("compiler"), signal.SIGCONT)
+    assert isinstance(await bench.end_of(first), Compiled)
+    assert isinstance(await bench.end_of(third), Compiled)
+
+
+async def test_the_same_recipe_again_costs_nothing(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    fresh = await bench.ask(Compile(bench.client.next_request(), recipe))
+    again = await bench.ask(Compile(bench.client.next_request(), recipe))
+    assert again.stages == fresh.stages
+    assert again.reused == len(fresh.stages)
+    os.kill(bench.worker_pid("compiler"), signal.SIGKILL)
+    ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
+    assert ran.report.ok
+
+
+async def test_no_process_outlives_a_killed_engine(add: Path) -> None:
+    client = EngineClient()
+    welcome = await client.start()
+    bench = Bench(client)
+    await bench.open(add)
+    request = client.next_request()
+    client.send(Run(request, await bench.recipe(add), repeats=1_000_000_000))
+    await bench.runner_pid()
+    pids = everything_below(welcome.pid)
+    assert len(pids) >= 3
+    os.kill(welcome.pid, signal.SIGKILL)
+    assert await gone(*pids)
+    with pytest.raises(EngineLost, match="SIGKILL"):
+        await bench.until(lambda frame: False)
+    await client.restart()
+    assert isinstance(await Bench(client).open(add), Captured)
+    await client.close()
+
+
+CLIENT = """
+import asyncio
+from buddy.app.client import EngineClient
+
+async def main():
+    client = EngineClient()
+    print((await client.start()).pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_no_process_outlives_a_killed_client() -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    engine = int(await process.stdout.readline())
+    pids = [engine, *everything_below(engine)]
+    assert len(pids) == 3
+    process.kill()
+    await process.wait()
+    assert await gone(*pids)
+
+
+async def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EngineLost, match="nowhere"):
+        await EngineClient([str(tmp_path / "nowhere")]).start()
+    with pytest.raises(EngineLost, match=r"exit code 3.*no such host"):
+        await EngineClient(
+            [sys.executable, "-c", "import sys; print('no such host', file=sys.stderr); sys.exit(3)"]
+        ).start()
+    with pytest.raises(EngineLost, match="Welcome to Ubuntu"):
+        await EngineClient(["sh", "-c", "echo Welcome to Ubuntu; cat"]).start()
+
+
+async def test_recipes_of_programs_that_are_not_open_are_refused(bench: Bench, add: Path) -> None:
+    recipe = await bench.recipe(add)
+    failed = await bench.ask(Compile(bench.client.next_request(), recipe))
+    assert "has not been opened" in failed.diagnostic.what
+    await bench.open(add)
+    failed = await bench.ask(Compile(bench.client.next_request(), msgspec.structs.replace(recipe, graph=5)))
+    assert "no graph number 5" in failed.diagnostic.what
+    assert lives(bench.pid)

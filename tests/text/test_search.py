@@ -1,0 +1,46 @@
+"""Search over stage texts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.text.search import PatternError, search
+
+TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "lines"),
+    [
+        ("%1", {}, [2, 4]),
+        ("main", {}, []),
+        ("MAIN", {"ignore_case": True}, [0]),
+        ("%0 = add.", {}, []),
+        ("^  %[01] =", {"regex": True}, [1, 2]),
+        ("ADD$", {"regex": True, "ignore_case": True}, [1]),
+        (r"add\s+%1", {"regex": True}, []),
+        ("", {}, []),
+    ],
+)
+def test_lines_that_hold_the_pattern(pattern: str, options: dict[str, bool], lines: list[int]) -> None:
+    assert search(TEXT, pattern, **options) == (lines, False)
+
+
+def test_the_limit_says_that_there_are_more() -> None:
+    assert search(TEXT, "%", limit=2) == ([1, 2], True)
+    assert search(TEXT, "%", limit=3) == ([1, 2, 4], False)
+
+
+def test_a_pattern_that_is_none_says_where_it_goes_wrong() -> None:
+    with pytest.raises(PatternError, match="unterminated subpattern at position 2"):
+        search(TEXT, "a (b", regex=True)
+
+
+def test_line_numbers_do_not_depend_on_how_the_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = "\n".join(f"line {number * 37 % 1000}" for number in range(1000))
+    expected = [number for number, line in enumerate(content.split("\n")) if re.search("7[0-9]$", line)]
+    monkeypatch.setattr("buddy.compiler.text.lines._CHUNK", 100)
+    assert search(IndexedText(content), "7[0-9]$", regex=True)[0] == expected
