@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from buddy.compiler.bindings import func, ir, memref, vector
@@ -30,6 +31,21 @@ def kernel_function(
     with ir.InsertionPoint(end):
         _Gemm(Emitter(entry), [flatten(value) for value in entry.arguments], contraction, blocking, start).emit()
     return function
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """`active` columns of B and C, and the steps of K to take: all of them where `k_range` is `None`.
+
+    `b` and `c` are the offsets of the first elements; `ahead` is that of the next panel, where it should be fetched
+    from memory while this one is worked on.
+    """
+
+    b: Index
+    c: Index
+    active: int
+    k_range: tuple[Index, Index] | None
+    ahead: Index | None
 
 
 class _Gemm:
@@ -92,26 +108,41 @@ class _Gemm:
             if self.block.source == "panel":
                 pack_panel(e, self.panels, self.b, here, self.panel, 0, active, k_range)
                 here = 0
-            self._all_rows(a, here, place, active, k_range)
+            self._all_rows(a, _Panel(here, place, active, k_range, self._next_panel(b, number)))
 
         for_blocks(e, n.size, self.block.columns, panel)
 
-    def _all_rows(self, a: Index, b: Index, c: Index, active: int, k_range: tuple[Index, Index] | None) -> None:
+    def _next_panel(self, b: Index, number: Index) -> Index | None:
+        """Where the panel after panel `number` starts, when the panels come from memory one after the other."""
+        if self.block.source != "packed" or len(self.c.k) != 1 or self._blocks_k() or self.c.m.size <= self.block.rows:
+            return None
+        following = self.e.minimum(self.e.add(number, 1), self.panels.shape[-3] - 1)
+        return self.e.add(b, self.e.mul(following, self.panels.panel))
+
+    def _all_rows(self, a: Index, panel: _Panel) -> None:
         e, m = self.e, self.c.m
 
         def rows(number: Index, count: int) -> None:
             row = e.mul(number, self.block.rows)
-            here = e.add(a, e.mul(row, m.strides[0]))
-            self._block(here, b, e.add(c, e.mul(row, m.strides[2])), count, active, k_range)
+            here, there = e.add(a, e.mul(row, m.strides[0])), e.add(panel.c, e.mul(row, m.strides[2]))
+            ahead = panel.ahead
+            if ahead is not None:
+                ahead = e.add(ahead, e.mul(number, self._share * self.c.depth))
+            self._block(here, replace(panel, c=there, ahead=ahead), count)
 
         for_blocks(e, m.size, self.block.rows, rows)
 
-    def _block(self, a: Index, b: Index, c: Index, rows: int, active: int, k_range: tuple[Index, Index] | None) -> None:
-        """`rows` rows by `active` columns of C, held in registers over all of K."""
-        columns = range(0, active, self.block.lanes)
-        places = [(self.e.add(c, row * self.c.m.strides[2]), column) for row in range(rows) for column in columns]
+    @property
+    def _share(self) -> int:
+        """Elements of the next panel that each step of K fetches, so that all blocks of rows together fetch it all."""
+        return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
+
+    def _block(self, a: Index, panel: _Panel, rows: int) -> None:
+        """`rows` rows by the panel's columns of C, held in registers over all of K."""
+        active, columns = panel.active, range(0, panel.active, self.block.lanes)
+        places = [(self.e.add(panel.c, row * self.c.m.strides[2]), column) for row in range(rows) for column in columns]
         sums = [self._initial(place, column, active) for place, column in places]
-        for (place, column), value in zip(places, self._over_k(a, b, rows, active, sums, k_range), strict=True):
+        for (place, column), value in zip(places, self._over_k(a, panel, rows, sums), strict=True):
             self._store(value, place, column, active)
 
     def _initial(self, place: Index, column: int, active: int) -> Any:
@@ -136,30 +167,29 @@ class _Gemm:
             offset = self.e.add(place, (column + lane) * self.c.n.strides[2])
             self.e.store_scalar(vector.extract(value, [], [lane]), self.out, offset)
 
-    def _over_k(
-        self, a: Index, b: Index, rows: int, active: int, sums: list[Any], k_range: tuple[Index, Index] | None
-    ) -> list[Any]:
-        """The sums after all steps of K (of `k_range`, where K is blocked)."""
-        loops = self.c.k
-        packed = self.block.source != "direct"
-        steps = (
-            row_major([loop.size for loop in loops], self.block.columns)
-            if packed
-            else [loop.strides[1] for loop in loops]
-        )
+    def _over_k(self, a: Index, panel: _Panel, rows: int, sums: list[Any]) -> list[Any]:
+        """The sums after all steps of K."""
+        e, loops = self.e, self.c.k
+        steps = [loop.strides[1] for loop in loops]
+        if self.block.source != "direct":
+            steps = row_major([loop.size for loop in loops], self.block.columns)
 
         def level(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
             if depth == len(loops):
-                return self._step(a, b, rows, active, sums)
-            lower, upper = k_range or (0, loops[depth].size)
+                return self._step(a, b, rows, panel.active, sums)
 
             def body(k: Index, inner: list[Any]) -> Sequence[Any]:
-                here = self.e.add(a, self.e.mul(k, loops[depth].strides[0]))
-                return level(depth + 1, here, self.e.add(b, self.e.mul(k, steps[depth])), inner)
+                if panel.ahead is not None:
+                    self._fetch(e.add(panel.ahead, e.mul(k, self._share)))
+                here = e.add(a, e.mul(k, loops[depth].strides[0]))
+                return level(depth + 1, here, e.add(b, e.mul(k, steps[depth])), inner)
 
-            return self.e.loop(lower, upper, 1, body, sums)
+            return e.loop(*(panel.k_range or (0, loops[depth].size)), 1, body, sums)
 
-        return level(0, a, b, sums)
+        return level(0, a, panel.b, sums)
+
+    def _fetch(self, offset: Index) -> None:
+        memref.prefetch(self.panel, [self.e.value(offset)], False, 3, True)
 
     def _step(self, a: Index, b: Index, rows: int, active: int, sums: list[Any]) -> list[Any]:
         """One step of K: a rank-one update of the block. A zero-padded panel is read in whole vectors."""

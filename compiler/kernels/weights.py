@@ -46,7 +46,7 @@ class PackedWeights:
             for call in _calls(function.op):
                 if (callee := _callee(call)) in self.functions:
                     self.functions[callee].calls.append(call)
-        self.pack_names: dict[tuple[str, Panels], str] = {}
+        self.pack_functions: dict[tuple[str, Panels], tuple[str, Any]] = {}
 
     def parameter(self, value: Any) -> Place | None:
         """The argument that `value` is (a contiguous view of), when it is a parameter all the way up to the entry."""
@@ -86,11 +86,18 @@ class PackedWeights:
         calls = self.functions[_callee(new)].calls
         calls[:] = [new if call == old else call for call in calls]
 
-    def finish(self) -> None:
-        """Put packed arguments next to their sources, drop sources without uses, and write the packing functions."""
+    def finish(self) -> dict[Panels, list[Any]]:
+        """Put packed arguments next to their sources, drop sources without uses, and write the packing functions.
+
+        Returns these functions.
+        """
         for name in self._callees_first():
             if self.functions[name].packs:
                 self._finish(self.functions[name])
+        written: dict[Panels, list[Any]] = {}
+        for (_, panels), (_, function) in self.pack_functions.items():
+            written.setdefault(panels, []).append(function)
+        return written
 
     def _callees_first(self) -> list[str]:
         order: list[str] = []
@@ -135,13 +142,12 @@ class PackedWeights:
 
     def _pack_name(self, raw: Any, panels: Panels) -> str:
         key = (str(raw.type), panels)
-        if key not in self.pack_names:
-            name = unique_symbol(self.module, f"pack_{len(self.pack_names)}")
+        if key not in self.pack_functions:
+            name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")
             packed = ir.MemRefType.get(list(panels.shape), raw.type.element_type)
             with ir.InsertionPoint(self.module.regions[0].blocks[0]), raw.location:
-                pack_function(name, raw.type, packed, panels)
-            self.pack_names[key] = name
-        return self.pack_names[key]
+                self.pack_functions[key] = (name, pack_function(name, raw.type, packed, panels))
+        return self.pack_functions[key][0]
 
 
 def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from buddy.compiler.bindings import func, ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.blocking import Blocking, Source, choose
-from buddy.compiler.kernels.contraction import Contraction, analyse, is_contraction
+from buddy.compiler.kernels.contraction import NAMED, Contraction, analyse, is_contraction
 from buddy.compiler.kernels.gemm import Start, kernel_function
 from buddy.compiler.kernels.memory import zero_fill_before
-from buddy.compiler.kernels.packing import panels_of
+from buddy.compiler.kernels.packing import Panels, panels_of
 from buddy.compiler.kernels.walk import collect, unique_symbol
 from buddy.compiler.kernels.weights import PackedWeights, drop_dead_views
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -28,13 +28,15 @@ class ContractionsToKernels(MlirPass):
     pack_weights: bool = True
 
     def run(self, root: Any, context: PassContext) -> None:
-        sites = [op for op in collect(root) if op.name.startswith("linalg.") and is_contraction(op)]
         rewriter = _Rewriter(root, context, PackedWeights(root) if self.pack_weights else None)
-        for op in sites:
+        for op in [op for op in collect(root) if op.name.startswith("linalg.")]:
             try:
-                rewriter.rewrite(op)
+                if is_contraction(op):
+                    rewriter.rewrite(op)
+                elif op.name in NAMED:
+                    raise UnsupportedError("kernels exist for f32 and f64 without casts")
             except UnsupportedError as reason:
-                context.remark(self.name, op.location, f"left as it is: {reason}")
+                context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
         rewriter.finish()
 
 
@@ -42,6 +44,7 @@ class _Rewriter:
     def __init__(self, root: Any, context: PassContext, weights: PackedWeights | None) -> None:
         self.root, self.context, self.weights = root, context, weights
         self.kernels: dict[object, tuple[str, Any, list[Any]]] = {}  # key -> name, function, locations of its calls
+        self.packed_for: dict[Panels, list[Any]] = {}  # locations of the contractions that read them
 
     def rewrite(self, op: Any) -> None:
         contraction = analyse(op)
@@ -52,7 +55,9 @@ class _Rewriter:
         blocking = choose(contraction, self.context.target, source)
         raw = operands[number]
         if self.weights is not None and place is not None:
-            operands[number] = self.weights.packed(place, panels_of(contraction, blocking))
+            panels = panels_of(contraction, blocking)
+            self.packed_for.setdefault(panels, []).append(op.location)
+            operands[number] = self.weights.packed(place, panels)
         start = self._start(op, contraction, blocking)
         name = self._kernel(op.location, [value.type for value in operands], contraction, blocking, start)
         with ir.InsertionPoint(op), op.location:
@@ -85,12 +90,18 @@ class _Rewriter:
         return name
 
     def finish(self) -> None:
-        if self.weights is not None:
-            self.weights.finish()
+        written = self.weights.finish() if self.weights is not None else {}
         for _, function, locations in self.kernels.values():
-            union = self.context.locations.union(locations)
-            for op in [function.operation, *collect(function.operation)]:
-                op.location = union
+            self._locate(function, locations)
+        for panels, functions in written.items():
+            for function in functions:
+                self._locate(function, self.packed_for[panels])
+
+    def _locate(self, function: Any, locations: list[Any]) -> None:
+        """A function shared by several ops comes from all of them."""
+        union = self.context.locations.union(locations)
+        for op in [function.operation, *collect(function.operation)]:
+            op.location = union
 
 
 def _name(contraction: Contraction, start: Start) -> str:

@@ -37,20 +37,38 @@ class Upstream(MlirPass):
 
 
 class Compiled:
-    """A module after `passes`: its text, the remarks, and its functions as callables on arrays."""
+    """A module after `passes`: its text, the remarks, and its functions as callables on arrays.
 
-    def __init__(self, text: str, passes: Sequence[MlirPass] = (), *, target: Target | None = None) -> None:
+    `loc("graph":i:0)` in the text stands for node `nodes[i - 1]`.
+    """
+
+    def __init__(
+        self, text: str, passes: Sequence[MlirPass] = (), *, target: Target | None = None, nodes: Sequence[str] = ()
+    ) -> None:
         self.context = ir.Context()
         with self.context, ir.Location.unknown():
             module = ir.Module.parse(text)
             pass_context = PassContext(LocationSets(), target or host())
+            for node in nodes:
+                pass_context.locations.intern([node])
             for step in passes:
                 step.run(module.operation, pass_context)
             assert module.operation.verify()
             self.text = str(module)
             self.remarks = [remark.text for remark in pass_context.remarks]
             self.module = module
+            self.locations = pass_context.locations
         self._engine: Any = None
+
+    def nodes_of(self, function: str) -> set[str]:
+        """The nodes that the ops in the body of `function` come from."""
+        found: set[str] = set()
+        with self.context:
+            for op in self.module.body.operations:
+                if str(op.attributes["sym_name"]).strip('"') == function:
+                    for inner in op.regions[0].blocks[0].operations:
+                        found |= set(self.locations.sets[self.locations.number_of(inner.location)])
+        return found
 
     def __call__(self, function: str, *arrays: np.ndarray[Any, Any]) -> None:
         """Call a function with the attribute `llvm.emit_c_interface`; it works on the arrays in place."""

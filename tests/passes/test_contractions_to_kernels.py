@@ -225,6 +225,17 @@ def test_equal_contractions_share_a_kernel() -> None:
     assert all(remark.startswith("9x20x11: ") for remark in compiled.remarks)
 
 
+def test_kernels_and_packing_come_from_all_the_ops_that_use_them() -> None:
+    contraction = function("f", "mk,nk->mn", {"m": 9, "n": 20, "k": 11}, parameter=True)
+    text = "".join(
+        contraction.replace("@f", f"@f{i}").replace("\n      return", f' loc("graph":{i}:0)\n      return')
+        for i in (1, 2)
+    )
+    compiled = Compiled(text, [ContractionsToKernels()], nodes=["query", "key"])
+    assert compiled.nodes_of("matmul_9x11x20") == {"query", "key"}
+    assert compiled.nodes_of("pack_0") == {"query", "key"}
+
+
 def test_a_fill_that_something_reads_stays() -> None:
     text = """
     func.func @f(%a: memref<4x4xf32>, %c: memref<4x4xf32>, %d: memref<4x4xf32>) attributes {llvm.emit_c_interface} {
@@ -246,8 +257,18 @@ def test_what_is_left_says_why() -> None:
       return
     }"""
     compiled = Compiled(text, [ContractionsToKernels()])
-    assert compiled.remarks == ["left as it is: dynamic shape memref<?x4xf32>"]
+    assert compiled.remarks == ["linalg.matmul left as it is: dynamic shape memref<?x4xf32>"]
     assert "linalg.matmul" in compiled.text
+
+
+def test_integers_are_left() -> None:
+    text = """
+    func.func @f(%a: memref<4x4xi32>, %c: memref<4x4xi32>) {
+      linalg.matmul ins(%a, %a : memref<4x4xi32>, memref<4x4xi32>) outs(%c : memref<4x4xi32>)
+      return
+    }"""
+    compiled = Compiled(text, [ContractionsToKernels()])
+    assert compiled.remarks == ["linalg.matmul left as it is: kernels exist for f32 and f64 without casts"]
 
 
 def test_transposes_of_factors_and_result_become_maps() -> None:
