@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,13 +91,18 @@ def capture(
     before = len(recorder.graphs)
     torch._dynamo.reset()
     try:
-        with torch.set_grad_enabled(grad):
+        with torch.set_grad_enabled(grad), capture_settings():
             results = _compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
             if grad:
                 _take_gradients(results)
     finally:
         torch._dynamo.reset()
     return recorder.graphs[before:]
+
+
+def capture_settings() -> AbstractContextManager[None]:
+    """Dynamo's settings for capture: sizes fixed, recurrent layers taken, many versions of one function allowed."""
+    return torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False, allow_rnn=True)
 
 
 def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:

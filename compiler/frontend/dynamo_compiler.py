@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,7 +21,7 @@ from buddy.compiler.runner import LoadedProgram
 
 Lowering = Callable[[Op, Any], Any]
 # Buddy-MLIR searches its TOSA registry before the linalg one.
-FLAVOUR = "tosa"
+FLAVOUR: Literal["tosa"] = "tosa"
 
 
 class ImportedGraph(Graph):

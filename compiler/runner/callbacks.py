@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.artifact import EagerCall
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.runner.memref import tensor_at, torch_dtype
+from buddy.compiler.runner.memory import tensor_at, torch_dtype
 from buddy.compiler.torch_values import from_opaque, to_torch
 
 
@@ -40,7 +40,7 @@ class EagerOps:
                 except BaseException as error:
                     self._error = error
 
-        pointers = [ctypes.c_void_p] * (len(call.inputs) + len(call.results))
+        pointers = [ctypes.c_void_p] * sum(0 not in spec.shape for spec in (*call.inputs, *call.results))
         return ctypes.CFUNCTYPE(None, *pointers)(guarded)
 
 
@@ -48,8 +48,9 @@ def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
     function = resolve(call.target)
 
     def run(addresses: Sequence[int]) -> None:
+        pointers = iter(addresses)
         specs = (*call.inputs, *call.results)
-        tensors = [tensor_at(a, spec.shape, torch_dtype(spec)) for a, spec in zip(addresses, specs, strict=True)]
+        tensors = [tensor_at(0 if 0 in s.shape else next(pointers), s.shape, torch_dtype(s)) for s in specs]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
         arguments = [_real(value, inputs) for value in call.arguments]
         with torch.no_grad():
@@ -78,7 +79,8 @@ def _real(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """An argument's plain form as what torch takes; `{"t": i}` is tensor `i`."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
-        return {"t": tensors.__getitem__, "d": _dtype, "o": from_opaque}[tag](content)
+        decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "o": from_opaque}
+        return decode[tag](content)
     if isinstance(value, (list, tuple)):
         return [_real(item, tensors) for item in value]
     return value

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from buddy.compiler.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.artifact import Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.linker import BlockFunction, Library
-from buddy.compiler.runner.memref import torch_dtype
+from buddy.compiler.runner.memory import torch_dtype
 
 
 def call(function: BlockFunction, tensors: Sequence[torch.Tensor]) -> None:
     """Call `function` on `tensors`, which must be dense and stay alive until it returns."""
-    block = np.array([tensor.data_ptr() for tensor in tensors], dtype=np.int64)
-    function(block.ctypes.data)
+    block = (ctypes.c_int64 * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+    function(ctypes.addressof(block))
+
+
+class PlainArgument:
+    """An input as it is, made dense where it is not."""
+
+    def __init__(self, argument: Argument) -> None:
+        self._argument = argument
+        self._shape = argument.spec.shape
+        self._dtype = torch_dtype(argument.spec)
+
+    def value(self, source: torch.Tensor) -> torch.Tensor:
+        if source.shape != self._shape or source.dtype != self._dtype:
+            raise ValueError(_wrong_input(self._argument, source))
+        return _dense(source)
 
 
 class PackedArgument:
@@ -45,7 +59,8 @@ class PackedArgument:
         self._source, self._state = None, ()
 
     def _packed(self, source: torch.Tensor) -> torch.Tensor:
-        buffer, dense = _empty(self._argument.spec), _dense(source.detach())
+        spec = self._argument.spec
+        buffer, dense = torch.empty(spec.shape, dtype=torch_dtype(spec)), _dense(source.detach())
         call(self._pack, [dense, buffer])
         return buffer
 
@@ -58,45 +73,35 @@ class LoadedProgram:
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        self._artifact = artifact
         self._eager = EagerOps(artifact.eager_calls)
-        self._specs = [argument.spec for argument in artifact.arguments]
-        self._dtypes = [torch_dtype(spec) for spec in self._specs]
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
-        arity = len(artifact.arguments) + len(artifact.results)
+        arity = len(artifact.arguments) + sum(0 not in result.shape for result in artifact.results)
         self._library = Library(artifact.objects, {artifact.entry: arity, **packs}, self._eager.addresses())
         self._entry = self._library[artifact.entry]
-        self._packed = [PackedArgument(a, self._library[a.pack]) if a.pack else None for a in artifact.arguments]
+        self._arguments = [
+            PackedArgument(a, self._library[a.pack]) if a.pack else PlainArgument(a) for a in artifact.arguments
+        ]
+        self._sources = [argument.source for argument in artifact.arguments]
+        self._results = [(spec.shape, torch_dtype(spec)) for spec in artifact.results]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        arguments = [self._argument(index, tensors) for index in range(len(self._specs))]
-        results = [_empty(spec) for spec in self._artifact.results]
-        call(self._entry, [*arguments, *results])
+        pairs = zip(self._arguments, self._sources, strict=True)
+        arguments = [argument.value(tensors[source]) for argument, source in pairs]
+        results = [torch.empty(shape, dtype=dtype) for shape, dtype in self._results]
+        call(self._entry, [*arguments, *(result for result in results if result.numel())])
         self._eager.reraise()
         return results
 
     def refreeze(self) -> None:
         """Pack all weights anew at the next call, after writes that PyTorch does not count."""
-        for packed in self._packed:
-            if packed is not None:
-                packed.forget()
-
-    def _argument(self, index: int, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        tensor, packed = tensors[self._artifact.arguments[index].source], self._packed[index]
-        if packed is not None:
-            return packed.value(tensor)
-        if tensor.shape != self._specs[index].shape or tensor.dtype != self._dtypes[index]:
-            raise ValueError(_wrong_input(self._artifact.arguments[index], tensor))
-        return _dense(tensor)
+        for argument in self._arguments:
+            if isinstance(argument, PackedArgument):
+                argument.forget()
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor row-major, with lazy conjugation and negation carried out."""
     return tensor.resolve_conj().resolve_neg().contiguous()
-
-
-def _empty(spec: TensorSpec) -> torch.Tensor:
-    return torch.empty(spec.shape, dtype=torch_dtype(spec))
 
 
 def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:

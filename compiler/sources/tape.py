@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
 from buddy.compiler.frontend.aten import Origin, origins_of
-from buddy.compiler.frontend.capture import Recorder, callable_name, record_inference, record_training
+from buddy.compiler.frontend.capture import Recorder, callable_name, capture_settings, record_inference, record_training
 from buddy.compiler.frontend.captured import CapturedGraph
 
 MAX_GRAPHS = 32
@@ -60,7 +60,7 @@ class Tape:
         """Everything compiled or called inside is captured; the training graphs are made on the way out."""
         torch._dynamo.reset()
         with ExitStack() as stack:
-            stack.enter_context(torch._dynamo.config.patch(recompile_limit=MAX_GRAPHS, automatic_dynamic_shapes=False))
+            stack.enter_context(capture_settings())
             stack.enter_context(patch.object(torch, "compile", self._compile))
             stack.enter_context(patch.object(torch.nn.Module, "__call__", self._call))
             stack.enter_context(patch.object(torch.autograd, "backward", self._noting(torch.autograd.backward)))
@@ -123,11 +123,11 @@ class Tape:
     def _inside(self) -> Iterator[None]:
         """The calls inside are part of what is being captured: PyTorch's own `__call__` serves them."""
         before = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = _real_call  # type: ignore[method-assign]
+        torch.nn.Module.__call__ = _real_call
         try:
             yield
         finally:
-            torch.nn.Module.__call__ = before  # type: ignore[method-assign]
+            torch.nn.Module.__call__ = before
 
     # ---- capture ----
 
