@@ -1,7 +1,8 @@
 """What a compilation hands over to whoever runs it: objects, a calling convention, and what to prepare once.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
-`arguments`, then results in the order of `results`; the caller owns every buffer.
+`arguments`, then results in the order of `results`; the caller owns every buffer. Tensors without elements are passed
+to nobody.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class EagerCall(msgspec.Struct, frozen=True):
 
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
     `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each
-    of `results`, all dense and row-major.
+    of `results`, all dense and row-major, those without elements left out.
     """
 
     symbol: str

@@ -32,6 +32,9 @@ from buddy.compiler.text.stage_text import StageText
 # Snapshots kept for reuse; beyond this the least recently used are made again when asked for.
 MAX_SNAPSHOTS = 400
 
+# How a node that a graph pass took out is lowered: others do its work.
+FOLDED = "folded"
+
 OnStage = Callable[[Stage, StageText], None]
 
 
@@ -80,6 +83,7 @@ class Compiler:
         self._first = first
         self._graph_bytes = serialize.to_bytes(graph)
         self._hash = serialize.graph_hash(graph)
+        self._nodes = tuple(op.stable for op in graph.operations)
         self._context = new_context()
         self._locations = LocationSets()
         self._lowered: OrderedDict[str, tuple[Graph, Lowered]] = OrderedDict()
@@ -91,7 +95,15 @@ class Compiler:
 
         Raises `CompilationError` for a node that can be neither compiled nor called in eager.
         """
-        return self._lower(recipe, _Progress(lambda _s, _t: None))[1].assignments
+        lowered = self._lower(recipe, _Progress(lambda _s, _t: None))[1]
+        return self._with_dropped(lowered.assignments)
+
+    def _with_dropped(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
+        """The assignments of all captured nodes: those that a graph pass took out are said to be folded."""
+        known = {assignment.node: assignment for assignment in assignments}
+        return tuple(
+            known.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
+        )
 
     def compile(self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None) -> Compilation:
         """Every stage of `recipe`, each given to `on_stage` as soon as it is there.
@@ -103,9 +115,10 @@ class Compiler:
         graph, lowered = self._lower(recipe, progress)
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
+        assignments = self._with_dropped(lowered.assignments)
         remarks = tuple((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
         seconds = time.perf_counter() - start
-        return Compilation(tuple(progress.stages), artifact, lowered.assignments, remarks, seconds, progress.reused)
+        return Compilation(tuple(progress.stages), artifact, assignments, remarks, seconds, progress.reused)
 
     # ---- graph and top-level IR --------------------------------------------------------------------------------------
 
@@ -212,7 +225,7 @@ class Compiler:
         if last.entry is None:
             raise CompilationError(diagnosis.no_entry(graph._func_name))
         results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
-        arity = len(last.entry.arguments) + len(results)
+        arity = len(last.entry.arguments) + sum(0 not in result.shape for result in results)
         if signature.pointers_of(last.operation, graph._func_name) != arity:
             raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
         start = time.perf_counter()

@@ -10,9 +10,11 @@ from buddy.compiler.bindings import func, ir
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
+from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import registries
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.utils import LoweringError, meta_type
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.provenance import LocationSets
@@ -52,18 +54,23 @@ class _Lowerer:
 
     def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
         """One `func.func`; the insertion point is in the module."""
-        inputs = [meta_type(op.tensor_meta) for op, _ in function.inputs]
-        results = [meta_type(op.tensor_meta) for op, _ in function.outputs]
-        kind = ir.FunctionType.get(inputs, results)
+        arguments = _with_elements(function.inputs)
+        results = _with_elements(function.outputs)
+        kind = ir.FunctionType.get(_types(arguments), _types(results))
         whole = self.locations.location(name for i in range(len(function.nodes)) for name in function.origins(i))
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
-        op.arg_attrs = ir.ArrayAttr.get([_argument(i, p, public) for i, p in enumerate(function.is_parameter)])
+        flags = [
+            _argument(i, parameter, public)
+            for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
+            if value in arguments
+        ]
+        op.arg_attrs = ir.ArrayAttr.get(flags)
         block = op.add_entry_block()
-        pairs = zip(function.inputs, block.arguments, strict=True)
-        table: Table = {(value[0].name, value[1]): argument for value, argument in pairs}
+        table: Table = {}
         with ir.InsertionPoint(block), whole:
+            _bind(table, function.inputs, block.arguments)
             self._body(function, body, table)
-            func.ReturnOp([table[op.name, index] for op, index in function.outputs])
+            func.ReturnOp([table[op.name, index] for op, index in results])
 
     def _body(self, function: cut.Function, body: Sequence[Op | cut.Call], table: Table) -> None:
         positions = {op.name: i for i, op in enumerate(function.nodes)}
@@ -84,11 +91,11 @@ class _Lowerer:
             )
 
     def _call(self, call: cut.Call, table: Table) -> None:
-        operands = [table[op.name, index] for op, index in call.inputs]
-        results = [meta_type(op.tensor_meta) for op, _ in call.outputs]
+        operands = [table[op.name, index] for op, index in _with_elements(call.inputs)]
+        results = _types(_with_elements(call.outputs))
         with self.locations.location(op.stable for op in call.nodes):
             op = func.CallOp(results, ir.FlatSymbolRefAttr.get(call.function), operands)
-        table.update(zip(((op.name, index) for op, index in call.outputs), op.results, strict=True))
+            _bind(table, call.outputs, op.results)
 
     def _node(self, node: Op, table: Table) -> Assignment:
         """Lower a node by the first registry that can, or by the one chosen by hand."""
@@ -101,6 +108,9 @@ class _Lowerer:
         wanted = self.choices.get(node.stable, "")
         order = [wanted, *(key for key in found if key != wanted)] if wanted in found else list(found)
         reasons = [BY_HAND] if wanted == EAGER else []
+        if _is_complex(node):
+            reasons.append("complex numbers are not lowered")
+            order = []
         for key in [] if wanted == EAGER else order:
             try:
                 self._enter(node, table, self._attempt(self.registries[key][name], node, table))
@@ -142,6 +152,28 @@ class _Lowerer:
             table[node.name, index] = value
 
 
+def _with_elements(values: Sequence[cut.Value]) -> list[cut.Value]:
+    """The values that have elements: a tensor without any crosses no call, since there is nothing to point to."""
+    return [value for value in values if 0 not in value[0].tensor_meta.shape]
+
+
+def _types(values: Sequence[cut.Value]) -> list[Any]:
+    return [meta_type(op.tensor_meta) for op, _ in values]
+
+
+def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> None:
+    """Name what crossed a call; tensors without elements are made anew."""
+    crossed = iter(found)
+    for op, index in values:
+        meta = op.tensor_meta
+        table[op.name, index] = empty(meta.shape, meta.dtype) if 0 in meta.shape else next(crossed)
+
+
+def _is_complex(node: Op) -> bool:
+    metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
+    return any(meta.dtype in (TensorDType.Complex64, TensorDType.Complex128) for meta in metas)
+
+
 def _argument(index: int, is_parameter: bool, public: bool) -> Any:
     """The attributes of a function's argument: nothing may write to it, and where it comes from."""
     attributes = {"bufferization.writable": ir.BoolAttr.get(False)}
@@ -179,8 +211,7 @@ def lower(
                 lowerer.function(function, function.nodes, public=False)
             main = cut.main_function(graph, graph._func_name)
             lowerer.function(main, parts.body, public=True)
-    order = [op.stable for op in graph.operations]
-    assignments = tuple(lowerer.assigned[name] for name in order if name in lowerer.assigned)
+    assignments = tuple(lowerer.assigned[op.stable] for op in graph.operations)
     return Lowered(module, assignments, parts)
 
 

@@ -12,6 +12,7 @@ from buddy.compiler.graph.operation import Op, nodes_in
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
 from buddy.compiler.recipe import digest
 
@@ -29,10 +30,12 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if not node.metas or any(meta is None for meta in node.metas):
         raise LoweringError(f"{node.target} gives a result that is not a tensor of known shape")
     call = _describe(node)
-    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node)]
-    results = [meta_type(meta) for meta in node.metas if meta is not None]
+    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
+    metas = [meta for meta in node.metas if meta is not None]
+    results = [meta_type(meta) for meta in metas if 0 not in meta.shape]
     _declare(call, [value.type for value in operands], results)
-    return list(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
+    made = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
+    return [empty(meta.shape, meta.dtype) if 0 in meta.shape else next(made) for meta in metas]
 
 
 def _tensor_arguments(node: Op) -> list[Op]:
