@@ -1,0 +1,40 @@
+"""Which words of a command line are ours, and which the script's."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app.cli import arguments, run, workbench
+
+
+@pytest.mark.parametrize(
+    ("words", "json", "script"),
+    [
+        ("a.py", False, ()),
+        ("a.py --json", True, ()),
+        ("--json a.py", True, ()),
+        ("a.py --tiny", False, ("--tiny",)),
+        ("a.py --layers 4 out.txt", False, ("--layers", "4", "out.txt")),
+        ("--json a.py --tiny", True, ("--tiny",)),
+        ("a.py --json -- --tiny", True, ("--tiny",)),
+        ("a.py -- --json", False, ("--json",)),
+        ("a.py -- --tiny -- x", False, ("--tiny", "--", "x")),
+        ("--repeats 3 a.py -x", False, ("-x",)),
+    ],
+)
+def test_the_script_gets_what_we_do_not_know(words: str, json: bool, script: tuple[str, ...]) -> None:
+    options, rest = arguments.parse(run.parser(), words.split())
+    assert (options.source, options.json, rest) == ("a.py", json, script)
+
+
+@pytest.mark.parametrize("words", ["--jsn a.py", "a.py --jsn -- --tiny", "", "a.py --repeats 0", "a.py --flavour x"])
+def test_words_that_make_no_sense_end_with_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        arguments.parse(run.parser(), words.split())
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_the_workbench_takes_the_scripts_arguments_too() -> None:
+    options, rest = arguments.parse(workbench.parser(), ["--theme", "dark", "samples/bert.py", "--tiny"])
+    assert (options.theme, options.source, rest) == ("dark", "samples/bert.py", ("--tiny",))

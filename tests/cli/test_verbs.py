@@ -1,0 +1,173 @@
+"""Each verb as a user starts it: on a sample, and on input that is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Verb = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def verb(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> Verb:
+    """`verb("run", "samples/addmm.py")`: the finished process of `buddy-tui run samples/addmm.py`."""
+    return lambda *words: run_python("-m", "buddy.app.cli", *words)
+
+
+def test_run_prints_one_object_and_all_else_goes_to_stderr(verb: Verb) -> None:
+    done = verb("run", "samples/addmm.py", "--json", "--repeats", "3")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert found["ok"]
+    (graph,) = found["graphs"]
+    assert graph["nodes"] == {"compiled": 1, "eager": 0}
+    (output,) = graph["outputs"]
+    assert (output["shape"], output["dtype"], output["verdict"]) == ([16, 64], "float32", "ok")
+    assert output["max_abs"] < 1e-4
+    assert graph["compile_seconds"] > 0
+    for side in ("run", "eager"):
+        assert graph[side]["spread"][0] <= graph[side]["median"] <= graph[side]["spread"][1]
+        assert (graph[side]["runs"], graph[side]["threads"]) == (3, 1)
+    assert "torch.Size([16, 64])" in done.stderr
+
+
+def test_run_without_json_is_for_people(verb: Verb) -> None:
+    done = verb("run", "samples/arith_add.py", "--repeats", "2", "--flavour", "tosa")
+    assert done.returncode == 0, done.stderr
+    assert "1 nodes compiled, 0 in eager" in done.stdout
+    assert "verdict" in done.stdout
+
+
+def test_nodes_can_be_left_to_eager(verb: Verb) -> None:
+    done = verb("run", "samples/mlp.py", "--json", "--repeats", "2", "--eager", "gelu*")
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert graph["nodes"]["eager"] == 1
+    assert graph["ok"]
+
+
+def test_arguments_reach_the_script(verb: Verb, tmp_path: Path) -> None:
+    path = tmp_path / "sized.py"
+    path.write_text("import sys, torch\nmodel, example_inputs = torch.sin, torch.ones(int(sys.argv[2]))\n")
+    done = verb("run", str(path), "--json", "--repeats", "1", "--", "--size", "7")
+    assert json.loads(done.stdout)["graphs"][0]["outputs"][0]["shape"] == [7]
+    done = verb("run", str(path), "--json", "--repeats", "1", "--size", "5")
+    assert json.loads(done.stdout)["graphs"][0]["outputs"][0]["shape"] == [5]
+
+
+def test_a_mismatch_is_reported_and_ends_with_code_1(verb: Verb, tmp_path: Path) -> None:
+    """A program that computes something else each time cannot agree with itself."""
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        "import torch\n\n\n@torch.library.custom_op('wrong::counted', mutates_args=())\n"
+        "def counted(x: torch.Tensor) -> torch.Tensor:\n    counted.calls = getattr(counted, 'calls', 0) + 1\n"
+        "    return x + counted.calls\n\n\n@counted.register_fake\ndef _(x):\n    return torch.empty_like(x)\n\n\n"
+        "def model(x):\n    return torch.ops.wrong.counted(x)\n\n\nexample_inputs = torch.ones(3)\n"
+    )
+    done = verb("run", str(path), "--json", "--repeats", "1")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["ok"] is False
+
+
+def test_dump_prints_one_stage(verb: Verb) -> None:
+    done = verb("dump", "samples/arith_add.py", "--stage", "fx")
+    assert done.returncode == 0, done.stderr
+    heading = done.stdout.splitlines()[0].split()
+    assert heading[:5] == ["opcode", "name", "target", "args", "kwargs"]
+    assert "arith.addf" in verb("dump", "samples/arith_add.py", "--stage", "lower").stdout
+
+
+def test_dump_writes_all_stages_in_order(verb: Verb, tmp_path: Path) -> None:
+    done = verb("dump", "samples/arith_add.py", "--all", "-o", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names[:3] == ["00-fx.txt", "01-graph.txt", "02-lower.mlir"]
+    assert [name.rpartition(".")[2] for name in names[-2:]] == ["ll", "s"]
+    assert "define void" in (tmp_path / "out" / names[-2]).read_text()
+
+
+def test_stages_are_listed_with_what_they_changed(verb: Verb) -> None:
+    done = verb("stages", "samples/arith_add.py", "--json", "--disable", "cse")
+    (graph,) = json.loads(done.stdout)["graphs"]
+    names = [stage["name"] for stage in graph["stages"]]
+    assert names[:3] == ["fx", "graph", "lower"]
+    assert "cse" not in names
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"), [("passes", "bufferize", "one-shot-bufferize"), ("ops", "addmm", "AddMMOp")]
+)
+def test_catalogues_are_filtered(verb: Verb, name: str, text: str, expected: str) -> None:
+    done = verb(name, text)
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+    assert verb(name, "no such thing").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("run", "nothing.py"), 1, "nothing.py"),
+        (("run", "samples/addmm.py", "--disable", "cze"), 2, "no pass 'cze'"),
+        (("run", "samples/addmm.py", "--eager", "conv*"), 2, "no node 'conv*'"),
+        (("run", "samples/addmm.py", "--timeout", "0"), 2, "more than 0"),
+        (("dump", "samples/addmm.py"), 2, "--stage"),
+        (("dump", "samples/addmm.py", "--all"), 2, "-o DIR"),
+        (("dump", "samples/addmm.py", "--stage", "nowhere"), 2, "no stage 'nowhere'"),
+        (("run", "samples/addmm.py", "--engine", "no-such-program"), 1, "no-such-program"),
+    ],
+)
+def test_bad_input_gives_one_message_and_a_code(verb: Verb, words: tuple[str, ...], code: int, message: str) -> None:
+    done = verb(*words)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failure_in_json_mode_is_still_one_object(verb: Verb) -> None:
+    done = verb("run", "nothing.py", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["ok"] is False
+    assert "nothing.py" in found["error"]["what"]
+
+
+def test_help_and_version_need_no_engine(verb: Verb) -> None:
+    start = time.perf_counter()
+    for words in (["--help"], ["run", "--help"], ["dump", "--help"], ["--version"]):
+        assert verb(*words).returncode == 0
+    assert (time.perf_counter() - start) / 4 < 1.0
+    assert verb("--version").stdout.startswith("buddy-tui ")
+
+
+def test_headless_verbs_do_not_import_textual(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    code = "import sys; from buddy.app.cli import main; main(['ops', 'addmm']); print('textual' in sys.modules)"
+    assert run_python("-c", code).stdout.splitlines()[-1] == "False"
+
+
+def test_interrupting_a_run_ends_it_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "loop.py"
+    path.write_text("print('looping', flush=True)\nwhile True: pass\n")
+    command = [sys.executable, "-m", "buddy.app.cli", "run", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "looping"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:
+    """What `--engine 'ssh HOST buddy-tui engine'` does, without a network in between."""
+    behind = f"sh -c 'exec {sys.executable} -m buddy.app.cli engine'"
+    done = verb("ops", "addmm", "--engine", behind)
+    assert done.returncode == 0, done.stderr
+    assert "AddMMOp" in done.stdout
