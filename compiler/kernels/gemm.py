@@ -184,7 +184,8 @@ class _Gemm:
                 here = e.add(a, e.mul(k, loops[depth].strides[0]))
                 return level(depth + 1, here, e.add(b, e.mul(k, steps[depth])), inner)
 
-            return e.loop(*(panel.k_range or (0, loops[depth].size)), 1, body, sums)
+            lower, upper = panel.k_range or (0, loops[depth].size)
+            return e.loop(lower, upper, 1, body, sums)
 
         return level(0, a, panel.b, sums)
 

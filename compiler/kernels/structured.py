@@ -16,6 +16,12 @@ _TRAPPING = frozenset(
     f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
 )
 
+# What processors have instructions for; all other functions are calls of the math library, one element each.
+_VECTOR_MATH = frozenset(
+    f"math.{name}"
+    for name in ("absf", "absi", "ceil", "copysign", "floor", "fma", "round", "roundeven", "rsqrt", "sqrt", "trunc")
+)
+
 
 @dataclass(frozen=True)
 class Structured:
@@ -99,6 +105,8 @@ def _check_body(block: Any) -> None:
         name = op.operation.name
         if name in _TRAPPING:
             raise UnsupportedError(f"{name} may trap in unused lanes")
+        if name.startswith("math.") and name not in _VECTOR_MATH:
+            raise UnsupportedError(f"{name} is a call of the math library")
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
             raise UnsupportedError(f"{name} in its body")
 

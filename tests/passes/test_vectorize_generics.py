@@ -201,7 +201,11 @@ def test_contiguous_loops_are_merged() -> None:
 
 @pytest.mark.parametrize(
     ("element", "body", "reason"),
-    [("i1", "arith.andi", "elements of type i1"), ("i32", "arith.divsi", "arith.divsi may trap in unused lanes")],
+    [
+        ("i1", "arith.andi", "elements of type i1"),
+        ("i32", "arith.divsi", "arith.divsi may trap in unused lanes"),
+        ("f32", "math.atan2", "math.atan2 is a call of the math library"),
+    ],
 )
 def test_what_stays_says_why(element: str, body: str, reason: str) -> None:
     type_ = memref(33, element=element)
