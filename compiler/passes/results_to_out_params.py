@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import func, ir, memref
-from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 
 _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
 
@@ -64,6 +64,10 @@ def _move_results(function: Any) -> None:
     kind = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value)
     if not kind.results:
         return
+    for result in kind.results:
+        if not isinstance(result, ir.MemRefType):
+            name = ir.StringAttr(function.operation.attributes["sym_name"]).value
+            raise PassError(f"@{name} returns a {result}, not a buffer: one-shot-bufferize has to run before")
     function.operation.attributes["function_type"] = ir.TypeAttr.get(
         ir.FunctionType.get([*kind.inputs, *kind.results], [])
     )
