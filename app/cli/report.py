@@ -40,6 +40,7 @@ def as_text(report: RunReport) -> str:
         ),
         f"compiled {_timing_text(report.compiled)}",
         f"eager    {_timing_text(report.eager)}",
+        f"compiled code takes {report.ratio:.2f} x the time of eager",
     ]
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")

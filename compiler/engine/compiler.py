@@ -6,6 +6,7 @@ import importlib
 import time
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -41,7 +42,7 @@ class CompilerWorker:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._compilers: OrderedDict[str, Any] = OrderedDict()
-        self._answers = {
+        self._answers: dict[type, Callable[[Any], Reply]] = {
             AddGraph: self._add_graph,
             CompileGraph: self._compile,
             DescribePasses: _passes,

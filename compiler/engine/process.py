@@ -172,7 +172,7 @@ def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
     our_read, their_write = os.pipe()
     _widen(our_read)
     _widen(our_write)
-    command = [sys.executable, *_safe_path(), "-m", module, str(their_read), str(their_write), str(os.getpid())]
+    command = [sys.executable, *safe_path(), "-m", module, str(their_read), str(their_write), str(os.getpid())]
     popen = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -187,7 +187,7 @@ def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
     return popen, our_write, our_read
 
 
-def _safe_path() -> list[str]:
+def safe_path() -> list[str]:
     """Keeps the current folder off `sys.path`: a `random.py` that happens to lie there must not break a worker."""
     return ["-P"] if sys.version_info >= (3, 11) else []
 

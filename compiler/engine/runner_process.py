@@ -103,7 +103,7 @@ class _Watch:
             if self._engine.read_fd in readable:
                 self._obey()
             elif not readable:
-                self._kill(Diagnostic(f"the run took longer than {self._timeout:g} s and was stopped", **_SLOW))
+                self._kill(_too_slow(self._timeout))
         return self._child.receive()
 
     def _obey(self) -> None:
@@ -122,4 +122,6 @@ class _Watch:
         return Diagnostic(what, "while it ran", _CRASH_TODO, detail=tail)
 
 
-_SLOW = {"where": "the runner", "todo": "give it more time (--timeout), fewer repeats, or cancel"}
+def _too_slow(timeout: float) -> Diagnostic:
+    what = f"the run took longer than {timeout:g} s and was stopped"
+    return Diagnostic(what, "the runner", "give it more time (--timeout) or fewer repeats")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.engine.searching import Question, SearchTooLong, search_apart
 from buddy.compiler.protocol import Diagnostic, FetchLines, FetchText, FindNode, Found, Lines, Search, Text
 from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import PatternError, search
+from buddy.compiler.text.search import PatternError, check, is_literal, search
 from buddy.compiler.text.store import TextStore
 
 _SMALL = 1 << 18
@@ -36,13 +37,19 @@ class Texts:
     async def search(self, frame: Search, job: Job) -> None:
         text = self._find(frame.text)
         try:
-            lines, more = await asyncio.to_thread(
-                search, text, frame.pattern, regex=frame.regex, ignore_case=frame.ignore_case, limit=frame.limit
-            )
-        except PatternError as error:
-            todo = "correct the pattern, or search for it as plain text"
+            lines, more = await self._searched(text, frame)
+        except (PatternError, SearchTooLong) as error:
+            todo = "change the pattern, or search for it as plain text"
             raise JobFailed(Diagnostic(str(error), "the search", todo)) from error
         self._send(Found(job.request, frame.text, tuple(lines), more))
+
+    async def _searched(self, text: IndexedText, frame: Search) -> tuple[list[int], bool]:
+        if not frame.regex or is_literal(frame.pattern):
+            return await asyncio.to_thread(
+                search, text, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
+            )
+        check(frame.pattern)
+        return await search_apart(Question(frame.pattern, frame.ignore_case, frame.limit, text.content))
 
     async def node(self, frame: FindNode, job: Job) -> None:
         text = self._find(frame.text)

@@ -25,6 +25,16 @@ def search(
     return found[:limit], len(found) > limit
 
 
+def is_literal(pattern: str) -> bool:
+    """Whether a regular expression means no more than its own characters."""
+    return re.escape(pattern) == pattern
+
+
+def check(pattern: str) -> None:
+    """Raise `PatternError` unless `pattern` is a regular expression."""
+    _matcher(pattern, True, False)
+
+
 def _hits(text: IndexedText, matches: Callable[[str], object]) -> Iterator[int]:
     for first, piece in text.chunks():
         if matches(piece) is False:

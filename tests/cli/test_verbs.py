@@ -74,6 +74,7 @@ def test_a_mismatch_is_reported_and_ends_with_code_1(verb: Verb, tmp_path: Path)
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert found["ok"] is False
+    assert found["graphs"][0]["outputs"][0]["verdict"] == "mismatch"
 
 
 def test_dump_prints_one_stage(verb: Verb) -> None:

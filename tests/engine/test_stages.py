@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from engine_bench import Bench
 
 from buddy.app.client import RequestFailed
-from buddy.compiler.protocol import Assigned, Compile, Compiled, ListOps, ListPasses, Ops, Passes, Progress, StageDone
+from buddy.compiler.protocol import (
+    Assigned,
+    Cancel,
+    Compile,
+    Compiled,
+    ListOps,
+    ListPasses,
+    Ops,
+    Passes,
+    Progress,
+    Search,
+    StageDone,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,6 +69,28 @@ async def test_search_finds_lines_and_refuses_broken_patterns(bench: Bench, add:
     assert "func.func" in page.lines[0]
     with pytest.raises(RequestFailed, match="unterminated"):
         await bench.client.search(lower.text, "(", regex=True)
+
+
+async def test_a_pattern_that_would_take_for_ever_stops_nothing_and_can_be_cancelled(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    asm = compiled.stages[-1]
+    request = bench.client.next_request()
+    bench.client.send(Search(request, asm.text, r"^(\s*\w*\s*)*#never$", regex=True))
+    start = asyncio.get_running_loop().time()
+    for _ in range(10):
+        await bench.client.fetch_lines(asm.text, 0, 10)
+    assert asyncio.get_running_loop().time() - start < 1.0
+    bench.client.send(Cancel(request))
+    assert (await bench.end_of(request)).cancelled
+
+
+async def test_regular_expressions_match_line_by_line(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
+    lower = compiled.stages[2]
+    found = await bench.client.search(lower.text, r"^\s*func\.func .*\{$", regex=True)
+    assert len(found.lines) == 1
 
 
 async def test_a_text_that_is_not_kept_is_an_error_of_that_request(bench: Bench) -> None:
