@@ -1,25 +1,35 @@
-"""Contraction kernels against torch.mm and NumPy, one thread, interleaved. Run: python benchmarks/kernels.py [name…]"""
+"""The contraction kernels by themselves, beside torch and NumPy, on one thread, timed in turn.
+
+    python benchmarks/kernels.py [name ...] [--repeats N] [--copies N] [--tiny]
+
+Weights are packed ahead; `--copies` different ones are gone through, so that they come from memory. Prints one JSON
+object; a wrong product makes the exit code 1.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+# OpenBLAS reads this once, when NumPy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from support import printing
+from support.timing import Call, in_turn, ratios, spread
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kernels"))
 
 from mlir_jit import Compiled
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
-
-Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -73,66 +83,108 @@ def module_text(case: Case) -> str:
     }}"""
 
 
-def prepare(case: Case, copies: int) -> tuple[list[Call], list[Call], list[Call], str]:
-    """Calls of ours, torch's and NumPy's, each over `copies` different B so that weights come from memory."""
+@dataclass
+class Prepared:
+    """Calls of each side, one per copy of B; what the kernel said of itself; how it was checked."""
+
+    calls: dict[str, list[Call]]
+    remark: str
+    seconds: float
+    error: float
+    allowed: float
+
+
+def prepare(case: Case, copies: int) -> Prepared:
+    """Compile the case and bind its calls to `copies` different B."""
     a_term, b_term, c_term = case.terms
     random = np.random.default_rng(0)
     start = time.perf_counter()
     module = Compiled(module_text(case), [ContractionsToKernels()])
     a = random.standard_normal(case.shape(a_term), dtype=np.float32)
     c = np.empty(case.shape(c_term), np.float32)
-    ours: list[Call] = []
-    theirs: list[Call] = []
-    numpys: list[Call] = []
-    for _ in range(copies):
-        b = random.standard_normal(case.shape(b_term), dtype=np.float32)
-        raw = b
-        if case.parameter:
-            shape = re.search(r"pack_0\(.*?,.*?memref<([\dx]+)xf32>", module.text)
-            assert shape
-            b = np.empty([int(size) for size in shape.group(1).split("x")], np.float32)
-            module("pack_0", raw, b)
-        ours.append(module.bound("f", a, b, c))
-        ta, tb = torch.from_numpy(a), torch.from_numpy(raw)
-        if len(case.sizes) == 3:
-            theirs.append(lambda ta=ta, tb=tb: torch.mm(ta, tb.T if b_term == "nk" else tb))
-            numpys.append(lambda a=a, raw=raw: a @ (raw.T if b_term == "nk" else raw))
-        else:
-            theirs.append(lambda ta=ta, tb=tb: torch.einsum(case.subscripts, ta, tb))
-            numpys.append(lambda a=a, raw=raw: np.einsum(case.subscripts, a, raw, optimize=True))
+    weights = [random.standard_normal(case.shape(b_term), dtype=np.float32) for _ in range(copies)]
+    ours = [module.bound("f", a, packed(module, b) if case.parameter else b, c) for b in weights]
     ours[-1]()
     seconds = time.perf_counter() - start
-    expected = np.einsum(case.subscripts, a.astype(np.float64), raw.astype(np.float64), optimize=True)
-    error = float(np.abs(c - expected).max())
-    return ours, theirs, numpys, f"{module.remarks[0]}; error {error:.1e}; compiled and packed in {seconds:.2f} s"
+    exact = np.einsum(case.subscripts, a.astype(np.float64), weights[-1].astype(np.float64), optimize=True)
+    calls = {"ours": ours, "torch": [torch_call(case, a, b) for b in weights]}
+    calls["numpy"] = [numpy_call(case, a, b) for b in weights]
+    depth = case.sizes["k"]
+    allowed = 4 * depth * float(np.finfo(np.float32).eps)
+    return Prepared(calls, module.remarks[0], seconds, float(np.abs(c - exact).max()), allowed)
 
 
-def measure(case: Case, repeats: int, copies: int) -> None:
-    ours, theirs, numpys, text = prepare(case, copies if case.parameter else 1)
-    times: dict[str, list[float]] = {"ours": [], "torch": [], "numpy": []}
-    for _ in range(repeats):
-        for label, calls in (("ours", ours), ("torch", theirs), ("numpy", numpys)):
-            start = time.perf_counter()
-            for call in calls:
-                call()
-            times[label].append((time.perf_counter() - start) / len(calls))
-    rates = {label: case.flops / np.median(values) / 1e9 for label, values in times.items()}
-    best = case.flops / min(times["ours"]) / 1e9
-    shown = "  ".join(f"{label} {rate:6.1f}" for label, rate in rates.items())
-    print(f"{case.name:22} GFLOP/s median: {shown}  (best of ours {best:.1f})\n    {text}")
+def packed(module: Compiled, b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """B in the panels that the kernel reads."""
+    shape = re.search(r"pack_0\(.*?,.*?memref<([\dx]+)xf32>", module.text)
+    assert shape
+    panels = np.empty([int(size) for size in shape.group(1).split("x")], np.float32)
+    module("pack_0", b, panels)
+    return panels
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def torch_call(case: Case, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Call:
+    left, right = torch.from_numpy(a), torch.from_numpy(b)
+    if len(case.sizes) > 3:
+        return lambda: torch.einsum(case.subscripts, left, right)
+    turned = right.T if case.terms[1] == "nk" else right
+    return lambda: torch.mm(left, turned)
+
+
+def numpy_call(case: Case, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Call:
+    if len(case.sizes) > 3:
+        return lambda: np.einsum(case.subscripts, a, b, optimize=True)
+    turned = b.T if case.terms[1] == "nk" else b
+    return lambda: a @ turned
+
+
+def all_of(calls: list[Call]) -> Call:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def measure(case: Case, repeats: int, copies: int) -> dict[str, Any]:
+    prepared = prepare(case, copies if case.parameter else 1)
+    times = in_turn({name: all_of(calls) for name, calls in prepared.calls.items()}, repeats)
+    flops = 1e-9 * case.flops * len(prepared.calls["ours"])
+    return {
+        "gflops": {name: spread([flops / seconds for seconds in found]) for name, found in times.items()},
+        "of_torch": ratios(times["torch"], times["ours"]),
+        "of_numpy": ratios(times["numpy"], times["ours"]),
+        "max_abs": prepared.error,
+        "ok": prepared.error <= prepared.allowed,
+        "prepare_seconds": round(prepared.seconds, 3),
+        "remark": prepared.remark,
+    }
+
+
+def row(name: str, found: dict[str, Any]) -> list[object]:
+    rates = [f"{found['gflops'][side]['median']:.1f}" for side in ("ours", "torch", "numpy")]
+    compared = [printing.between(found[key]) for key in ("of_torch", "of_numpy")]
+    return [name, *rates, *compared, f"{found['max_abs']:.1e}"]
+
+
+def chosen(options: argparse.Namespace) -> list[Case]:
+    if options.tiny:
+        return [_linear(16, 32, 64)]
+    return [case for case in CASES if not options.names or any(name in case.name for name in options.names)]
+
+
+def main() -> int:
+    parser = printing.parser(__doc__, 15, "rounds over the three")
     parser.add_argument("names", nargs="*", help="only cases whose name contains one of these")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--copies", type=int, default=8, help="different weights to go through")
+    parser.add_argument("--copies", type=int, default=8, metavar="N", help="different weights to go through (8)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for case in CASES:
-        if not options.names or any(name in case.name for name in options.names):
-            measure(case, options.repeats, options.copies)
+    machine = printing.machine()
+    found = {case.name: measure(case, options.repeats, options.copies) for case in chosen(options)}
+    heading = ["kernel", "GFLOP/s", "torch", "NumPy", "of torch (quartiles)", "of NumPy (quartiles)", "max abs error"]
+    printing.tell({"machine": machine, "cases": found}, heading, [row(*item) for item in found.items()])
+    return 0 if all(figures["ok"] for figures in found.values()) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

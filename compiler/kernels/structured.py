@@ -65,6 +65,8 @@ def read(op: Any) -> Structured:
 
     Raises `UnsupportedError` for what cannot be done in vectors, with the reason.
     """
+    if len(op.results):
+        raise UnsupportedError("it works on tensors, not on buffers")
     block = op.regions[0].blocks[0]
     _check_body(block)
     pairs = list(zip(op.operands, block.arguments, strict=True))
