@@ -1,0 +1,102 @@
+"""BERT-base, 1 x 128 tokens, f32, one thread, through the engine: time to the first result, then compiled beside eager.
+
+Each of `--runs` runs starts a fresh runner that links the code, packs the weights and times `--repeats` pairs of a
+compiled and an eager call in turn; a run's ratio is that of its medians. Prints one JSON object; a wrong output makes
+the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+from support import printing
+from support.engine import warm_engine
+from support.timing import ratios, spread
+
+from buddy.compiler.protocol import Compiled, RunReport
+
+WANTED = {"max_abs": 1e-4, "ratio": 1.0, "first_result_seconds": 15.0, "nodes_eager": 0}
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    async with warm_engine() as engine:
+        captured, _, recipe = await engine.open_bert(options.tiny)
+        first = await engine.run(recipe, 1)
+        reports = [(await engine.run(recipe, options.repeats))[-1][1].report for _ in range(options.runs)]
+        assert engine.client.welcome is not None
+        packages = engine.client.welcome.packages
+    compiled = next(seconds for seconds, frame in first if isinstance(frame, Compiled))
+    return {
+        "source": "samples/bert.py" + " --tiny" * options.tiny,
+        "machine": printing.machine(),
+        "packages": packages,
+        "seconds_from_a_warm_engine": {
+            "captured": round(captured, 2),
+            "compiled": round(captured + compiled, 2),
+            "first_result": round(captured + first[-1][0], 2),
+        },
+        **of_reports(reports),
+    }
+
+
+def of_reports(reports: list[RunReport]) -> dict[str, Any]:
+    """What the runs say together: the worst error of each output, and the spread of the runs' medians."""
+    ours, theirs = [r.compiled.median for r in reports], [r.eager.median for r in reports]
+    outputs = [
+        {
+            "name": output.name,
+            "shape": list(output.shape),
+            "dtype": output.dtype,
+            "max_abs": max(report.outputs[index].max_abs for report in reports),
+            "ok": all(report.outputs[index].verdict == "ok" for report in reports),
+        }
+        for index, output in enumerate(reports[0].outputs)
+    ]
+    return {
+        "nodes": {"compiled": reports[0].nodes_compiled, "eager": reports[0].nodes_eager},
+        "outputs": outputs,
+        "inputs_unchanged": all(report.inputs_unchanged for report in reports),
+        "pairs_per_run": reports[0].compiled.runs,
+        "threads": reports[0].compiled.threads,
+        "compiled_seconds": spread(ours),
+        "eager_seconds": spread(theirs),
+        "ratio": ratios(ours, theirs),
+    }
+
+
+def met(found: dict[str, Any]) -> dict[str, bool]:
+    """Which of the wanted figures were reached."""
+    reached = {
+        "max_abs": max(output["max_abs"] for output in found["outputs"]),
+        "ratio": found["ratio"]["median"],
+        "first_result_seconds": found["seconds_from_a_warm_engine"]["first_result"],
+        "nodes_eager": found["nodes"]["eager"],
+    }
+    return {name: reached[name] <= limit for name, limit in WANTED.items()}
+
+
+def rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
+    first, nodes = found["seconds_from_a_warm_engine"], found["nodes"]
+    return [
+        ("nodes compiled, in eager", f"{nodes['compiled']}, {nodes['eager']}"),
+        ("captured, compiled, first result after", " s, ".join(f"{value:.1f}" for value in first.values()) + " s"),
+        *((f"max abs error of {o['name']}", f"{o['max_abs']:.1e}") for o in found["outputs"]),
+        ("compiled", printing.between(found["compiled_seconds"], " ms", 1e3)),
+        ("eager", printing.between(found["eager_seconds"], " ms", 1e3)),
+        ("compiled / eager", printing.between(found["ratio"])),
+    ]
+
+
+def main() -> int:
+    parser = printing.parser(__doc__, 5, "pairs of a compiled and an eager call in each run")
+    parser.add_argument("--runs", type=int, default=10, metavar="N", help="runs, each in a fresh runner (10)")
+    found = asyncio.run(measure(parser.parse_args()))
+    printing.tell({**found, "wanted": WANTED, "met": met(found)}, ["BERT", "median (quartiles)"], rows(found))
+    return 0 if found["inputs_unchanged"] and all(output["ok"] for output in found["outputs"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

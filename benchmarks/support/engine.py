@@ -1,0 +1,74 @@
+"""An engine as the workbench starts it, whose answers come with the time they took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from buddy.app.client import EngineClient, RequestFailed
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import Captured, Compile, Compiled, Failed, GraphInfo, Open, Ran, Run, WorkerState
+from buddy.compiler.recipe import Recipe
+
+Answer = tuple[float, Any]
+BERT = str(Path(__file__).resolve().parents[2] / "samples" / "bert.py")
+
+
+class TimedEngine:
+    """Requests to an engine; answers are frames with the seconds since the request."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+
+    async def open_bert(self, tiny: bool) -> tuple[float, GraphInfo, Recipe]:
+        """Seconds until samples/bert.py is captured, its graph, and the default recipe for it."""
+        arguments = ("--tiny",) if tiny else ()
+        opening = self.follow(Open(self.client.next_request(), BERT, arguments), Captured)
+        seconds, captured = [answer async for answer in opening][-1]
+        return seconds, captured.graphs[0], default_recipe(BERT, arguments)
+
+    async def run(self, recipe: Recipe, repeats: int) -> list[Answer]:
+        return [answer async for answer in self.follow(Run(self.client.next_request(), recipe, repeats, 600.0), Ran)]
+
+    def compile(self, recipe: Recipe) -> AsyncIterator[Answer]:
+        return self.follow(Compile(self.client.next_request(), recipe), Compiled)
+
+    async def follow(self, request: Any, last: type) -> AsyncIterator[Answer]:
+        """Everything that answers `request` as it comes, up to a frame of type `last`.
+
+        Raises `RequestFailed`.
+        """
+        start = time.perf_counter()
+        self.client.send(request)
+        async for frame in self.client.frames():
+            if getattr(frame, "request", 0) != request.request:
+                continue
+            if isinstance(frame, Failed):
+                raise RequestFailed(frame)
+            yield time.perf_counter() - start, frame
+            if isinstance(frame, last):
+                return
+
+
+@asynccontextmanager
+async def warm_engine() -> AsyncIterator[TimedEngine]:
+    """An engine whose workers are up and have nothing loaded; ended afterwards."""
+    client = EngineClient()
+    await client.start()
+    try:
+        await _workers_are_up(client)
+        yield TimedEngine(client)
+    finally:
+        await client.close()
+
+
+async def _workers_are_up(client: EngineClient) -> None:
+    waiting = {"host", "compiler"}
+    async for frame in client.frames():
+        if isinstance(frame, WorkerState) and frame.state == "ready":
+            waiting.discard(frame.worker)
+        if not waiting:
+            return

@@ -1,0 +1,50 @@
+"""How a benchmark tells what it found: a table for a person on stderr, one JSON object on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from buddy.app.cli.console import table
+from buddy.compiler.target import cores, host
+
+
+def parser(summary: str | None, repeats: int, what: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has: `--repeats` (what of, is in `what`) and `--tiny`."""
+    found = argparse.ArgumentParser(description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"{what} ({repeats})")
+    found.add_argument("--tiny", action="store_true", help="small sizes, to see that the benchmark works")
+    return found
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on, and how busy it was when they began."""
+    load = os.getloadavg()[0]
+    return {"cpu": _cpu(), "vectors": host().name, "cores": cores(), "load": round(load, 2), "os": platform.platform()}
+
+
+def tell(found: Mapping[str, Any], heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print the rows to stderr and all that was found to stdout."""
+    print(table(heading, rows, frozenset(heading[:1])), file=sys.stderr)
+    print(json.dumps(found, indent=2, allow_nan=False))
+
+
+def between(figures: Mapping[str, float], unit: str = "", scale: float = 1.0) -> str:
+    """A spread as text: `0.83 (0.81 to 0.86)`."""
+    median, low, high = (f"{figures[name] * scale:.3g}" for name in ("median", "low", "high"))
+    return f"{median}{unit} ({low} to {high})"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
