@@ -11,7 +11,15 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, tensor_type, value_of
+from buddy.compiler.ops.utils import (
+    LoweringError,
+    SymbolTable,
+    argument,
+    normalized,
+    permutation_of,
+    tensor_type,
+    value_of,
+)
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -28,28 +36,9 @@ def identity(node: Op, symbol_table: SymbolTable) -> Any:
     return value_of(node.args[0], symbol_table)
 
 
-@lowering("TOp")
-def t(node: Op, symbol_table: SymbolTable) -> Any:
-    value = value_of(node.args[0], symbol_table)
-    return st.transpose(value, list(range(len(st.shape_of(value))))[::-1], node.tensor_meta.dtype)
-
-
-@lowering("TransposeOp")
-def transpose(node: Op, symbol_table: SymbolTable) -> Any:
-    value = value_of(node.args[0], symbol_table)
-    rank = len(st.shape_of(value))
-    order = list(range(rank))
-    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
-    if rank:
-        order[first], order[second] = order[second], order[first]
-    return st.transpose(value, order, node.tensor_meta.dtype)
-
-
-@lowering("PermuteOp")
+@lowering("TOp", "TransposeOp", "PermuteOp")
 def permute(node: Op, symbol_table: SymbolTable) -> Any:
-    value = value_of(node.args[0], symbol_table)
-    rank = len(st.shape_of(value))
-    return st.transpose(value, [normalized(dim, rank) for dim in node.args[1]], node.tensor_meta.dtype)
+    return st.transpose(value_of(node.args[0], symbol_table), permutation_of(node), node.tensor_meta.dtype)
 
 
 @lowering("ExpandOp")

@@ -24,6 +24,7 @@ from buddy.compiler.ops.utils import (
     meta_type,
     mlir_element_type_get,
     normalized,
+    permutation_of,
     tensor_type,
     value_of,
 )  # fmt: skip
@@ -224,32 +225,12 @@ def view(node: Op, symbol_table: SymbolTable) -> Any:
     return reshape(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
 
 
-def _transposed(node: Op, symbol_table: SymbolTable, order: Sequence[int]) -> Any:
-    value = value_of(node.args[0], symbol_table)
-    if list(order) == sorted(order):
-        return value
-    return tosa.transpose(meta_type(node.tensor_meta), value, ir.DenseI32ArrayAttr.get(list(order)))
-
-
-@lowering("TOp")
-def t(node: Op, symbol_table: SymbolTable) -> Any:
-    return _transposed(node, symbol_table, list(range(len(node.tensor_meta.shape)))[::-1])
-
-
-@lowering("TransposeOp")
-def transpose(node: Op, symbol_table: SymbolTable) -> Any:
-    rank = len(node.tensor_meta.shape)
-    order = list(range(rank))
-    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
-    if rank:
-        order[first], order[second] = order[second], order[first]
-    return _transposed(node, symbol_table, order)
-
-
-@lowering("PermuteOp")
+@lowering("TOp", "TransposeOp", "PermuteOp")
 def permute(node: Op, symbol_table: SymbolTable) -> Any:
-    rank = len(node.tensor_meta.shape)
-    return _transposed(node, symbol_table, [normalized(dim, rank) for dim in node.args[1]])
+    value, order = value_of(node.args[0], symbol_table), permutation_of(node)
+    if order == sorted(order):
+        return value
+    return tosa.transpose(meta_type(node.tensor_meta), value, ir.DenseI32ArrayAttr.get(order))
 
 
 @lowering("CatOp")
