@@ -16,9 +16,10 @@ import platformdirs
 from buddy.compiler.bindings import PACKAGE, execution_engine, ir, llvm
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import digest
-from buddy.compiler.target import host
+from buddy.compiler.target import host_features
 
 CACHE_VARIABLE = "BUDDY_CACHE"
+CACHE_LIMIT = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def _compile(function: Any, symbols: dict[str, Any], locations: LocationSets, op
     with function.context, ir.Location.unknown():
         module, externals, sets = _alone(function, symbols, locations)
         text = module.operation.get_asm(enable_debug_info=True)
-        key = digest(text, opt_level, host().name, PACKAGE, _compiler_version())
+        key = digest(text, opt_level, host_features(), PACKAGE, _compiler_version())
         path = _cache_folder() / f"{key}.o"
         data = _read(path)
         reused = data is not None
@@ -182,3 +183,16 @@ def _write(path: Path, data: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(str(len(data)).encode() + b"\n" + data)
         os.replace(file.name, path)
+        _trim_once(path.parent)
+
+
+@lru_cache(maxsize=1)
+def _trim_once(folder: Path) -> None:
+    """Once a process: drop the oldest objects until the rest is within the limit."""
+    found = sorted(((entry.stat(), entry.path) for entry in os.scandir(folder)), key=lambda pair: pair[0].st_mtime)
+    size = sum(status.st_size for status, _ in found)
+    for status, path in found:
+        if size <= CACHE_LIMIT:
+            break
+        os.unlink(path)
+        size -= status.st_size

@@ -40,6 +40,12 @@ def host() -> Target:
     return from_features(_cpu_flags(), platform.machine(), _cache(1, 32 << 10), _cache(2, 1 << 20))
 
 
+@lru_cache(maxsize=1)
+def host_features() -> str:
+    """Everything this CPU can do, as one string: code compiled for it may run only where the string is the same."""
+    return " ".join([platform.machine(), *sorted(_cpu_flags())])
+
+
 def _cpu_flags() -> set[str]:
     try:
         text = Path("/proc/cpuinfo").read_text()
