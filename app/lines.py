@@ -15,6 +15,7 @@ from buddy.compiler.protocol import Lines
 PAGE = 256
 KEEP = 48
 WANTED = 4
+AHEAD = 100
 
 Fetch = Callable[[str, int, int], Awaitable[Lines]]
 
@@ -40,15 +41,21 @@ class LineCache:
         self._arrived = arrived
         self._pages: OrderedDict[tuple[str, int], list[Line]] = OrderedDict()
         self._wanted: list[tuple[str, int]] = []
+        self._missed: set[tuple[str, int]] = set()
         self._task: asyncio.Task[None] | None = None
 
     def get(self, text: str, index: int) -> Line | None:
-        """Line `index` of `text` where it is at hand; otherwise it is sent for."""
-        page = self._pages.get((text, index // PAGE))
+        """Line `index` of `text` where it is at hand; otherwise it is sent for. Its neighbours come ahead of need."""
+        number, offset = divmod(index, PAGE)
+        page = self._pages.get((text, number))
         if page is None:
-            self._want((text, index // PAGE))
+            self._missed.add((text, number))
+            self._want((text, number))
             return None
-        offset = index % PAGE
+        if len(page) == PAGE and offset >= PAGE - AHEAD:
+            self._want((text, number + 1))
+        elif number and offset < AHEAD:
+            self._want((text, number - 1))
         return page[offset] if offset < len(page) else Line("")
 
     async def load(self, text: str, start: int, count: int) -> None:
@@ -61,8 +68,11 @@ class LineCache:
         """Drop everything: the engine that had the texts is gone."""
         self._pages.clear()
         self._wanted.clear()
+        self._missed.clear()
 
     def _want(self, key: tuple[str, int]) -> None:
+        if key in self._pages:
+            return
         if key in self._wanted:
             self._wanted.remove(key)
         self._wanted = [*self._wanted[-WANTED:], key]
@@ -79,7 +89,9 @@ class LineCache:
             except UnavailableError:
                 self._wanted.clear()
                 return
-            self._arrived(key[0])
+            if key in self._missed:
+                self._missed.discard(key)
+                self._arrived(key[0])
 
     async def _bring(self, key: tuple[str, int]) -> None:
         text, number = key

@@ -42,6 +42,8 @@ FOLD_BELOW = 100
 WIDE_FROM = 140
 MESSAGE_SECONDS = 6.0
 FOLLOW_SECONDS = 0.12
+STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
+STAGES_SECONDS = 0.1
 PANES: tuple[type[Pane], ...] = (GraphPane, PassesPane, IrPane, OutputsPane)
 
 
@@ -220,14 +222,17 @@ class Workbench(App[int]):
     # ---- what changed --------------------------------------------------------------------------------------------
 
     def _session_changed(self, topics: frozenset[Topic]) -> None:
-        """Changes that come together are drawn together."""
-        if not self._changed and topics:
+        """Changes that come together are drawn together; stages of a compilation, a few times a second."""
+        waiting, self._changed = self._changed, self._changed | topics
+        if topics <= STAGES:
+            if not waiting:
+                self.set_timer(STAGES_SECONDS, self._draw_changes)
+        elif waiting <= STAGES:
             self.call_later(self._draw_changes)
-        self._changed |= topics
 
     def _draw_changes(self) -> None:
         topics, self._changed = self._changed, frozenset()
-        if not self.is_running:
+        if not self.is_running or not topics:
             return
         if "graph" in topics and self.state.info is not None:
             self._names = {row.stable: row.name for row in self.state.info.rows}
@@ -430,8 +435,6 @@ class Workbench(App[int]):
             self._follow_soon()
         elif isinstance(event.view, PassesPane):
             self._show_pass_stage()
-        elif isinstance(event.view, IrPane):
-            self._select_line()
         self.update_chrome()
 
     def _show_pass_stage(self) -> None:
@@ -449,11 +452,12 @@ class Workbench(App[int]):
 
     def select_node(self, stable: str) -> None:
         """Mark a node in every pane."""
-        self.node = stable
-        self.graph.refresh()
+        before, self.node = self.node, stable
+        self.graph.mark_node(before)
         self.ir.mark_node()
 
-    def _select_line(self) -> None:
+    def select_line(self) -> None:
+        """Mark the node of the IR's line."""
         line = self.ir.line_at(self.ir.cursor)
         if line is not None and line.nodes and self.node not in line.nodes:
             self.select_node(line.nodes[0])

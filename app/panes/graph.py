@@ -141,7 +141,7 @@ class GraphPane(Pane):
         self.rows_changed()
 
     def _put_cursor(self, wanted: NodeRow | None) -> None:
-        """On the row `wanted`; at first on the first node that is computed, as hundreds of weights may come before it."""
+        """On the row `wanted`; at first on the first node that is computed, behind what may be hundreds of weights."""
         computed = (place for place, row in enumerate(self.rows) if row.opcode not in ("placeholder", "get_attr"))
         same = (place for place, row in enumerate(self.rows) if wanted is not None and row.stable == wanted.stable)
         self.cursor = next(same if wanted is not None else computed, 0)
@@ -156,6 +156,12 @@ class GraphPane(Pane):
     def _sort_key(self, row: NodeRow) -> tuple[str, int]:
         keys = {"number": "", "name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
         return (keys[self.sort_by], row.index)
+
+    def mark_node(self, before: str) -> None:
+        """Draw the rows again of the selected node and of the one selected before."""
+        for place, row in enumerate(self.rows):
+            if row.stable in (before, self.bench.node):
+                self.refresh_row(place)
 
     def show_node(self, stable: str) -> None:
         """Put the cursor on a node without telling anyone."""

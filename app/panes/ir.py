@@ -90,7 +90,6 @@ class IrPane(Pane):
         if self.shown is None:
             self._choose_another(place - 1)
         self.open_stage()
-        self.rows_changed()
 
     def _choose_another(self, before: int) -> None:
         """The chosen stage is gone: the one before it, else the end of its phase. At first, the first MLIR there is."""
@@ -129,7 +128,9 @@ class IrPane(Pane):
         self._phase = self.phase
         if row.stage.text != self.text:
             self._bring(row)
-        self.rows_changed()
+        if len(self.foot(self.width)) != self._foot_height or not self._head_height:
+            self.rows_changed()
+        self.refresh_edges()
 
     @work(exclusive=True, group="open")
     async def _bring(self, row: StageRow) -> None:
@@ -317,6 +318,10 @@ class IrPane(Pane):
             self.choose(row)
 
     # ---- actions: lines ------------------------------------------------------------------------------------------
+
+    def moved(self) -> None:
+        """At once and not by a message, so that what the selection changes is drawn together with the move."""
+        self.bench.select_line()
 
     def line_at(self, row: int) -> Line | None:
         return self.bench.cache.get(self.text, row) if self.text else None

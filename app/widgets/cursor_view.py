@@ -139,9 +139,13 @@ class CursorView(ScrollView, can_focus=True):
         if self._head_height <= place < self._head_height + self.page:
             self.refresh(Region(0, place, self.width, 1))
 
-    def refresh_foot(self) -> None:
+    def refresh_edges(self) -> None:
+        """Draw the head and the foot again."""
+        if self._head_height:
+            self.refresh(Region(0, 0, self.width, self._head_height))
         height = self.size.height
-        self.refresh(Region(0, height - self._foot_height, self.width, self._foot_height))
+        if self._foot_height:
+            self.refresh(Region(0, height - self._foot_height, self.width, self._foot_height))
 
     # ---- moving --------------------------------------------------------------------------------------------------
 
@@ -153,9 +157,13 @@ class CursorView(ScrollView, can_focus=True):
             return
         self.refresh_row(before)
         self.refresh_row(self.cursor)
-        self.refresh_foot()
+        self.refresh_edges()
         if tell:
-            self.post_message(self.Moved(self, self.cursor))
+            self.moved()
+
+    def moved(self) -> None:
+        """Tell that the cursor has moved."""
+        self.post_message(self.Moved(self, self.cursor))
 
     def _follow(self) -> None:
         first, page = self.first_row, self.page

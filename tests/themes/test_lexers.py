@@ -50,9 +50,19 @@ def test_mlir_tells_operations_values_types_and_symbols_apart() -> None:
     found = names_of("mlir", LINES["mlir"][0])
     assert found["%12"] == "value"
     assert found["linalg.matmul"] == "operation"
-    assert found["tensor"] == "type"
-    assert found["128x768x"] == "number"
+    assert found["tensor<128x768xf32>"] == "type"
     assert names_of("mlir", "  call @forward(%0) : (index) -> ()")["@forward"] == "symbol"
+
+
+@pytest.mark.parametrize(
+    "text", ["memref<4x?xf32, strided<[?, 1], offset: ?>>", "!llvm.struct<(ptr, array<2 x i64>)>", "tensor<2xi8, #map>"]
+)
+def test_a_type_is_one_thing_however_deep(text: str) -> None:
+    assert names_of("mlir", f"  %0 = foo.bar : {text}")[text] == "type"
+
+
+def test_a_type_that_ends_on_another_line_still_shows_its_kind() -> None:
+    assert names_of("mlir", "  %0 = foo.bar : tensor<4x")["tensor"] == "type"
 
 
 def test_an_operation_in_generic_form_is_an_operation_and_a_string_is_a_string() -> None:

@@ -1,0 +1,231 @@
+"""The workbench's budgets, measured in a real pseudo-terminal on the real engine; prints one JSON object.
+
+    python benchmarks/workbench.py [--blocks 40] [--columns 160] [--rows 50] [--colors truecolor|256]
+
+`--blocks` sets the length of the program: 40 feed-forward blocks give an LLVM-dialect stage of about 200,000 lines.
+Times are from the key to the last byte of its answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+import msgspec
+
+from buddy.app.workspace import Workspace
+from buddy.compiler.presets import default_recipe
+
+PROGRAM = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+model = nn.Sequential(*(Block(64) for _ in range({blocks}))).eval()
+example_inputs = torch.randn(32, 64)
+"""
+BUDGETS = {
+    "first_paint_ms": 500,
+    "page_ms": 50,
+    "page_bytes_truecolor": 45_000,
+    "page_bytes_256": 30_000,
+    "idle_bytes_per_s": 0,
+    "rss_mb": 150,
+}
+QUIET = 0.08
+ESCAPE = re.compile(rb"\x1b\[[0-9;?>]*\$?[a-zA-Z]|\x1b[=>]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+
+
+class Terminal:
+    """A program in a pseudo-terminal; everything it writes is read at once and can be waited for."""
+
+    def __init__(self, command: list[str], columns: int, rows: int, environment: dict[str, str]) -> None:
+        self.started = time.monotonic()
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.master = master
+        self.seen = bytearray()
+        self.last = self.started
+
+    def read(self, timeout: float) -> int:
+        """Take what has been written, waiting at most `timeout` seconds; returns how many bytes."""
+        if not select.select([self.master], [], [], timeout)[0]:
+            return 0
+        data = os.read(self.master, 1 << 16)
+        self.last = time.monotonic()
+        self.seen += data
+        return len(data)
+
+    @property
+    def text(self) -> str:
+        """What has been written since the last `forget`, without escape sequences."""
+        return ESCAPE.sub(b"", bytes(self.seen)).decode(errors="replace")
+
+    def until(self, text: str, timeout: float) -> float:
+        """Seconds until `text` has been written since the last `forget`."""
+        start = time.monotonic()
+        while text not in self.text:
+            if time.monotonic() - start > timeout:
+                raise TimeoutError(f"waited {timeout} s for {text!r}; there was {bytes(self.seen[-2000:])!r}")
+            self.read(0.05)
+        return self.last - start
+
+    def forget(self) -> None:
+        self.seen.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Read for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.read(0.05)
+
+    def settle(self) -> None:
+        """Read until nothing has come for a while."""
+        while self.read(0.4):
+            pass
+
+    def key(self, keys: str) -> tuple[float, int]:
+        """Send keys; the milliseconds to the last byte of the answer, and the answer's bytes."""
+        start, size = time.monotonic(), 0
+        os.write(self.master, keys.encode())
+        while got := self.read(QUIET if size else 1.0):
+            size += got
+        return (self.last - start) * 1e3 if size else 0.0, size
+
+    def end(self) -> None:
+        os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait()
+
+
+def environment(colors: str, state: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLORTERM", "NO_COLOR")}
+    kept |= {"BUDDY_TUI_STATE": str(state), "BUDDY_TUI_CONFIG": str(state / "none.toml")}
+    truecolor = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    return kept | (truecolor if colors == "truecolor" else {"TERM": "tmux-256color"})
+
+
+def prepare(folder: Path, blocks: int) -> Path:
+    """The program, with a recipe that keeps it in one function, so that no block is shared."""
+    source = folder / "program.py"
+    source.write_text(PROGRAM.format(blocks=blocks))
+    workspace = Workspace(str(source), (), folder)
+    workspace.begin(default_recipe())
+    workspace.edit(msgspec.structs.replace(workspace.recipe, partition="whole"), "whole")
+    return source
+
+
+def memory(pid: int) -> float:
+    """Resident memory of a process in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024  # type: ignore[union-attr]
+
+
+def spread(figures: list[float]) -> dict[str, float]:
+    ordered = sorted(figures) or [0.0]
+    return {
+        "median": round(statistics.median(ordered), 1),
+        "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 1),
+        "max": round(ordered[-1], 1),
+        "runs": len(ordered),
+    }
+
+
+def during_compile(terminal: Terminal, timeout: float) -> dict[str, float]:
+    """Move between two lines of a stage that is there already until the compilation is whole: times to the answer."""
+    waits: list[float] = []
+    end = time.monotonic() + timeout
+    while "compiled in" not in terminal.text and time.monotonic() < end:
+        down = len(waits) % 2 == 0
+        terminal.forget()
+        os.write(terminal.master, b"j" if down else b"k")
+        waits.append(terminal.until(f"line {2 if down else 1} of", 10) * 1e3)
+        time.sleep(0.05)
+        terminal.read(0)
+    return spread(waits)
+
+
+def pages(terminal: Terminal, count: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Times and bytes of a page down."""
+    answers = [terminal.key("\x06") for _ in range(count)]
+    return spread([took for took, _ in answers]), spread([float(size) for _, size in answers])
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    source = prepare(folder, options.blocks)
+    command = [sys.executable, "-m", "buddy.app.cli", "--no-mouse", str(source)]
+    terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
+    try:
+        found: dict[str, object] = {"first_paint_ms": round(terminal.until("engine starting", 20) * 1e3)}
+        found["captured_s"] = round(terminal.until("[x]", 120), 2)
+        terminal.key("\t\t")
+        terminal.key("1")
+        terminal.until("line 1 of", 30)
+        terminal.wait(1.0)
+        found["key_during_compile_ms"] = during_compile(terminal, options.timeout)
+        terminal.settle()
+        terminal.key("8")
+        terminal.forget()
+        terminal.key("[[[[[")
+        found["stage_lines"] = stage_lines(terminal)
+        found["page_ms"], found["page_bytes"] = pages(terminal, 30)
+        found["to_the_end_ms"] = round(terminal.key("G")[0], 1)
+        found["rss_mb"] = round(memory(terminal.process.pid), 1)
+        terminal.settle()
+        terminal.forget()
+        terminal.wait(3)
+        found["idle_bytes_per_s"] = round(len(terminal.seen) / 3, 1)
+        return found
+    finally:
+        terminal.end()
+
+
+def stage_lines(terminal: Terminal) -> int:
+    """The length of the stage on the screen, as its header gives it."""
+    terminal.settle()
+    told = re.findall(r"of ([\d,]+)", terminal.text)
+    return int(told[-1].replace(",", "")) if told else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--columns", type=int, default=160)
+    parser.add_argument("--rows", type=int, default=50)
+    parser.add_argument("--colors", choices=("truecolor", "256"), default="truecolor")
+    parser.add_argument("--timeout", type=float, default=400.0, help="seconds for the compilation")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options, Path(folder))
+    print(json.dumps({**vars(options), **found, "budgets": BUDGETS}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
