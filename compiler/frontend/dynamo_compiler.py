@@ -30,7 +30,7 @@ class ImportedGraph(Graph):
     def __init__(self, name: str = "forward", func_name: str = "forward") -> None:
         super().__init__(name, func_name)
         self._imported_module: Any = None
-        self._registry: Mapping[str, Lowering] = {}
+        self._first_registry: Callable[[], Any] = lambda: None
 
     @property
     def inputs(self) -> list[Op]:
@@ -53,11 +53,6 @@ class ImportedGraph(Graph):
         from buddy.compiler.lowering import lower_top_level
 
         self._imported_module = lower_top_level(self, flavour=FLAVOUR, partition="whole", first=self._first_registry())
-
-    def _first_registry(self) -> Any:
-        from buddy.compiler.ops.registry import Registry
-
-        return Registry(self._registry) if self._registry else None
 
 
 class DynamoCompiler:
@@ -115,7 +110,7 @@ class DynamoCompiler:
         if not self._imported_graphs:
             raise ValueError("nothing has been imported yet: call importer(model, *inputs) first")
         captured = self._captured[self._imported_graphs[-1]]
-        program = captured.eager if recording() else _compile(captured.graph)
+        program = captured.eager if recording() else _compile(captured.graph, self._first_registry())
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             return list(program(_in_placeholder_order(captured, self._imported_params[captured.graph], tensors)))
@@ -131,6 +126,12 @@ class DynamoCompiler:
         """Import a graph that Dynamo gives, and compute it in eager."""
         return self._recorder(self._func_name)(module, inputs)
 
+    def _first_registry(self) -> Any:
+        """The lowerings that are tried before all others; None when there are none."""
+        from buddy.compiler.ops.registry import Registry
+
+        return Registry(self._ops_registry) if self._ops_registry else None
+
     def _recorder(self, name: str) -> Recorder:
         table = self.aot_autograd_decomposition
         return Recorder(
@@ -145,7 +146,7 @@ class DynamoCompiler:
     def _keep(self, captured: CapturedGraph) -> None:
         graph = captured.graph
         assert isinstance(graph, ImportedGraph)
-        graph._registry = self._ops_registry
+        graph._first_registry = self._first_registry
         self._imported_graphs.append(graph)
         self._imported_params[graph] = _state(captured)
         self._captured[graph] = captured
@@ -184,10 +185,10 @@ def _in_placeholder_order(
     return [placed[index] for index in range(len(kinds))]
 
 
-def _compile(graph: Graph) -> LoadedProgram:
+def _compile(graph: Graph, first: Any) -> LoadedProgram:
     from buddy.compiler.compilation import Compiler
 
-    return LoadedProgram(Compiler(graph).compile(default_recipe(flavour=FLAVOUR)).artifact)
+    return LoadedProgram(Compiler(graph, first).compile(default_recipe(flavour=FLAVOUR)).artifact)
 
 
 dynamo_compiler = DynamoCompiler()

@@ -2,105 +2,173 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 SEED = 0
-_MODULE = "transformers.modeling_utils"
+# Of the memory that is free, how much a model built from its config may take.
+MEMORY_SHARE = 0.5
+Loader = Callable[..., Any]
+Fallback = Callable[[Any, str, dict[str, Any]], Any]
 
 
 @contextmanager
 def offline_models(notes: list[str]) -> Iterator[None]:
-    """While entered, `from_pretrained` of a model whose weights are not in the local cache builds it from its config.
+    """While entered, `from_pretrained` of what is not in the local cache builds it from its config, and `notes` say so.
 
-    What was built so is said in `notes`. Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
+    Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if _MODULE in sys.modules:
-        with _patched(sys.modules[_MODULE], notes):
-            yield
-        return
-    hook = _AfterImport(_MODULE, lambda module: _replace(module, notes))
-    sys.meta_path.insert(0, hook)
-    try:
+    constants = sys.modules.get("huggingface_hub.constants")
+    if constants is not None:  # it reads the environment once, when it is imported
+        constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ("1", "ON", "YES", "TRUE")
+    hook = _AfterImport({name: _patcher(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})
+    with hook.active():
         yield
-    finally:
-        sys.meta_path.remove(hook)
-        hook.undo()
+
+
+# ---- what is built instead -------------------------------------------------------------------------------------------
+
+
+def _model(cls: Any, name: str, options: dict[str, Any]) -> Any:
+    """A model of class `cls` in eval mode, with weights from `SEED`."""
+    return _seeded(cls, options.get("config") or _config(cls.config_class, name))
+
+
+def _auto_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
+    return _seeded(cls.from_config, options.get("config") or _guessed_config(name))
+
+
+def _auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
+    """The tokenizer class that goes with the model, without a vocabulary: every word is unknown to it."""
+    mapping = importlib.import_module("transformers.models.auto.tokenization_auto").TOKENIZER_MAPPING
+    found = mapping[type(_guessed_config(name))]
+    candidates = found if isinstance(found, (tuple, list)) else [found]
+    return next(candidate for candidate in candidates if candidate is not None)()
+
+
+def _config(config_class: Any, name: str) -> Any:
+    """The cached config of `name`, else the defaults of its class."""
+    try:
+        return config_class.from_pretrained(name)
+    except OSError:
+        return config_class()
+
+
+def _guessed_config(name: str) -> Any:
+    """The cached config of `name`, else the defaults of the architecture that its name holds (`bert` in `bert-base`).
+
+    Raises `LookupError` when it holds none.
+    """
+    auto = importlib.import_module("transformers.models.auto.configuration_auto")
+    try:
+        return auto.AutoConfig.from_pretrained(name)
+    except (OSError, ValueError):
+        known = [key for key in auto.CONFIG_MAPPING_NAMES if key in name.lower()]
+        if not known:
+            raise LookupError(f"no known architecture is named in {name!r}") from None
+        return auto.CONFIG_MAPPING[max(known, key=len)]()
+
+
+def _seeded(build: Loader, config: Any) -> Any:
+    """What `build(config)` gives in eval mode, its weights drawn from `SEED`.
+
+    Raises `MemoryError` when the weights would take more than `MEMORY_SHARE` of the memory that is free.
+    """
+    with torch.device("meta"):
+        wanted = sum(p.numel() * p.element_size() for p in build(config).parameters())
+    if wanted > MEMORY_SHARE * _free_memory():
+        raise MemoryError(f"built from its config it would take {wanted / 1e9:.1f} GB")
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        return build(config).eval()
+
+
+def _free_memory() -> int:
+    """Bytes, as the kernel estimates them."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+_PATCHES: dict[str, tuple[str, Fallback]] = {
+    "transformers.modeling_utils": ("PreTrainedModel", _model),
+    "transformers.models.auto.auto_factory": ("_BaseAutoModelClass", _auto_model),
+    "transformers.models.auto.tokenization_auto": ("AutoTokenizer", _auto_tokenizer),
+}
+
+
+# ---- putting it in place ---------------------------------------------------------------------------------------------
+
+
+def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[Any], Callable[[], None]]:
+    """What puts `fallback` behind `owner.from_pretrained` of a module, and returns what takes it out again."""
+
+    def patch(module: Any) -> Callable[[], None]:
+        owner = getattr(module, owner_name)
+        original = owner.__dict__["from_pretrained"]
+
+        def from_pretrained(cls: Any, name: Any = None, *args: Any, **options: Any) -> Any:
+            try:
+                return original.__get__(None, cls)(name, *args, **options)
+            except (OSError, ValueError) as error:
+                return _instead(cls, name, options, fallback, error, notes)
+
+        owner.from_pretrained = classmethod(from_pretrained)
+        return lambda: setattr(owner, "from_pretrained", original)
+
+    return patch
+
+
+def _instead(
+    cls: Any, name: Any, options: dict[str, Any], fallback: Fallback, error: Exception, notes: list[str]
+) -> Any:
+    """What `fallback` builds; where it cannot, the error that loading gave, with the reason."""
+    try:
+        found = fallback(cls, str(name), options)
+    except (LookupError, MemoryError) as reason:
+        raise type(error)(f"{name} is not in the local cache, and {reason}") from error
+    kind = "built from its config with seed 0" if isinstance(found, torch.nn.Module) else "made without a vocabulary"
+    notes.append(f"{name} is not in the local cache: {type(found).__name__} was {kind}")
+    return found
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls `action(module)` once the module `name` has been imported by somebody; `undo` calls what it returned."""
+    """Patches modules, those not imported yet as soon as somebody imports them."""
 
-    def __init__(self, name: str, action: Callable[[Any], Callable[[], None]]) -> None:
-        self._name = name
-        self._action = action
-        self._undo: Callable[[], None] = lambda: None
+    def __init__(self, patches: dict[str, Callable[[Any], Callable[[], None]]]) -> None:
+        self._patches = patches
+        self._undo = ExitStack()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with self._undo:
+            for name in self._patches:
+                if name in sys.modules:
+                    self._patch(sys.modules[name])
+            sys.meta_path.insert(0, self)
+            self._undo.callback(sys.meta_path.remove, self)
+            yield
+
+    def _patch(self, module: Any) -> None:
+        self._undo.callback(self._patches[module.__name__](module))
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if fullname != self._name:
+        if fullname not in self._patches:
             return None
-        spec = next(
-            (s for s in (f.find_spec(fullname, path, target) for f in sys.meta_path if f is not self) if s), None
-        )
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
                 run(module)
-                self._undo = self._action(module)
+                self._patch(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-    def undo(self) -> None:
-        self._undo()
-
-
-@contextmanager
-def _patched(module: Any, notes: list[str]) -> Iterator[None]:
-    undo = _replace(module, notes)
-    try:
-        yield
-    finally:
-        undo()
-
-
-def _replace(module: Any, notes: list[str]) -> Callable[[], None]:
-    """Put the fallback into `PreTrainedModel.from_pretrained`; returns what takes it out."""
-    owner = module.PreTrainedModel
-    original = owner.__dict__["from_pretrained"]
-
-    def from_pretrained(cls: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original.__get__(None, cls)(name, *args, **kwargs)
-        except OSError:
-            model = from_config(cls, name, kwargs)
-            built = f"{cls.__name__} was built from its config with seed {SEED}"
-            notes.append(f"the weights of {name} are not in the local cache: {built}")
-            return model
-
-    owner.from_pretrained = classmethod(from_pretrained)
-    return lambda: setattr(owner, "from_pretrained", original)
-
-
-def from_config(cls: Any, name: Any, options: dict[str, Any]) -> Any:
-    """A model of class `cls` in eval mode: the cached config of `name` or the class's own, weights from `SEED`."""
-    config = options.get("config") or _config(cls, name)
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED)
-        return cls(config).eval()
-
-
-def _config(cls: Any, name: Any) -> Any:
-    try:
-        return cls.config_class.from_pretrained(name)
-    except OSError:
-        return cls.config_class()

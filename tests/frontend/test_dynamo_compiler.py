@@ -107,6 +107,7 @@ def test_a_user_adds_an_op_in_three_steps() -> None:
     assert [type(op) for op in graph.operations] == [ShinyOp]
     graph.lower_to_top_level_ir()  # type: ignore[attr-defined]
     assert "return %arg0" in str(graph._imported_module)  # type: ignore[attr-defined]
+    assert compiler.dynamo_run()(torch.tensor([3.0, 4.0]))[0].tolist() == [3.0, 4.0]
 
 
 def test_verbose_prints_the_fx_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -342,6 +342,34 @@ example_inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
 def test_uncached_weights_are_built_from_the_config_and_said(script: Write) -> None:
     pytest.importorskip("transformers")
     first, second = load_program(script(HUGGING_FACE)), load_program(script(HUGGING_FACE))
-    assert any("nobody/has-cached-this are not in the local cache" in note for note in first.notes)
+    assert first.notes == [
+        "nobody/has-cached-this is not in the local cache: BertModel was built from its config with seed 0"
+    ]
     pairs = zip(first.graphs[0].tensors, second.graphs[0].tensors, strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
+
+
+AUTO = """
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig
+import torch
+tokenizer = AutoTokenizer.from_pretrained("nobody/tiny-bert")
+config = BertConfig(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64)
+model = AutoModel.from_pretrained("nobody/tiny-bert", config=config)
+example_inputs = tokenizer("some words", return_tensors="pt")
+"""
+
+
+def test_auto_classes_fall_back_too(script: Write) -> None:
+    pytest.importorskip("transformers")
+    program = load_program(script(AUTO))
+    assert names(program) == ["BertModel"]
+    assert [note.split(": ")[1] for note in program.notes] == [
+        "BertTokenizer was made without a vocabulary",
+        "BertModel was built from its config with seed 0",
+    ]
+
+
+def test_a_model_of_unknown_kind_is_refused_with_the_reason(script: Write) -> None:
+    pytest.importorskip("transformers")
+    text = "from transformers import AutoModel\nmodel = AutoModel.from_pretrained('nobody/zzz')\n"
+    assert "no known architecture is named in 'nobody/zzz'" in refused(script(text)).what
