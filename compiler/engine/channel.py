@@ -26,9 +26,15 @@ class Channel:
         self._decoder, self._buffer = FrameDecoder(types), FrameBuffer()
         self._bodies: deque[bytes] = deque()
         self._ended = False
+        self._owner = os.getpid()
 
     def send(self, message: Message) -> None:
-        """Write `message`; when nobody reads any more, this process has no reason to live."""
+        """Write `message`; when nobody reads any more, this process has no reason to live.
+
+        Nor has a copy of it that a script made by `os.fork`: two must not speak on one pipe.
+        """
+        if os.getpid() != self._owner:
+            os._exit(0)
         frame = memoryview(encode(message))
         try:
             while frame:

@@ -98,6 +98,7 @@ class Compilation:
     def _tell_what_is_next(self, step: int) -> None:
         following = self._next_after(step)
         if following is None:
+            self._send(Progress(self._request, "generating machine code", 0.99))
             return
         index, name = following
         number = 1 + [position for position, _ in self._enabled].index(index)

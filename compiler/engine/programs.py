@@ -74,9 +74,12 @@ class Programs:
     def __init__(self) -> None:
         self._opened: OrderedDict[ProgramKey, Program] = OrderedDict()
 
-    def add(self, program: Program) -> None:
+    def add(self, program: Program) -> Program | None:
+        """Keep `program`; the one that it takes the place of."""
+        replaced = self._opened.get(program.key)
         self._opened[program.key] = program
         self._opened.move_to_end(program.key)
+        return replaced
 
     def find(self, recipe: Recipe) -> Program | None:
         """The program that `recipe` speaks of: the latest opened by its source and arguments; "" is the latest."""

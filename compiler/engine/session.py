@@ -84,9 +84,17 @@ class Session:
         async with self.host.turn:
             job.begun = True
             program = await self._load(key, job)
-        self._programs.add(program)
+        self._forget(self._programs.add(program), program)
         graphs = tuple(record.info for record in program.graphs)
         self._send(Captured(job.request, graphs, program.notes, program.seconds))
+
+    def _forget(self, old: Program | None, new: Program) -> None:
+        """Let go of the texts of graphs that a source no longer has."""
+        kept = {record.key for record in new.graphs}
+        for record in old.graphs if old else ():
+            if record.key not in kept:
+                self._store.unpin(("good", record.key))
+                self._store.unpin(("failed", record.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> Program:
         """Load `key` in the host; a host that has loaded something before is replaced by a fresh one."""
@@ -155,6 +163,7 @@ class Session:
                 self._results.put(graph.key, recipe, kept)
             elif repeat:
                 self._tell_again(kept, recipe, job)
+                self._store.pin(("good", graph.key), [stage.text for stage in kept.stages])
         return kept
 
     def _tell_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine_bench import Bench
 from engine_processes import command, everything_below
 
-from buddy.compiler.protocol import Cancel, Captured, Failed, Open, Printout
+from buddy.compiler.protocol import Cancel, Captured, Failed, Open, Printout, Ran, Run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,6 +63,14 @@ async def test_a_script_that_loops_is_cancelled_with_all_it_started(bench: Bench
 
 def _names(bench: Bench) -> list[str]:
     return [command(pid) for pid in everything_below(bench.pid)]
+
+
+async def test_a_script_that_forks_itself_gives_its_graphs_once(bench: Bench, add: Path) -> None:
+    add.write_text("import os\nos.fork()\n" + add.read_text())
+    assert isinstance(await bench.open(add), Captured)
+    ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(add), repeats=2))
+    assert isinstance(ran, Ran)
+    assert sum(isinstance(frame, Captured) for frame in bench.seen) == 1
 
 
 async def test_a_script_that_floods_its_printout_does_not_stop_the_engine(bench: Bench, tmp_path: Path) -> None:
