@@ -1,0 +1,107 @@
+"""`drop-unit-loops`: contractions lose loops of one iteration that only reshapes around them have made.
+
+TOSA's matmul has a batch of one wherever a model has none; the reshapes hide transposed weights from other passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg, tensor
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class DropUnitLoops(MlirPass):
+    """Only where a factor is a reshape of a tensor without these dims, which is then read itself."""
+
+    name: ClassVar[str] = "drop-unit-loops"
+    summary: ClassVar[str] = "contractions read through reshapes that add dims of size 1, and lose these loops"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in collect(root):
+            if op.name.startswith("linalg.") and len(op.results) == 1 and is_contraction(op):
+                dropped = _unit_loops(op)
+                if any(_source_without(value, _dims(map_, dropped)) is not None for value, map_ in _factors(op)):
+                    text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"
+                    context.remark(self.name, op.location, text)
+                    _drop(op, dropped)
+
+
+def _factors(op: Any) -> list[tuple[Any, Any]]:
+    return list(zip(list(op.operands)[:2], indexing_maps(op)[:2], strict=True))
+
+
+def _unit_loops(op: Any) -> frozenset[int]:
+    """The parallel loops over dims of size 1."""
+    map_, result = indexing_maps(op)[2], op.results[0]
+    if not isinstance(result.type, ir.RankedTensorType):
+        return frozenset()
+    sizes = zip(map_.results, result.type.shape, strict=True)
+    return frozenset(e.position for e, size in sizes if size == 1 and isinstance(e, ir.AffineDimExpr))
+
+
+def _dims(map_: Any, loops: frozenset[int]) -> list[int]:
+    """The dims of an operand that `loops` index."""
+    return [dim for dim, e in enumerate(map_.results) if isinstance(e, ir.AffineDimExpr) and e.position in loops]
+
+
+def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
+    """The tensor that `value` is an expanded form of, when it has all dims but `dims`."""
+    if not dims or not isinstance(value, ir.OpResult) or value.owner.name != "tensor.expand_shape":
+        return None
+    source = value.owner.operands[0]
+    kept = [size for dim, size in enumerate(value.type.shape) if dim not in dims]
+    return source if list(source.type.shape) == kept else None
+
+
+def _drop(op: Any, loops: frozenset[int]) -> None:
+    maps, result = indexing_maps(op), op.results[0]
+    with ir.InsertionPoint(op), op.location:
+        operands = [_without(value, _dims(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
+        new = linalg.contract(*operands[:2], outs=operands[2:], indexing_maps=[_reduced(m, loops) for m in maps])
+        groups = _groups(result.type.shape, _dims(maps[2], loops))
+        wide = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
+    result.replace_all_uses_with(wide)
+    op.erase()
+
+
+def _without(value: Any, dims: list[int]) -> Any:
+    """`value` without its dims `dims`, which have size 1."""
+    if not dims:
+        return value
+    source = _source_without(value, dims)
+    if source is not None:
+        return source
+    kept = [size for dim, size in enumerate(value.type.shape) if dim not in dims]
+    type_ = ir.RankedTensorType.get(kept, value.type.element_type)
+    if isinstance(value, ir.OpResult) and value.owner.name == "linalg.fill":
+        return linalg.fill(value.owner.operands[0], outs=[tensor.empty(kept, value.type.element_type)])
+    return tensor.collapse_shape(type_, value, _groups(value.type.shape, dims))
+
+
+def _groups(shape: Sequence[int], dims: list[int]) -> list[list[int]]:
+    """The dims of `shape` in one group per dim that stays; those in `dims` join a neighbour."""
+    groups: list[list[int]] = []
+    waiting: list[int] = []
+    for dim in range(len(shape)):
+        if dim not in dims:
+            groups.append([*waiting, dim])
+            waiting = []
+        elif groups:
+            groups[-1].append(dim)
+        else:
+            waiting.append(dim)
+    return groups
+
+
+def _reduced(map_: Any, loops: frozenset[int]) -> Any:
+    """`map_` over the loops that stay."""
+    stay = [loop for loop in range(map_.n_dims) if loop not in loops]
+    results = [ir.AffineDimExpr.get(stay.index(e.position)) for e in map_.results if e.position not in loops]
+    return ir.AffineMap.get(len(stay), 0, results)
