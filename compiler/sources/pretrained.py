@@ -26,7 +26,7 @@ def offline_models(notes: list[str]) -> Iterator[None]:
     Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    constants = sys.modules.get("huggingface_hub.constants")
+    constants: Any = sys.modules.get("huggingface_hub.constants")
     if constants is not None:  # it reads the environment once, when it is imported
         constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ("1", "ON", "YES", "TRUE")
     hook = _AfterImport({name: _patcher(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})

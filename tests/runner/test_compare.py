@@ -11,7 +11,7 @@ from buddy.compiler.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.runner import run_and_compare
-from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.compare import compare, growth
 from buddy.compiler.runner.measure import summary
 from tests.runner.objects import compile_object
 
@@ -58,6 +58,16 @@ def test_large_sums_may_differ_by_roundings_of_their_addends() -> None:
     assert verdict(compiled / 1000, eager / 1000) == "ok"
     compiled[3] = 1e-1
     assert verdict(compiled, eager) == "mismatch"
+
+
+def test_tolerance_grows_with_the_square_root_of_the_contractions() -> None:
+    weight = torch.eye(4)
+    graph = capture(lambda x: x @ weight @ weight @ weight @ weight, (torch.ones(4, 4),))[0].graph
+    assert growth(graph) == 2.0
+    eager = torch.zeros(1)
+    compiled = torch.full((1,), 1.5e-5)
+    assert compare("out", compiled, eager).verdict == "mismatch"
+    assert compare("out", compiled, eager, growth(graph)).verdict == "ok"
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
