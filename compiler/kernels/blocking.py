@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from buddy.compiler.kernels.contraction import Contraction
+from buddy.compiler.kernels.dot import fits as fits_dot_products
+from buddy.compiler.kernels.emit import split
 from buddy.compiler.target import Target
 
-Source = Literal["direct", "panel", "packed"]
+Source = Literal["direct", "panel", "packed", "dot"]
 
 # Results of a fused multiply-add are ready after about this many cycles at one vector instruction per cycle.
 FMA_LATENCY = 4
@@ -19,8 +21,8 @@ MAX_VECTORS = 8
 class Blocking:
     """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
 
-    `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), or from
-    panels that were packed before the call ("packed").
+    `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from
+    panels that were packed before the call ("packed"), or in place along K ("dot", without register blocks).
     """
 
     rows: int
@@ -34,6 +36,8 @@ class Blocking:
         return self.vectors * self.lanes
 
     def describe(self) -> str:
+        if self.source == "dot":
+            return f"dot products in vectors of {self.lanes}"
         return f"{self.rows}x{self.columns} register block, {self.source} B"
 
 
@@ -42,6 +46,8 @@ def choose(contraction: Contraction, target: Target, source: Source | None = Non
     element = 4 if contraction.element == "f32" else 8
     lanes = target.lanes(element)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers)
+    if source is None and fits_dot_products(contraction):
+        return Blocking(1, 1, lanes, max(1, contraction.depth), "dot")
     where = source or _source(contraction, rows)
     depth = _depth(contraction, vectors * lanes * element, target.l2)
     return Blocking(rows, vectors, lanes, depth, where)
@@ -69,12 +75,6 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
 def _block_cycles(rows: int, vectors: int) -> float:
     """Cycles per step of K for one block: multiply-adds, or loads, or the latency of the accumulators."""
     return max(rows * vectors, rows * 0.5 + vectors, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
-
-
-def split(size: int, block: int) -> list[tuple[int, int]]:
-    """`size` as (block size, count) pairs: full blocks, then the remainder."""
-    full, rest = divmod(size, block)
-    return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
 
 
 def _source(contraction: Contraction, rows: int) -> Source:

@@ -126,6 +126,35 @@ class Emitter:
         memref.store(value, flat, [self.value(offset)])
 
 
+def across(value: Any, join: Callable[[Any, Any], Any]) -> Any:
+    """`join` over the lanes (a power of two) of a vector, halves with halves."""
+    lanes = value.type.shape[0]
+    while lanes > 1:
+        lanes //= 2
+        half = ir.VectorType.get([lanes], value.type.element_type)
+        value = join(*(vector.extract_strided_slice(half, value, [at], [lanes], [1]) for at in (0, lanes)))
+    return vector.extract(value, [], [0])
+
+
+def split(size: int, block: int) -> list[tuple[int, int]]:
+    """`size` as (block size, count) pairs: full blocks, then the remainder."""
+    full, rest = divmod(size, block)
+    return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
+
+
+def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
+    """`body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
+    first = 0
+    for active, count in split(size, block):
+
+        def each(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
+            body(number, active)
+            return ()
+
+        e.loop(first, first + count, 1, each)
+        first += count
+
+
 def element_of(type_: Any) -> Any:
     """The element type of a vector, `type_` itself for a scalar."""
     return type_.element_type if isinstance(type_, ir.VectorType) else type_

@@ -10,8 +10,9 @@ from buddy.compiler.bindings import func, ir, memref, vector
 from buddy.compiler.kernels.access import flatten
 from buddy.compiler.kernels.blocking import Blocking
 from buddy.compiler.kernels.contraction import Contraction
-from buddy.compiler.kernels.emit import Emitter, Index
-from buddy.compiler.kernels.packing import ALIGNMENT, Panels, for_blocks, pack_panel, panels_of, row_major
+from buddy.compiler.kernels.dot import DotProducts
+from buddy.compiler.kernels.emit import Emitter, Index, for_blocks
+from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
 Start = Literal["zero", "accumulate"]
 
@@ -29,7 +30,12 @@ def kernel_function(
     with ir.InsertionPoint(entry):
         end = func.ReturnOp([])
     with ir.InsertionPoint(end):
-        _Gemm(Emitter(entry), [flatten(value) for value in entry.arguments], contraction, blocking, start).emit()
+        a, b, c = (flatten(value) for value in entry.arguments)
+        flats = (b, a, c) if contraction.swapped else (a, b, c)
+        if blocking.source == "dot":
+            DotProducts(Emitter(entry), flats, contraction, blocking.lanes, start == "zero").emit()
+        else:
+            _Gemm(Emitter(entry), flats, contraction, blocking, start).emit()
     return function
 
 
@@ -51,11 +57,9 @@ class _Panel:
 class _Gemm:
     """Emission of one kernel. Offsets are in elements of the flat operands."""
 
-    def __init__(self, e: Emitter, flats: list[Any], contraction: Contraction, blocking: Blocking, start: Start):
+    def __init__(self, e: Emitter, flats: Sequence[Any], contraction: Contraction, blocking: Blocking, start: Start):
         self.e, self.c, self.block, self.start = e, contraction, blocking, start
         self.a, self.b, self.out = flats
-        if contraction.swapped:
-            self.a, self.b = self.b, self.a
         self.panels: Panels = panels_of(contraction, blocking)
         self.element = self.out.type.element_type
         self.vector = ir.VectorType.get([blocking.lanes], self.element)

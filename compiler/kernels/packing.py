@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import arith, func, ir, vector
 from buddy.compiler.kernels.access import Loop, flatten
-from buddy.compiler.kernels.blocking import Blocking, split
+from buddy.compiler.kernels.blocking import Blocking
 from buddy.compiler.kernels.contraction import Contraction
-from buddy.compiler.kernels.emit import Emitter, Index
+from buddy.compiler.kernels.emit import Emitter, Index, for_blocks
 
 ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vector
 
@@ -99,19 +99,6 @@ def pack_panel(
         copier.copy(here, e.dot(indices, targets, there), lower, upper, active)
 
     e.nest([count for count, _ in outer], body)
-
-
-def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
-    """`body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
-    first = 0
-    for active, count in split(size, block):
-
-        def each(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
-            body(number, active)
-            return ()
-
-        e.loop(first, first + count, 1, each)
-        first += count
 
 
 def row_major(sizes: Sequence[int], step: int) -> list[int]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, vector
+from buddy.compiler.bindings import arith, ir
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.kernels.body import VectorBody
 from buddy.compiler.kernels.elementwise import indexed, lanes_for, vector_loop
-from buddy.compiler.kernels.emit import Emitter, Index
+from buddy.compiler.kernels.emit import Emitter, Index, across
 from buddy.compiler.kernels.structured import Structured
 from buddy.compiler.target import Target
 
@@ -53,16 +53,6 @@ class Fold:
         names = [name if isinstance(name, str) else name.name for name in self.combine.attributes]
         attributes = {name: self.combine.attributes[name] for name in names}
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
-
-    def across(self, value: Any) -> Any:
-        """`combine` over the lanes of a vector, halves with halves."""
-        lanes = value.type.shape[0]
-        while lanes > 1:
-            lanes //= 2
-            half = ir.VectorType.get([lanes], value.type.element_type)
-            low, high = (vector.extract_strided_slice(half, value, [at], [lanes], [1]) for at in (0, lanes))
-            value = self.join(low, high)
-        return vector.extract(value, [], [0])
 
 
 def folds_of(op: Structured) -> list[Fold]:
@@ -185,7 +175,7 @@ class _Along(_Reduction):
             total = self._joined(total, sums[i : i + width])
         for i, (fold, value) in enumerate(zip(self.folds, total, strict=True), start=self.op.inputs):
             start = e.load_scalar(self.flats[i], starts[i])
-            e.store_scalar(fold.join(start, fold.across(value)), self.flats[i], starts[i])
+            e.store_scalar(fold.join(start, across(value, fold.join)), self.flats[i], starts[i])
 
     def _row(self, starts: list[Index], sums: list[Any], count: int) -> list[Any]:
         e, size, lanes = self.e, self.inner.size, self.lanes

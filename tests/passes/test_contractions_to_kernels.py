@@ -107,6 +107,14 @@ def test_any_projected_permutation(subscripts: str, sizes: dict[str, int], zero:
     check(compiled, "f", subscripts, sizes, zero)
 
 
+def test_few_rows_against_contiguous_columns_become_dot_products() -> None:
+    sizes = {"m": 2, "n": 23, "k": 1003}
+    compiled = Compiled(function("f", "mk,nk->mn", sizes), [ContractionsToKernels()], target=TARGETS["avx2"])
+    assert compiled.remarks == ["2x23x1003: dot products in vectors of 8"]
+    assert "memref.alloc" not in compiled.text
+    check(compiled, "f", "mk,nk->mn", sizes)
+
+
 def test_doubles() -> None:
     sizes = {"m": 17, "n": 23, "k": 31}
     compiled = Compiled(function("f", "mk,kn->mn", sizes, element="f64"), [ContractionsToKernels()])
