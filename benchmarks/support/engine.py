@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from buddy.app.client import EngineClient, RequestFailed
+from buddy.app.client import EngineClient, EngineLost, RequestFailed
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Captured, Compile, Compiled, Failed, GraphInfo, Open, Ran, Run, WorkerState
 from buddy.compiler.recipe import Recipe
 
 Answer = tuple[float, Any]
+Found = TypeVar("Found")
 BERT = str(Path(__file__).resolve().parents[2] / "samples" / "bert.py")
 
 
@@ -51,6 +56,26 @@ class TimedEngine:
             yield time.perf_counter() - start, frame
             if isinstance(frame, last):
                 return
+
+
+@contextmanager
+def empty_object_cache() -> Iterator[None]:
+    """Engines started inside find no object of an earlier compilation, but for their own."""
+    before = os.environ.get("BUDDY_CACHE", "")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BUDDY_CACHE"] = folder
+        try:
+            yield
+        finally:
+            os.environ["BUDDY_CACHE"] = before
+
+
+def run(conversation: Coroutine[Any, Any, Found]) -> Found:
+    """What a conversation with engines finds; a failure ends the process with one message."""
+    try:
+        return asyncio.run(conversation)
+    except (EngineLost, RequestFailed) as error:
+        sys.exit(f"error: {error}")
 
 
 @asynccontextmanager
