@@ -272,6 +272,22 @@ class ScaledDotProductFlashAttentionForCpuOp(Op):
     targets = ("_scaled_dot_product_flash_attention_for_cpu.default",)
 
 
+class Conv2dOp(Op):
+    targets = ("convolution.default",)
+
+
+class MaxPool2dOp(Op):
+    targets = ("max_pool2d_with_indices.default",)
+
+
+class AvgPool2dOp(Op):
+    targets = ("avg_pool2d.default",)
+
+
+class AdaptiveAvgPool2dOp(Op):
+    targets = ("_adaptive_avg_pool2d.default",)
+
+
 # ---- reductions and normalisations -----------------------------------------------------------------------------------
 
 
@@ -291,6 +307,10 @@ class AminOp(ReduceOp):
     targets = ("amin.default",)
 
 
+class VarOp(ReduceOp):
+    targets = ("var.correction",)
+
+
 class VarMeanOp(ReduceOp):
     targets = ("var_mean.correction",)
 
@@ -305,6 +325,10 @@ class LogSoftmaxOp(ReduceOp):
 
 class NativeLayerNormOp(ReduceOp):
     targets = ("native_layer_norm.default",)
+
+
+class BatchNormOp(ReduceOp):
+    targets = ("_native_batch_norm_legit_no_training.default",)
 
 
 # ---- shapes and views ------------------------------------------------------------------------------------------------
@@ -359,6 +383,26 @@ class SelectOp(ReshapeFamilyOp):
     targets = ("select.int",)
 
 
+class SplitOp(ReshapeFamilyOp):
+    targets = ("split.Tensor", "split_with_sizes.default")
+
+
+class UnbindOp(ReshapeFamilyOp):
+    targets = ("unbind.int",)
+
+
+class SliceScatterOp(Op):
+    targets = ("slice_scatter.default",)
+
+
+class SelectScatterOp(Op):
+    targets = ("select_scatter.default",)
+
+
+class CopyOp(ElementwiseOp):
+    targets = ("copy.default",)
+
+
 class CatOp(Op):
     op_type = OpType.ConcatType
     targets = ("cat.default",)
@@ -373,6 +417,18 @@ class EmbeddingOp(Op):
 
 class GatherOp(Op):
     targets = ("gather.default",)
+
+
+class IndexOp(Op):
+    targets = ("index.Tensor",)
+
+
+class TriuOp(Op):
+    targets = ("triu.default",)
+
+
+class TrilOp(Op):
+    targets = ("tril.default",)
 
 
 class FullOp(Op):

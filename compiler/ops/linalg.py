@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.ops import contractions, elementwise, reductions, shapes
+from buddy.compiler.ops import contractions, elementwise, indexing, reductions, shapes, windows
 from buddy.compiler.ops.registry import Registry
 
 ops_registry = Registry(
@@ -11,5 +11,7 @@ ops_registry = Registry(
         **contractions.ops_registry,
         **reductions.ops_registry,
         **shapes.ops_registry,
+        **indexing.ops_registry,
+        **windows.ops_registry,
     }
 )

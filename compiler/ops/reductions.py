@@ -10,7 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.structured import pointwise, reduce, reshape, shape_of
+from buddy.compiler.ops.structured import empty, pointwise, reduce, reshape, shape_of
 from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()
@@ -119,14 +119,15 @@ def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: flo
     return average, variance, wide
 
 
-@lowering("VarMeanOp")
+@lowering("VarMeanOp", "VarOp")
 def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """Variance, and mean where the node has it as a second result."""
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     correction = node.kwargs.get("correction")
     average, variance, wide = moments(value, dtype, axes, 1 if correction is None else correction)
     results = []
-    for found, meta in zip((variance, average), node.metas, strict=True):
+    for found, meta in zip((variance, average), node.metas, strict=False):
         assert meta is not None
         results.append(_rounded(reshape(found, meta.shape, wide), wide, meta.dtype))
     return results
@@ -206,3 +207,25 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     for found, meta in zip((average, inverse), node.metas[1:], strict=True):
         results.append(found if meta is None else _rounded(reshape(found, meta.shape, wide), wide, meta.dtype))
     return results
+
+
+@lowering("BatchNormOp")
+def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """With the running statistics; the saved ones, which only training needs, are empty."""
+    (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
+    weight, bias, average, variance = node.args[1:5]
+    epsilon, channel = node.args[6], [meta.shape[1], *[1] * (len(meta.shape) - 2)]
+    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    given = [arg for arg in (average, variance, weight, bias) if arg is not None]
+    operands = [(value, dtype)]
+    operands += [(reshape(value_of(a, symbol_table), channel, a.tensor_meta.dtype), a.tensor_meta.dtype) for a in given]
+
+    def body(x: Scalar, m: Scalar, v: Scalar, *rest: Scalar) -> Scalar:
+        affine = [cast(p, wide) for p in rest]
+        y = (cast(x, wide) - cast(m, wide)) * (1.0 / s.sqrt(cast(v, wide) + epsilon))
+        if weight is not None:
+            y = y * affine.pop(0)
+        return cast(y + affine[0] if affine else y, meta.dtype)
+
+    saved = [empty(found.shape, found.dtype) for found in node.metas[1:] if found is not None]
+    return [pointwise(operands, meta.shape, meta.dtype, body), *saved]

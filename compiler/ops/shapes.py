@@ -1,8 +1,7 @@
-"""Views, slices, concatenation, gathers and factories."""
+"""Views, slices, concatenation and factories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.bindings import tensor
@@ -75,6 +74,44 @@ def select(node: Op, symbol_table: SymbolTable) -> Any:
     return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
 
 
+@lowering("SplitOp", "UnbindOp")
+def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """Pieces along a dim, one after another; an unbound piece has no such dim."""
+    value = value_of(node.args[0], symbol_table)
+    shape = list(st.shape_of(value))
+    unbound = node.target.startswith("unbind")
+    dim = normalized(argument(node, 1 if unbound else 2, "dim", 0), len(shape))
+    pieces, start = [], 0
+    for meta in node.metas:
+        assert meta is not None
+        starts, sizes = [0] * len(shape), list(shape)
+        starts[dim], sizes[dim] = start, 1 if unbound else meta.shape[dim]
+        pieces.append(_slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype))
+        start += sizes[dim]
+    return pieces
+
+
+@lowering("SliceScatterOp", "SelectScatterOp")
+def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
+    """The first operand with a slice, or one index of a dim, replaced by the second."""
+    value, piece = (value_of(arg, symbol_table) for arg in node.args[:2])
+    shape = list(st.shape_of(value))
+    dim = normalized(argument(node, 2, "dim", 0), len(shape))
+    starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
+    start = argument(node, 3, "index" if node.target.startswith("select") else "start", 0) or 0
+    starts[dim] = min(max(start + shape[dim] if start < 0 else start, 0), shape[dim])
+    steps[dim] = argument(node, 5, "step", 1) or 1
+    sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]
+    return tensor.insert_slice(piece, value, [], [], [], starts, sizes, steps)
+
+
+@lowering("CopyOp")
+def copy(node: Op, symbol_table: SymbolTable) -> Any:
+    source, meta = node.args[1], node.tensor_meta
+    inputs = [(value_of(source, symbol_table), source.tensor_meta.dtype)]
+    return st.pointwise(inputs, meta.shape, meta.dtype, lambda x: cast(x, meta.dtype))
+
+
 @lowering("CatOp")
 def cat(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
@@ -91,42 +128,6 @@ def cat(node: Op, symbol_table: SymbolTable) -> Any:
         out = tensor.insert_slice(value, out, [], [], [], starts, list(shape), [1] * len(shape))
         start += shape[dim]
     return out
-
-
-@lowering("EmbeddingOp")
-def embedding(node: Op, symbol_table: SymbolTable) -> Any:
-    weight, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
-    shape = node.tensor_meta.shape
-    rows = len(shape) - 1
-
-    def body(index: Any, _out: Any) -> list[Any]:
-        column = st.loop_index(rows)
-        return [tensor.extract(weight, [st.to_index(index), column])]
-
-    return _filled_by(node, indices, list(range(rows)), body)
-
-
-@lowering("GatherOp")
-def gather(node: Op, symbol_table: SymbolTable) -> Any:
-    source, indices = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
-    rank = len(st.shape_of(source))
-    if not rank:
-        return source
-    dim = normalized(node.args[1], rank)
-
-    def body(index: Any, _out: Any) -> list[Any]:
-        position = [st.to_index(index) if i == dim else st.loop_index(i) for i in range(rank)]
-        return [tensor.extract(source, position)]
-
-    return _filled_by(node, indices, list(range(rank)), body)
-
-
-def _filled_by(node: Op, indices: Any, dims: list[int | None], body: Callable[..., Any]) -> Any:
-    """A tensor whose every element is `body(element of indices, _)`; `body` may ask for its position."""
-    meta = node.tensor_meta
-    rank = len(meta.shape)
-    out = st.empty(meta.shape, meta.dtype)
-    return st.generic([indices], [dims], [out], [list(range(rank))], [st.PARALLEL] * rank, body)[0]
 
 
 @lowering("FullOp", "ScalarTensorOp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, linalg, tensor
@@ -17,10 +18,30 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return tuple(ir.RankedTensorType(value.type).shape)
 
 
-def affine_map(rank: int, dims: Sequence[int | None]) -> Any:
+@dataclass(frozen=True)
+class Window:
+    """A dim that a sliding window reads: `stride * outer + dilation * inner`, both loop dims."""
+
+    outer: int
+    stride: int
+    inner: int
+    dilation: int
+
+
+Dim = int | Window | None
+
+
+def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
     """A map from `rank` loops to the named loop dims; `None` stands for a constant 0 (a broadcast unit dim)."""
-    exprs = [ir.AffineConstantExpr.get(0) if d is None else ir.AffineDimExpr.get(d) for d in dims]
-    return ir.AffineMap.get(rank, 0, exprs)
+    return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
+
+
+def _expression(dim: Dim) -> Any:
+    if dim is None:
+        return ir.AffineConstantExpr.get(0)
+    if isinstance(dim, Window):
+        return ir.AffineDimExpr.get(dim.outer) * dim.stride + ir.AffineDimExpr.get(dim.inner) * dim.dilation
+    return ir.AffineDimExpr.get(dim)
 
 
 def broadcast_dims(operand_shape: Sequence[int], shape: Sequence[int]) -> list[int | None]:
@@ -38,8 +59,8 @@ def filled(value: bool | int | float, shape: Sequence[int], dtype: TensorDType) 
 
 
 def generic(
-    inputs: Sequence[Any], dims: Sequence[Sequence[int | None]], outs: Sequence[Any],
-    out_dims: Sequence[Sequence[int | None]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
+    inputs: Sequence[Any], dims: Sequence[Sequence[Dim]], outs: Sequence[Any],
+    out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
 ) -> list[Any]:  # fmt: skip
     """A `linalg.generic`; `body` takes one MLIR scalar per operand and gives one per result."""
     rank = len(iterators)

@@ -5,7 +5,8 @@ What TOSA cannot say raises `LoweringError`, and the node falls to the next regi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from buddy.compiler.bindings import ir, tosa
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops.reductions import axes_of
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import shape_of
 from buddy.compiler.ops.utils import (
     LoweringError,
@@ -30,7 +31,23 @@ from buddy.compiler.ops.utils import (
 )  # fmt: skip
 
 ops_registry = Registry()
-lowering = ops_registry.lowering
+
+
+def lowering(*names: str) -> Callable[[Lowering], Lowering]:
+    """Register the decorated function for tensors that have elements: TOSA's verifier takes no others."""
+
+    def decorate(function: Lowering) -> Lowering:
+        @wraps(function)
+        def lower(node: Op, symbol_table: SymbolTable) -> Any:
+            metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
+            if any(0 in meta.shape for meta in metas):
+                raise LoweringError("TOSA has no empty tensors")
+            return function(node, symbol_table)
+
+        return ops_registry.lowering(*names)(lower)
+
+    return decorate
+
 
 _FLOATS = (TensorDType.Float32, TensorDType.Float16, TensorDType.BFloat16)
 _NUMBERS = (*_FLOATS, TensorDType.Int32)
@@ -50,8 +67,6 @@ def _shape(sizes: Sequence[int]) -> Any:
 def reshape(value: Any, sizes: Sequence[int], dtype: TensorDType) -> Any:
     if shape_of(value) == tuple(sizes):
         return value
-    if 0 in sizes:
-        raise LoweringError("TOSA has no empty tensors")
     return tosa.reshape(value, _shape(sizes), results=[tensor_type(sizes, dtype)])
 
 
@@ -73,8 +88,6 @@ def _operand(arg: Any, rank: int, dtype: TensorDType, symbol_table: SymbolTable)
 
 def _operands(node: Op, symbol_table: SymbolTable, dtype: TensorDType) -> list[Any]:
     rank = len(node.tensor_meta.shape)
-    if 0 in node.tensor_meta.shape:
-        raise LoweringError("TOSA has no empty tensors")
     return [_operand(arg, rank, dtype, symbol_table) for arg in node.args]
 
 
@@ -236,8 +249,8 @@ def permute(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("CatOp")
 def cat(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
-    if any(part.tensor_meta.dtype is not meta.dtype or 0 in part.tensor_meta.shape for part in node.args[0]):
-        raise LoweringError("tosa.concat takes tensors of one element type, none of them empty")
+    if any(part.tensor_meta.dtype is not meta.dtype for part in node.args[0]):
+        raise LoweringError("tosa.concat takes tensors of one element type")
     parts = [value_of(part, symbol_table) for part in node.args[0]]
     return tosa.concat(
         parts, _axis(normalized(argument(node, 1, "dim", 0), len(meta.shape))), results=[meta_type(meta)]
@@ -253,8 +266,8 @@ def _reduction(name: str, op_name: str, allowed: Sequence[TensorDType]) -> None:
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         meta, source = node.tensor_meta, node.args[0].tensor_meta
         _require(source.dtype, allowed, op_name)
-        if meta.dtype is not source.dtype or 0 in source.shape:
-            raise LoweringError(f"tosa.{op_name} reduces non-empty tensors in their own element type")
+        if meta.dtype is not source.dtype:
+            raise LoweringError(f"tosa.{op_name} reduces tensors in their own element type")
         value, shape = value_of(node.args[0], symbol_table), list(source.shape)
         for axis in axes_of(argument(node, 1, "dim"), len(shape)):
             shape[axis] = 1
