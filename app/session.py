@@ -52,12 +52,14 @@ class Session:
         while not self._closing:
             self._births = [*self._births[-LIVES:], time.monotonic()]
             await self._one_life()
-            if self._closing:
-                return
-            if self._dies_often() and not self._again.is_set():
-                self.changed(ALL)
-                await self._again.wait()
+            await self._wait_for_another()
             self._again.clear()
+
+    async def _wait_for_another(self) -> None:
+        """Where engines die again and again, another one is for the user to ask for."""
+        if self._dies_often() and not self._again.is_set() and not self._closing:
+            self.changed(ALL)
+            await self._again.wait()
 
     async def _one_life(self) -> None:
         from buddy.app.client import EngineClient, EngineLost

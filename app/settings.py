@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from buddy.themes.toml import parse_toml
+
 
 class Settings(msgspec.Struct, frozen=True):
     theme: str = ""
@@ -37,14 +39,6 @@ def read_settings(path: Path) -> tuple[Settings, str]:
     except OSError as error:
         return Settings(), f"{path}: {error.strerror}"
     try:
-        return msgspec.convert(_parse(text), Settings, strict=True), ""
+        return msgspec.convert(parse_toml(text), Settings, strict=True), ""
     except (msgspec.ValidationError, ValueError) as error:
         return Settings(), f"{path} is not used: {error}"
-
-
-def _parse(text: str) -> object:
-    try:
-        import tomllib
-    except ModuleNotFoundError:
-        import tomli as tomllib
-    return tomllib.loads(text)

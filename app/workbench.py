@@ -19,29 +19,30 @@ from textual.timer import Timer
 from buddy.app import actions, chrome, figures
 from buddy.app.bindings import screen_bindings
 from buddy.app.commands import ActionCommands
+from buddy.app.editing import Editing
 from buddy.app.lines import UnavailableError
+from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.selection import Selection
 from buddy.app.session import Session
 from buddy.app.settings import Settings
-from buddy.app.state import ALL, State, Topic
+from buddy.app.state import State, Topic
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workspace import Workspace, write_whole
+from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import Diagnostic, Found
-from buddy.compiler.recipe import Recipe, to_toml
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
 FOLD_BELOW = 100
 WIDE_FROM = 140
 MESSAGE_SECONDS = 6.0
-FOLLOW_SECONDS = 0.12
 STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGES_SECONDS = 0.1
 PANES: tuple[type[Pane], ...] = (GraphPane, PassesPane, IrPane, OutputsPane)
@@ -78,10 +79,9 @@ class Workbench(App[int]):
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
         self.log_path = log
         self.workspace = Workspace(source, arguments, store)
-        self.session = Session(self.workspace, self._session_changed, engine_command, log)
+        self.session = Session(self.workspace, self.session_changed, engine_command, log)
         self.session.auto_run = self.settings.auto_run
-        self.node = ""
-        self._names: dict[str, str] = {}
+        self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
         self._message = ""
         self._hint = ""
         self._prefix = ""
@@ -89,7 +89,6 @@ class Workbench(App[int]):
         self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
         self._silence: Timer | None = None
-        self._follow: Timer | None = None
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -215,13 +214,9 @@ class Workbench(App[int]):
             return f"there is no {what}: Outputs says why"
         return chrome.progress_text(self.state, self.glyphs) or f"the {what} comes once the program has been captured"
 
-    def name_of(self, stable: str) -> str:
-        """The name of a node in the graph, by its stable name."""
-        return self._names.get(stable, stable)
-
     # ---- what changed --------------------------------------------------------------------------------------------
 
-    def _session_changed(self, topics: frozenset[Topic]) -> None:
+    def session_changed(self, topics: frozenset[Topic]) -> None:
         """Changes that come together are drawn together; stages of a compilation, a few times a second."""
         waiting, self._changed = self._changed, self._changed | topics
         if topics <= STAGES:
@@ -235,13 +230,13 @@ class Workbench(App[int]):
         if not self.is_running or not topics:
             return
         if "graph" in topics and self.state.info is not None:
-            self._names = {row.stable: row.name for row in self.state.info.rows}
+            self.selection.name_nodes({row.stable: row.name for row in self.state.info.rows})
         if "lines" in topics:
             self.ir.refresh()
         for pane in self.panes.values():
             pane.update_from(topics)
         if self.passes.has_focus:
-            self._show_pass_stage()
+            self.selection.show_pass_stage()
         self.update_chrome()
 
     def update_chrome(self) -> None:
@@ -297,8 +292,11 @@ class Workbench(App[int]):
         if reason:
             self.say(f"{action.title}: {reason}")
             return
-        targets: dict[str, object] = {"app": self, "any": self.pane, **self.panes}
-        getattr(targets[action.pane], action.handler)(*arguments)
+        parts = {"app": (self, self.editing, self.overlays), "any": (self.pane,)}
+        for part in parts.get(action.pane) or (self.panes[action.pane],):
+            if hasattr(part, action.handler):
+                getattr(part, action.handler)(*arguments)
+                break
         self.update_chrome()
 
     def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
@@ -333,43 +331,7 @@ class Workbench(App[int]):
         self._arrange()
         self.pane.focus()
 
-    # ---- the recipe ----------------------------------------------------------------------------------------------
-
-    def edit(self, recipe: Recipe, title: str, merge: str = "") -> None:
-        """Make `recipe` the current one and compile it."""
-        if self.workspace.edit(recipe, title, merge):
-            self._recipe_changed(title)
-
-    def _recipe_changed(self, message: str) -> None:
-        self.say(self.workspace.problem or message)
-        self.session.edited()
-        self._session_changed(ALL)
-
-    def undo(self) -> None:
-        self._recipe_changed(f"undone: {self.workspace.undo()}")
-
-    def redo(self) -> None:
-        self._recipe_changed(f"done again: {self.workspace.redo()}")
-
-    def reset(self) -> None:
-        self.edit(self.workspace.preset, "back to the preset")
-
-    def ask_save(self) -> None:
-        name = Path(self.workspace.source.partition(":")[0]).stem or "program"
-        self.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
-
-    def _save_to(self, path: str) -> None:
-        if path.strip():
-            self.write_file(path.strip(), to_toml(self.workspace.recipe))
-
-    def write_file(self, path: str, text: str) -> None:
-        """Write a file where the user said, and say so."""
-        try:
-            write_whole(Path(path).expanduser(), text)
-        except OSError as error:
-            self.say(f"{path} could not be written: {error.strerror}")
-        else:
-            self.say(f"written to {path}")
+    # ---- small things --------------------------------------------------------------------------------------------
 
     def copy_text(self, text: str) -> None:
         if text:
@@ -409,15 +371,14 @@ class Workbench(App[int]):
 
     async def find_node(self, text: str) -> int:
         """The first line of `text` that comes from the selected node, or -1."""
-        if not self.node:
-            return -1
-        found = await self._asked(self.session.find_node(text, self.node))
+        node = self.selection.node
+        found = await self._asked(self.session.find_node(text, node)) if node else None
         return found.lines[0] if found and found.lines else -1
 
     async def write_text(self, text: str, path: str) -> None:
         content = await self._asked(self.session.whole_text(text))
         if content is not False:
-            self.write_file(path, content)
+            self.editing.write_file(path, content)
 
     async def _asked(self, request: Any) -> Any:
         """What the engine answers, or `False` when it does not."""
@@ -427,21 +388,12 @@ class Workbench(App[int]):
             self.say(str(error))
             return False
 
-    # ---- one selection in every pane -----------------------------------------------------------------------------
-
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
-        if isinstance(event.view, GraphPane) and self.graph.current is not None:
-            self.select_node(self.graph.current.stable)
-            self._follow_soon()
+        if isinstance(event.view, GraphPane):
+            self.selection.select_row()
         elif isinstance(event.view, PassesPane):
-            self._show_pass_stage()
+            self.selection.show_pass_stage()
         self.update_chrome()
-
-    def _show_pass_stage(self) -> None:
-        """The IR pane shows what the selected pass made, as soon as it has."""
-        row = self.passes.current
-        if row is not None and row.stage is not None and row.stage.key != self.ir.key:
-            self.ir.choose(row.stage, tell=False)
 
     def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
         if isinstance(event.view, GraphPane | PassesPane):
@@ -449,109 +401,6 @@ class Workbench(App[int]):
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         self.passes.show_stage(event.row)
-
-    def select_node(self, stable: str) -> None:
-        """Mark a node in every pane."""
-        before, self.node = self.node, stable
-        self.graph.mark_node(before)
-        self.ir.mark_node()
-
-    def select_line(self) -> None:
-        """Mark the node of the IR's line."""
-        line = self.ir.line_at(self.ir.cursor)
-        if line is not None and line.nodes and self.node not in line.nodes:
-            self.select_node(line.nodes[0])
-            self.graph.show_node(self.node)
-
-    def _follow_soon(self) -> None:
-        """The IR follows once the cursor rests, so that holding a key down asks for nothing."""
-        if self._follow is not None:
-            self._follow.stop()
-        self._follow = self.set_timer(FOLLOW_SECONDS, self._follow_node)
-
-    @work(exclusive=True, group="follow")
-    async def _follow_node(self) -> None:
-        place = await self.find_node(self.ir.text) if self.ir.text else -1
-        if place >= 0:
-            self.ir.center(place, tell=False)
-
-    def go_node(self, nodes: tuple[str, ...]) -> None:
-        """Show a line's node in the graph pane; where there are several, ask which."""
-        if len(nodes) == 1:
-            self._go_to_node(nodes[0])
-            return
-        from buddy.app.screens.picker import Choice, PickerScreen
-
-        choices = [Choice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
-        self.push_screen(PickerScreen("This line comes from", choices), self._go_to_node)
-
-    def _go_to_node(self, node: str | None) -> None:
-        if node is not None:
-            self.select_node(node)
-            self.graph.show_node(node)
-            self.show_pane("graph")
-
-    # ---- what opens over the panes -------------------------------------------------------------------------------
-
-    def choose_graph(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
-
-        choices = [
-            Choice(info.name, f"{len(info.rows)} nodes", number, marked=number == self.state.graph)
-            for number, info in enumerate(self.state.graphs)
-        ]
-        self.push_screen(PickerScreen("Graphs of the program", choices), self._show_graph)
-
-    def _show_graph(self, number: int | None) -> None:
-        if number is not None:
-            import msgspec
-
-            self.edit(msgspec.structs.replace(self.workspace.recipe, graph=number), f"graph {number + 1}")
-
-    def choose_phase(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
-
-        languages = dict(self.state.phases(self.workspace.recipe.preset))
-        choices = [
-            Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self.ir.phase)
-            for tab in self.ir.tabs()
-        ]
-        self.push_screen(PickerScreen("Phases", choices), self._show_phase)
-
-    def _show_phase(self, name: str | None) -> None:
-        if name is not None:
-            self.show_pane("ir")
-            self.ir.show_phase_named(name)
-
-    def show_phase(self, number: int) -> None:
-        if self.folded:
-            self.show_pane("ir")
-        self.ir.show_phase(number)
-
-    def go_failure(self) -> None:
-        """The IR at the failure; read again there, the whole diagnostic."""
-        failed = self.ir.stage is not None and self.ir.stage.state == "failed" and self._pane == "ir"
-        if failed or self.state.board.failed is None:
-            self.open_problem()
-        else:
-            self.show_pane("ir")
-            self.ir.show_failure()
-
-    def open_problem(self) -> None:
-        from buddy.app.screens.detail import problem_screen
-
-        if self.state.problem is not None:
-            self.push_screen(problem_screen(self.state.problem))
-
-    def open_log(self) -> None:
-        from buddy.app.screens.log import log_screen
-
-        self.push_screen(log_screen(self.state, self.log_path))
-
-    def open_help(self) -> None:
-        from buddy.app.screens.help import help_screen
-
-        self.push_screen(help_screen(self._pane, self.situation()))
 
     def command_palette(self) -> None:
         self.action_command_palette()

@@ -30,7 +30,7 @@ def syntax_name(token: _TokenType) -> str:
     while token is not Token:
         if token in SYNTAX:
             return SYNTAX[token]
-        token = token.parent  # type: ignore[assignment]
+        token = token.parent
     return ""
 
 

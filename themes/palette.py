@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
+
+from buddy.themes.toml import parse_toml
 
 FOLDER = Path(__file__).parent
 FILES = ("dark", "light", "high_contrast")
@@ -41,14 +42,6 @@ def read_theme(path: Path) -> ThemeData:
     Raises `ValueError` that names the file when it is not a theme.
     """
     try:
-        return msgspec.convert(_parse(path.read_text("utf-8")), ThemeData, strict=True)
+        return msgspec.convert(parse_toml(path.read_text("utf-8")), ThemeData, strict=True)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"{path}: not a theme: {error}") from error
-
-
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:
-        import tomli as tomllib
-    return tomllib.loads(text)

@@ -70,7 +70,7 @@ class GraphPane(Pane):
         return ("[ ]", "warn") if lowering == EAGER else ("[x]", "ok")
 
     def _name_role(self, row: NodeRow) -> str:
-        if row.stable == self.bench.node:
+        if row.stable == self.bench.selection.node:
             return "linked"
         return "text" if self.assignment(row) else "dim"
 
@@ -160,7 +160,7 @@ class GraphPane(Pane):
     def mark_node(self, before: str) -> None:
         """Draw the rows again of the selected node and of the one selected before."""
         for place, row in enumerate(self.rows):
-            if row.stable in (before, self.bench.node):
+            if row.stable in (before, self.bench.selection.node):
                 self.refresh_row(place)
 
     def show_node(self, stable: str) -> None:
@@ -178,12 +178,12 @@ class GraphPane(Pane):
             return
         recipe = self.workspace.recipe
         if self.chosen(row) != EAGER:
-            self.bench.edit(recipe.with_choice(row.stable, EAGER), f"{row.name} in eager")
+            self.bench.editing.edit(recipe.with_choice(row.stable, EAGER), f"{row.name} in eager")
             return
         assignment = self.assignment(row)
         choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
         default = None if row.stable in recipe.choice_map() else next(iter(choices), None)
-        self.bench.edit(recipe.with_choice(row.stable, default), f"{row.name} compiled")
+        self.bench.editing.edit(recipe.with_choice(row.stable, default), f"{row.name} compiled")
 
     def choose_lowering(self) -> None:
         row = self.current
@@ -199,7 +199,9 @@ class GraphPane(Pane):
 
     def _lower_by(self, row: NodeRow, lowering: str | None) -> None:
         if lowering is not None:
-            self.bench.edit(self.workspace.recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
+            self.bench.editing.edit(
+                self.workspace.recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}"
+            )
 
     def ask_filter(self) -> None:
         self.bench.ask("filter", self.filter_text, self._filter_by)

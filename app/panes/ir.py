@@ -222,11 +222,18 @@ class IrPane(Pane):
 
     def mark_node(self) -> None:
         """Draw the rows again that come from the selected node, or did from the one selected before."""
-        marked = {row for row in self._rows_on_screen() if self.bench.node in self._nodes_of(row)}
+        marked = {row for row in self._rows_on_screen() if self.bench.selection.node in self._nodes_of(row)}
         for row in marked ^ self._marked:
             self.refresh_row(row)
         self._marked = marked
         self.refresh_row(self.cursor)
+
+    @work(exclusive=True, group="follow")
+    async def follow_node(self) -> None:
+        """Go to the first line of the selected node, where this stage has one."""
+        place = await self.bench.find_node(self.text) if self.text else -1
+        if place >= 0:
+            self.center(place, tell=False)
 
     def _rows_on_screen(self) -> range:
         return range(self.first_row, min(self.first_row + self.page, self.lines))
@@ -238,7 +245,7 @@ class IrPane(Pane):
     def _gutter_mark(self, row: int, line: Line | None) -> tuple[str, str]:
         if row == self.cursor:
             return ">", "key"
-        if line is not None and self.bench.node and self.bench.node in line.nodes:
+        if line is not None and self.bench.selection.node and self.bench.selection.node in line.nodes:
             return self.glyphs.line, "linked"
         return ("*", "warn") if row in self.matches else (" ", "number")
 
@@ -246,9 +253,11 @@ class IrPane(Pane):
         """The nodes of the cursor's line: `mm_3 (+11)`."""
         if line is None or not line.nodes:
             return []
-        first = self.bench.node if self.bench.node in line.nodes else line.nodes[0]
+        first = self.bench.selection.node if self.bench.selection.node in line.nodes else line.nodes[0]
         more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
-        return [(f" {figures.clip(self.bench.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")]
+        return [
+            (f" {figures.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")
+        ]
 
     def _body(self, row: int, line: Line | None, room: int) -> Strip:
         if line is None:
@@ -321,7 +330,7 @@ class IrPane(Pane):
 
     def moved(self) -> None:
         """At once and not by a message, so that what the selection changes is drawn together with the move."""
-        self.bench.select_line()
+        self.bench.selection.select_line()
 
     def line_at(self, row: int) -> Line | None:
         return self.bench.cache.get(self.text, row) if self.text else None
@@ -448,9 +457,9 @@ class IrPane(Pane):
         """The node of the line, or the diagnostic of a stage that failed."""
         line = self.line_at(self.cursor)
         if self.stage is not None and self.stage.state == "failed" and not (line and line.nodes):
-            self.bench.open_problem()
+            self.bench.overlays.open_problem()
         elif line is not None and line.nodes:
-            self.bench.go_node(line.nodes)
+            self.bench.selection.go_node(line.nodes)
         else:
             self.bench.say("no graph node is known for this line")
 

@@ -46,7 +46,7 @@ class OutputsPane(Pane):
         self._lines = outputs_lines(self.state, self.workspace.recipe, max(self.width - 1, 20), self.glyphs)
 
     def open_detail(self) -> None:
-        self.bench.open_problem()
+        self.bench.overlays.open_problem()
 
     def copied(self) -> str:
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)

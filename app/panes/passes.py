@@ -29,10 +29,10 @@ OWN_STEPS = {
 
 
 class PassRow(NamedTuple):
-    """A pass of the recipe (`index` is its place in `steps`), or a step of the line itself (`index` is -1)."""
+    """A pass of the recipe (`number` is its place in `steps`), or a step of the line itself (`number` is -1)."""
 
     name: str
-    index: int
+    number: int
     step: PassStep | None
     stage: StageRow | None
 
@@ -61,7 +61,7 @@ class PassesPane(Pane):
     def _mark(self, row: PassRow) -> Cell:
         stage = row.stage.stage if row.stage else None
         failed = self.state.problems.get("compile")
-        if (stage and stage.state == "failed") or (failed and row.index >= 0 and failed.step == row.index):
+        if (stage and stage.state == "failed") or (failed and row.number >= 0 and failed.step == row.number):
             return ("[!]", "bad")
         if row.step is None:
             return ("", "dim")
@@ -144,13 +144,13 @@ class PassesPane(Pane):
         row = self.current
         if row is not None and row.step is not None:
             act = "off" if row.step.enabled else "on"
-            self.bench.edit(self.workspace.recipe.toggled(row.index), f"{row.name} {act}")
+            self.bench.editing.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {act}")
 
     def delete(self) -> None:
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
-            del steps[row.index]
+            del steps[row.number]
             self._edit_steps(steps, f"{row.name} removed")
 
     def move_step_down(self) -> None:
@@ -164,11 +164,11 @@ class PassesPane(Pane):
         if row is None or row.step is None:
             return
         steps = list(self.workspace.recipe.steps)
-        target = row.index + by
+        target = row.number + by
         if not 0 <= target < len(steps) or (steps[target].level == "graph") != (row.step.level == "graph"):
             self.bench.say(f"{row.name} cannot move further: the line's own steps stay where they are")
             return
-        steps[row.index], steps[target] = steps[target], steps[row.index]
+        steps[row.number], steps[target] = steps[target], steps[row.number]
         self._edit_steps(steps, f"{row.name} moved", merge=f"move {row.name}")
         self._show_step(target)
 
@@ -180,7 +180,7 @@ class PassesPane(Pane):
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
-        above = [row.index for row in self.rows[: self.cursor + 1] if row.step is not None]
+        above = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
         place = insertion_place(steps, above[-1] if above else -1, info.level)
         steps.insert(place, new_step(info, steps, place))
         self._edit_steps(steps, f"{info.name} inserted")
@@ -198,13 +198,15 @@ class PassesPane(Pane):
 
     def _set_options(self, row: PassRow, options: tuple[tuple[str, OptionValue], ...] | None) -> None:
         if options is not None:
-            self.bench.edit(self.workspace.recipe.with_step(row.index, options=options), f"options of {row.name}")
+            self.bench.editing.edit(
+                self.workspace.recipe.with_step(row.number, options=options), f"options of {row.name}"
+            )
 
     def next_flavour(self) -> None:
         """Lower the graph to TOSA where it has the op, or straight to linalg."""
         recipe = self.workspace.recipe
         flavour = "tosa" if recipe.flavour == "linalg" else "linalg"
-        self.bench.edit(msgspec.structs.replace(recipe, flavour=flavour), f"lowered by {flavour}")
+        self.bench.editing.edit(msgspec.structs.replace(recipe, flavour=flavour), f"lowered by {flavour}")
 
     def choose_preset(self) -> None:
         current = self.workspace.recipe.preset
@@ -219,14 +221,14 @@ class PassesPane(Pane):
             return
         mine = self.workspace.recipe
         kept = {"source": mine.source, "arguments": mine.arguments, "graph": mine.graph, "choices": mine.choices}
-        self.bench.edit(msgspec.structs.replace(preset, **kept), f"preset {preset.preset}")
+        self.bench.editing.edit(msgspec.structs.replace(preset, **kept), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
-        self.bench.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
+        self.bench.editing.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
 
     def _show_step(self, index: int) -> None:
         self.refill()
-        place = next((k for k, row in enumerate(self.rows) if row.index == index), self.cursor)
+        place = next((k for k, row in enumerate(self.rows) if row.number == index), self.cursor)
         self.center(place)
 
     def copied(self) -> str:

@@ -24,7 +24,7 @@ def log_screen(state: State, path: Path | None) -> DetailScreen:
 
 def _engine(state: State) -> list[Cells]:
     welcome = state.welcome
-    rows = [("state", state.engine)]
+    rows: list[tuple[str, str]] = [("state", state.engine)]
     if welcome is not None:
         packages = ", ".join(f"{name} {version}" for name, version in welcome.packages.items())
         rows += [

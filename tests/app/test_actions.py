@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
+from buddy.app.editing import Editing
+from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
@@ -16,7 +18,7 @@ from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench],
+    "app": [Workbench, Editing, Overlays],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],
@@ -28,7 +30,8 @@ NODE = NodeRow(7, "mm.0", "call_function", "mm", "aten.mm.default", "(a, b)", "{
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
 def test_every_action_has_its_handler_and_says_what_it_does(action: Action) -> None:
-    assert all(callable(getattr(cls, action.handler, None)) for cls in CLASSES[action.pane])
+    found = [callable(getattr(cls, action.handler, None)) for cls in CLASSES[action.pane]]
+    assert any(found) if action.pane == "app" else all(found)
     assert action.title
     assert action.tooltip
 

@@ -139,8 +139,8 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         row = next(k for k in range(ir.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes)
         ir.move_to(row)
         await bench.pilot.pause(0.1)
-        assert bench.app.node == ir.line_at(row).nodes[0]
-        assert graph.current.stable == bench.app.node
+        assert bench.app.selection.node == ir.line_at(row).nodes[0]
+        assert graph.current.stable == bench.app.selection.node
 
 
 async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
@@ -324,7 +324,9 @@ async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench
 async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         loop, ir = asyncio.get_running_loop(), bench.app.ir
-        bench.app.edit(bench.app.workspace.recipe.with_choice(bench.app.graph.current.stable, "eager"), "in eager")
+        bench.app.editing.edit(
+            bench.app.workspace.recipe.with_choice(bench.app.graph.current.stable, "eager"), "in eager"
+        )
         ir.focus()
         waits = []
         while bench.app.state.busy or len(waits) < 3:

@@ -1,0 +1,60 @@
+"""What the user does to the recipe: edits, undo, and writing it and other texts to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from buddy.app.state import ALL
+from buddy.app.workspace import Workspace, write_whole
+from buddy.compiler.recipe import Recipe, to_toml
+
+if TYPE_CHECKING:
+    from buddy.app.workbench import Workbench
+
+
+class Editing:
+    """Edits of the recipe; each is compiled at once."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    @property
+    def _workspace(self) -> Workspace:
+        return self._bench.workspace
+
+    def edit(self, recipe: Recipe, title: str, merge: str = "") -> None:
+        """Make `recipe` the current one and compile it."""
+        if self._workspace.edit(recipe, title, merge):
+            self._changed(title)
+
+    def _changed(self, message: str) -> None:
+        self._bench.say(self._workspace.problem or message)
+        self._bench.session.edited()
+        self._bench.session_changed(ALL)
+
+    def undo(self) -> None:
+        self._changed(f"undone: {self._workspace.undo()}")
+
+    def redo(self) -> None:
+        self._changed(f"done again: {self._workspace.redo()}")
+
+    def reset(self) -> None:
+        self.edit(self._workspace.preset, "back to the preset")
+
+    def ask_save(self) -> None:
+        name = Path(self._workspace.source.partition(":")[0]).stem or "program"
+        self._bench.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
+
+    def _save_to(self, path: str) -> None:
+        if path.strip():
+            self.write_file(path.strip(), to_toml(self._workspace.recipe))
+
+    def write_file(self, path: str, text: str) -> None:
+        """Write a file where the user said, and say so."""
+        try:
+            write_whole(Path(path).expanduser(), text)
+        except OSError as error:
+            self._bench.say(f"{path} could not be written: {error.strerror}")
+        else:
+            self._bench.say(f"written to {path}")

@@ -1,0 +1,81 @@
+"""What opens over the panes, and the ways to phases and failures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from buddy.app.workbench import Workbench
+
+
+class Overlays:
+    """Opens pickers, help, diagnostics and the log; their screens are imported when they are first opened."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def choose_graph(self) -> None:
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        choices = [
+            Choice(info.name, f"{len(info.rows)} nodes", number, marked=number == self._bench.state.graph)
+            for number, info in enumerate(self._bench.state.graphs)
+        ]
+        self._bench.push_screen(PickerScreen("Graphs of the program", choices), self._show_graph)
+
+    def _show_graph(self, number: int | None) -> None:
+        if number is not None:
+            self._bench.editing.edit(
+                msgspec.structs.replace(self._bench.workspace.recipe, graph=number), f"graph {number + 1}"
+            )
+
+    def choose_phase(self) -> None:
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        languages = dict(self._bench.state.phases(self._bench.workspace.recipe.preset))
+        choices = [
+            Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._bench.ir.phase)
+            for tab in self._bench.ir.tabs()
+        ]
+        self._bench.push_screen(PickerScreen("Phases", choices), self._show_phase)
+
+    def _show_phase(self, name: str | None) -> None:
+        if name is not None:
+            self._bench.show_pane("ir")
+            self._bench.ir.show_phase_named(name)
+
+    def show_phase(self, number: int) -> None:
+        if self._bench.folded:
+            self._bench.show_pane("ir")
+        self._bench.ir.show_phase(number)
+
+    def go_failure(self) -> None:
+        """The IR at the failure; read again there, the whole diagnostic."""
+        failed = (
+            self._bench.ir.stage is not None
+            and self._bench.ir.stage.state == "failed"
+            and self._bench.pane.pane_id == "ir"
+        )
+        if failed or self._bench.state.board.failed is None:
+            self.open_problem()
+        else:
+            self._bench.show_pane("ir")
+            self._bench.ir.show_failure()
+
+    def open_problem(self) -> None:
+        from buddy.app.screens.detail import problem_screen
+
+        if self._bench.state.problem is not None:
+            self._bench.push_screen(problem_screen(self._bench.state.problem))
+
+    def open_log(self) -> None:
+        from buddy.app.screens.log import log_screen
+
+        self._bench.push_screen(log_screen(self._bench.state, self._bench.log_path))
+
+    def open_help(self) -> None:
+        from buddy.app.screens.help import help_screen
+
+        self._bench.push_screen(help_screen(self._bench.pane.pane_id, self._bench.situation()))
