@@ -48,7 +48,7 @@ _TO_LINALG = _steps(
 )
 
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
-_FUSION = _steps("fused", "fold-transposes", "fuse-elementwise", "canonicalize")
+_FUSION = _steps("fused", "drop-unit-loops", "fold-transposes", "fuse-elementwise", "canonicalize")
 _UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
 _MATH = _steps("fused", "expand-math-to-polynomials")
 
