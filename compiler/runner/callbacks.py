@@ -91,7 +91,10 @@ def _dtype(text: str) -> torch.dtype:
 
 
 def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
-    values = results if isinstance(results, (list, tuple)) else [results]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    for buffer, value in zip(buffers, tensors, strict=True):
-        buffer.copy_(value)
+    """Results into their buffers. One that the graph expects and the op leaves undefined has no reader."""
+    values = list(results) if isinstance(results, (list, tuple)) else [results]
+    if len(values) != len(buffers):
+        values = [value for value in values if isinstance(value, torch.Tensor)]
+    for buffer, value in zip(buffers, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            buffer.copy_(value)

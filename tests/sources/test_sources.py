@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -179,7 +180,7 @@ print("trained", float(loss.detach()))
 
 
 def test_a_training_script_gives_forward_and_backward(
-    script: Write, capsys: pytest.CaptureFixture[str], run_python: Callable[..., object]
+    script: Write, capsys: pytest.CaptureFixture[str], run_python: Callable[..., Any]
 ) -> None:
     source = script(TRAINING)
     program = load_program(source)
@@ -187,7 +188,7 @@ def test_a_training_script_gives_forward_and_backward(
     assert [op.stable for op in program.graphs[0].graph.placeholders][:2] == ["weight", "bias"]
     assert any("backward" in note for note in program.notes)
     printed = capsys.readouterr().out
-    assert printed == run_python(source).stdout  # type: ignore[attr-defined]
+    assert printed == run_python(source).stdout
 
 
 def test_buffers_change_once_per_call(script: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,3 +374,23 @@ def test_a_model_of_unknown_kind_is_refused_with_the_reason(script: Write) -> No
     pytest.importorskip("transformers")
     text = "from transformers import AutoModel\nmodel = AutoModel.from_pretrained('nobody/zzz')\n"
     assert "no known architecture is named in 'nobody/zzz'" in refused(script(text)).what
+
+
+MLIR = """
+from mlir.ir import Context, Module
+import mlir.passmanager
+from mlir.dialects import func, linalg
+import torch
+with Context():
+    print(Module.parse("module {}"))
+import torch_mlir.ir
+assert torch_mlir.ir.Context is Context
+torch.nn.ReLU()(torch.ones(2))
+"""
+
+
+def test_a_script_may_import_mlir_by_its_own_name(script: Write, run_python: Callable[..., Any]) -> None:
+    load = "import sys; from buddy.compiler.sources import load_program; load_program(sys.argv[1])"
+    done = run_python("-c", load, script(MLIR))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("module {")
