@@ -1,4 +1,4 @@
-"""exp, log, tanh and erf in single precision as arithmetic, on scalars or vectors: what LLVM can then vectorise.
+"""Exponentials, logarithms, tanh and erf in single precision, as arithmetic on scalars or vectors.
 
 The polynomials are minimax fits of relative error, made for this file (Lawson's reweighted least squares on 2,000
 Chebyshev nodes against 40-digit references), rounded to single precision. Errors are stated in ULP of the result as
@@ -34,6 +34,7 @@ _ERF_FAR = (
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # ln(2) = high + low; products of high with exponents are exact
+_LN2, _LOG10_2, _LOG10_E = 0.6931471805599453, 0.3010299956639812, 0.4342944819032518
 _ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer, which then stands in the low bits
 _ROUND_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
@@ -99,32 +100,95 @@ class Single:
 def exp(x: Any) -> Any:
     """e to the x; at most 1.0 ULP."""
     s = Single(x.type)
-    mantissa, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
-    # The scale is applied in two halves: 2 to the exponent may itself be denormal or infinite.
+    tail, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
+    return _scaled(s, arith.addf(tail, s.number(1.0)), exponent)
+
+
+def exp2(x: Any) -> Any:
+    """2 to the x; at most 1.1 ULP."""
+    s = Single(x.type)
+    x = s.clamped(x, -151.0, 129.0)
+    rounded = arith.addf(x, s.number(_ROUND))
+    r = arith.mulf(arith.subf(x, arith.subf(rounded, s.number(_ROUND))), s.number(_LN2))
+    mantissa = arith.addf(_exp_tail(s, r), s.number(1.0))
+    return _scaled(s, mantissa, arith.subi(s.bits(rounded), s.integer(_ROUND_BITS)))
+
+
+def expm1(x: Any) -> Any:
+    """e to the x, less 1; at most 1.5 ULP."""
+    s = Single(x.type)
+    tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
+    # In halves of 2**exponent, which itself may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    power = s.power_of_two(arith.subi(exponent, s.integer(1)))
+    half = s.fma(tail, power, arith.subf(power, s.number(0.5)))
+    doubled = arith.addf(half, half)
+    return s.where("olt", math.absf(x), 5e-8, x, doubled)
+
+
+def _exp_tail(s: Single, r: Any) -> Any:
+    """exp(r) - 1 for |r| <= ln(2)/2."""
+    return s.fma(arith.mulf(r, r), s.horner(r, _EXP), r)
+
+
+def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
+    """`(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
+    rounded = s.fma(x, s.number(_LOG2_E), s.number(_ROUND))
+    n = arith.subf(rounded, s.number(_ROUND))
+    r = s.fma(n, s.number(-_LN2_HIGH), x)
+    r = s.fma(n, s.number(-_LN2_LOW), r)
+    return _exp_tail(s, r), arith.subi(s.bits(rounded), s.integer(_ROUND_BITS))
+
+
+def _scaled(s: Single, mantissa: Any, exponent: Any) -> Any:
+    """`mantissa * 2**exponent`, in two halves: 2 to the exponent may itself be denormal or infinite."""
     half = arith.shrsi(exponent, s.integer(1))
     scaled = arith.mulf(mantissa, s.power_of_two(half))
     return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
 
 
-def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
-    """`(p, n)` with exp(x) = p * 2**n, p about 1, for |x| up to about 100."""
-    rounded = s.fma(x, s.number(_LOG2_E), s.number(_ROUND))
-    n = arith.subf(rounded, s.number(_ROUND))
-    r = s.fma(n, s.number(-_LN2_HIGH), x)
-    r = s.fma(n, s.number(-_LN2_LOW), r)
-    tail = s.fma(arith.mulf(r, r), s.horner(r, _EXP), r)
-    return arith.addf(tail, s.number(1.0)), arith.subi(s.bits(rounded), s.integer(_ROUND_BITS))
-
-
 def _exp_in_range(s: Single, x: Any) -> Any:
     """exp for arguments whose result is a normal number."""
-    mantissa, exponent = _exp_parts(s, x)
-    return arith.mulf(mantissa, s.power_of_two(exponent))
+    tail, exponent = _exp_parts(s, x)
+    return arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(exponent))
 
 
 def log(x: Any) -> Any:
     """The natural logarithm; at most 0.9 ULP; NaN below zero, -inf at zero."""
     s = Single(x.type)
+    return _log_special(s, x, _log_of_positive(s, x))
+
+
+def log2(x: Any) -> Any:
+    """The logarithm to base 2; at most 1.8 ULP, exact for powers of two."""
+    s = Single(x.type)
+    n, f, tail = _log_parts(s, x)
+    return _log_special(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
+
+
+def log10(x: Any) -> Any:
+    """The logarithm to base 10; at most 2.1 ULP."""
+    s = Single(x.type)
+    n, f, tail = _log_parts(s, x)
+    return _log_special(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x); at most 1.5 ULP.
+
+    What 1 + x loses by rounding is added to the logarithm as a first-order term.
+    """
+    s = Single(x.type)
+    u = arith.addf(x, s.number(1.0))
+    lost = arith.subf(x, arith.subf(u, s.number(1.0)))
+    result = arith.addf(_log_of_positive(s, u), arith.divf(lost, u))
+    result = s.where("oeq", x, 0.0, x, result)
+    result = s.where("oeq", x, _INFINITY, x, result)
+    result = s.where("oeq", x, -1.0, s.number(-_INFINITY), result)
+    return s.where("ult", x, -1.0, s.number(_NAN), result)
+
+
+def _log_parts(s: Single, x: Any) -> tuple[Any, Any, Any]:
+    """`(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small beside f."""
     normal = s.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, s.number(_TWO_23)), x)
     shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA)), s.number(0.0))
     bits = s.bits(normal)
@@ -133,10 +197,18 @@ def log(x: Any) -> Any:
     n = arith.addf(arith.sitofp(s.type, exponent), shift)
     f = arith.subf(mantissa, s.number(1.0))
     square = arith.mulf(f, f)
-    tail = arith.mulf(arith.mulf(f, square), s.horner(f, _LOG))
+    cubed = arith.mulf(arith.mulf(f, square), s.horner(f, _LOG))
+    return n, f, s.fma(square, s.number(-0.5), cubed)
+
+
+def _log_of_positive(s: Single, x: Any) -> Any:
+    n, f, tail = _log_parts(s, x)
     tail = s.fma(n, s.number(_LN2_LOW), tail)
-    tail = s.fma(square, s.number(-0.5), tail)
-    result = s.fma(n, s.number(_LN2_HIGH), arith.addf(f, tail))
+    return s.fma(n, s.number(_LN2_HIGH), arith.addf(f, tail))
+
+
+def _log_special(s: Single, x: Any, result: Any) -> Any:
+    """`result`, except where a logarithm is infinite or not a number."""
     result = s.where("oeq", x, _INFINITY, x, result)
     result = s.where("oeq", x, 0.0, s.number(-_INFINITY), result)
     return s.where("ult", x, 0.0, s.number(_NAN), result)
@@ -166,4 +238,6 @@ def erf(x: Any) -> Any:
     return s.where("ogt", magnitude, 0.925, far, near)
 
 
-EXPANSIONS: dict[str, Callable[[Any], Any]] = {"math.exp": exp, "math.log": log, "math.tanh": tanh, "math.erf": erf}
+EXPANSIONS: dict[str, Callable[[Any], Any]] = {
+    f"math.{function.__name__}": function for function in (exp, exp2, expm1, log, log2, log10, log1p, tanh, erf)
+}

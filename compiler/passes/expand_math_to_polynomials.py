@@ -17,7 +17,7 @@ class ExpandMathToPolynomials(MlirPass):
     """On f32 directly, on f16 and bf16 through f32; other types stay calls of the math library."""
 
     name: ClassVar[str] = "expand-math-to-polynomials"
-    summary: ClassVar[str] = "exp, log, tanh and erf become polynomials in plain arithmetic, on scalars and vectors"
+    summary: ClassVar[str] = "exponentials, logarithms, tanh and erf become polynomials in plain arithmetic"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):

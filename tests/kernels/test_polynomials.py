@@ -54,7 +54,12 @@ def dense(low: float, high: float) -> np.ndarray:
 
 REFERENCES = {
     "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
     "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
 }
@@ -64,6 +69,11 @@ REFERENCES = {
     ("name", "limit", "ranges"),
     [
         ("exp", 1.0, [(-104.5, 90.0), (-1.0, 1.0), (-88.0, -86.0), (88.0, 89.0)]),
+        ("exp2", 1.1, [(-151.0, 129.0), (-1.0, 1.0), (-127.0, -125.0)]),
+        ("expm1", 1.5, [(-20.0, 90.0), (-1.0, 1.0), (88.0, 89.0), (-1e-3, 1e-3)]),
+        ("log2", 1.8, [(1e-6, 4.0), (0.7, 1.4), (1.0, 1e6)]),
+        ("log10", 2.1, [(1e-6, 4.0), (0.7, 1.4), (1.0, 1e6)]),
+        ("log1p", 1.5, [(-0.9999, 4.0), (-0.5, 0.5), (1.0, 1e6), (-1e-3, 1e-3)]),
         ("log", 0.9, [(1e-6, 4.0), (0.7, 1.4), (1.0, 1e6)]),
         ("tanh", 1.4, [(-10.0, 10.0), (-0.7, 0.7)]),
         ("erf", 1.2, [(-4.5, 4.5), (-1.0, 1.0)]),
@@ -71,8 +81,8 @@ REFERENCES = {
 )
 def test_error_stays_below_the_stated_ulps(name: str, limit: float, ranges: list[tuple[float, float]]) -> None:
     x = np.concatenate([every_float(7919), *(dense(*r) for r in ranges)])
-    if name == "log":
-        x = x[x > 0]
+    if name.startswith("log"):
+        x = x[x > (-1 if name == "log1p" else 0)]
     with np.errstate(over="ignore", under="ignore"):
         exact = REFERENCES[name](x.astype(np.float64))
         finite = np.abs(exact) <= np.finfo(np.float32).max
@@ -89,8 +99,14 @@ def test_special_values(name: str) -> None:
         exact = REFERENCES[name](SPECIAL.astype(np.float64)).astype(np.float32)
     result = apply(name, SPECIAL)
     np.testing.assert_allclose(result, exact, rtol=3e-7, atol=0)
-    if name in ("tanh", "erf"):
+    if name in ("tanh", "erf", "expm1", "log1p"):
         np.testing.assert_array_equal(np.signbit(result[:2]), [False, True])
+
+
+def test_powers_of_two_have_exact_logarithms() -> None:
+    exponents = np.arange(-149, 128, dtype=np.float32)
+    np.testing.assert_array_equal(apply("log2", np.exp2(exponents.astype(np.float64)).astype(np.float32)), exponents)
+    np.testing.assert_array_equal(apply("exp2", exponents), np.exp2(exponents.astype(np.float64)).astype(np.float32))
 
 
 def test_half_precision_goes_through_single() -> None:
