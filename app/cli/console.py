@@ -48,10 +48,10 @@ class Console:
         self.done()
         print(text, file=self._err)
 
-    def error(self, found: Diagnostic) -> None:
-        """What happened, where, what to do, and what the tools said."""
+    def error(self, found: Diagnostic, subject: str = "") -> None:
+        """What happened (to `subject`), where, what to do, and what the tools said."""
         self.done()
-        lines = [f"error: {found.what}"]
+        lines = [f"error{subject and f' in {subject}'}: {found.what}"]
         lines += [f"  {name}: {text}" for name, text in (("where", found.where), ("to do", found.todo)) if text]
         detail = found.detail.strip().splitlines()
         lines += [f"  | {line}" for line in detail[-_DETAIL_LINES:]]

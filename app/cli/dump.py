@@ -52,7 +52,7 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
     try:
         stages = (await engine.compile(recipe)).ordered()
     except Failure as failure:
-        engine.console.error(failure.diagnostic)
+        engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         code, stages = FAILURE, failure.stages
     chosen = stages if options.all else [choose(stages, options.stage)]
     if options.output is None:

@@ -50,7 +50,7 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
     try:
         compilation = await engine.run(recipe, options.repeats, options.timeout)
     except Failure as failure:
-        engine.console.error(failure.diagnostic)
+        engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         found.failed(failure, recipe.graph)
         return
     assert compilation.report is not None

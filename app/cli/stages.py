@@ -35,7 +35,7 @@ async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str
         try:
             stages = (await engine.compile(recipe)).ordered()
         except Failure as failure:
-            engine.console.error(failure.diagnostic)
+            engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             code, stages = FAILURE, failure.stages
         graphs.append({"graph": recipe.graph, "stages": [msgspec.to_builtins(stage) for stage in stages]})
         if not options.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import time
 from array import array
@@ -141,6 +142,7 @@ def _warm_up() -> None:
 
 
 def main() -> None:
+    faulthandler.enable()
     channel, started = connect(CompilerRequest), time.perf_counter()
     _warm_up()
     channel.send(Ready(time.perf_counter() - started))

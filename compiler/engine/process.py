@@ -59,8 +59,8 @@ class WorkerProcess:
 
     @property
     def tail(self) -> str:
-        """The last that the process printed to stderr."""
-        return self._tail.decode(errors="replace").strip()
+        """The last that the process printed to stderr, without the stack of our own code that follows a crash."""
+        return self._tail.decode(errors="replace").partition("Fatal Python error:")[0].strip()
 
     def send(self, frame: bytes) -> None:
         """Hand `frame` over; it is written as fast as the worker reads."""
