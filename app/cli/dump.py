@@ -54,7 +54,12 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         code, stages = FAILURE, failure.stages
-    chosen = stages if options.all else [choose(stages, options.stage)]
+    try:
+        chosen = stages if options.all else [choose(stages, options.stage)]
+    except UsageError:
+        if code:
+            return code
+        raise
     if options.output is None:
         sys.stdout.write(await engine.client.fetch_text(chosen[0].text))
     else:

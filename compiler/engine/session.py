@@ -104,7 +104,7 @@ class Session:
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
         try:
-            loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), key.source, job)
+            loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), _load_death(key), job)
         except JobFailed:
             self._replace_host()
             raise
@@ -129,14 +129,14 @@ class Session:
             todo = "check that `python -c 'import torch'` works in this environment"
             raise JobFailed(death(died, "the process that runs scripts does not start", "the host", todo)) from died
 
-    async def _ask_host(self, request: Message, source: str, job: Job, stop: Message | None = None) -> Any:
+    async def _ask_host(self, request: Message, obituary: Diagnostic, job: Job, stop: Message | None = None) -> Any:
+        """The host's reply; `obituary` is what to say should it die instead."""
         try:
             return await self.host.call(request, lambda note: self._host_note(note, job), stop)
         except RequestRefused as refused:
             raise JobFailed(refused.refused.diagnostic) from refused
         except WorkerDied as died:
-            todo = "the script, or a library it uses, ended its process; see its printout, then open it again"
-            raise JobFailed(death(died, f"{source} ended the process that runs it", source, todo)) from died
+            raise JobFailed(death(died, obituary.what, obituary.where, obituary.todo)) from died
 
     def _host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
@@ -225,7 +225,7 @@ class Session:
                 result.seconds,
                 frame.timeout,
             )
-            executed = await self._ask_host(request, program.key.source, job, StopRunner())
+            executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
         self._send(Ran(job.request, executed.report))
 
     async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
@@ -262,6 +262,16 @@ class Session:
 
     def _progress(self, job: Job, what: str, done: float = -1.0) -> None:
         self._send(Progress(job.request, what, done))
+
+
+_RUN_DEATH = Diagnostic(
+    "the process that holds the program ended", "the host, while it ran", "run again: the source is loaded anew first"
+)
+
+
+def _load_death(key: ProgramKey) -> Diagnostic:
+    todo = "the script, or a library it uses, ended its process; see its printout, then open it again"
+    return Diagnostic(f"{key.source} ended the process that runs it", key.source, todo)
 
 
 def _graph(program: Program, recipe: Recipe) -> GraphRecord:

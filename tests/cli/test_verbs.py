@@ -93,6 +93,15 @@ def test_dump_writes_all_stages_in_order(verb: Verb, tmp_path: Path) -> None:
     assert "define void" in (tmp_path / "out" / names[-2]).read_text()
 
 
+def test_dump_of_a_failed_compilation_gives_what_there_is(verb: Verb) -> None:
+    broken = ("dump", "samples/arith_add.py", "--disable", "one-shot-bufferize", "--stage")
+    before, after = verb(*broken, "lower"), verb(*broken, "asm")
+    assert (before.returncode, after.returncode) == (1, 1)
+    assert "arith.addf" in before.stdout
+    assert after.stdout == ""
+    assert after.stderr.count("error") == 1
+
+
 def test_stages_are_listed_with_what_they_changed(verb: Verb) -> None:
     done = verb("stages", "samples/arith_add.py", "--json", "--disable", "cse")
     (graph,) = json.loads(done.stdout)["graphs"]

@@ -83,6 +83,20 @@ async def test_a_host_killed_after_capture_is_loaded_again_for_the_next_run(benc
     assert ran.report.ok
 
 
+async def test_a_host_killed_during_a_run_fails_that_run_alone(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe = await bench.recipe(add)
+    request = bench.client.next_request()
+    bench.client.send(Run(request, recipe, repeats=1_000_000_000))
+    runner = await bench.runner_pid()
+    os.kill(bench.worker_pid("host"), signal.SIGKILL)
+    failed = await bench.end_of(request, run=True)
+    assert "SIGKILL" in failed.diagnostic.what
+    assert await gone(runner)
+    ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
+    assert ran.report.ok
+
+
 async def test_a_source_that_has_changed_since_is_not_run_against_the_old_graph(bench: Bench, add: Path) -> None:
     await bench.open(add)
     recipe = await bench.recipe(add)
