@@ -42,6 +42,10 @@ class Recorder:
         table = default_decompositions(self.ops_map) if self.decompositions is None else self.decompositions
         return run_aot(module, inputs, self._compile, table, origins)
 
+    def record(self, aten: AtenGraph, tensors: Sequence[torch.Tensor]) -> None:
+        """Record a graph that is already in ATen, with the real inputs `tensors`."""
+        self._compile(aten)(*tensors)
+
     def _compile(self, aten: AtenGraph) -> Runner:
         conversion = to_buddy(aten, self._graph_name(aten), self.ops_map, self.graph_class, self.func_name)
         seen = False

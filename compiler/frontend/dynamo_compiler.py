@@ -12,6 +12,7 @@ from buddy.compiler.frontend.aten import default_decompositions
 from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture, record_inference
 from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.export import export
 from buddy.compiler.frontend.listeners import quietly, recording, tell
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, default_ops_map
@@ -59,7 +60,8 @@ class DynamoCompiler:
     """Imports models into Buddy graphs through TorchDynamo; also a back end for `torch.compile`.
 
     `primary_registry` maps op class names to lowerings that are tried first; `aot_autograd_decomposition` replaces the
-    decompositions that capture would use; `verbose` prints every FX table, to `verbose_path` when that is given.
+    decompositions that capture would use; `verbose` prints every FX table, and at lowering each node with the MLIR made
+    for it, to `verbose_path` when that is given.
     External calls and scalar outputs are taken as Dynamo gives them, so their flags change nothing.
     """
 
@@ -102,6 +104,13 @@ class DynamoCompiler:
             capture(model, args, kwargs, recorder=self._recorder(callable_name(model)))
         return self._imported_graphs[before:]
 
+    def importer_by_export(self, module: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
+        """The one graph of `module`, through `torch.export`: its arguments keep the order in which it declares them."""
+        before, name = len(self._imported_graphs), callable_name(module)
+        with quietly():
+            export(module, args, kwargs, self._decompositions(), self._recorder(name))
+        return self._imported_graphs[before:]
+
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:
         """The last imported graph, compiled. Takes its inputs, or its parameters, buffers and then inputs.
 
@@ -132,21 +141,36 @@ class DynamoCompiler:
 
         return Registry(self._ops_registry) if self._ops_registry else None
 
+    def _telling_registry(self) -> Any:
+        """All lowerings in the order they are tried, each printing its node and the MLIR it made."""
+        from buddy.compiler.ops import registries
+        from buddy.compiler.ops.registry import Registry
+
+        found: dict[str, Lowering] = {}
+        for registry in (self._ops_registry, *registries(FLAVOUR).values()):
+            found = {**registry, **found}
+        return Registry({name: self._telling(lowering) for name, lowering in found.items()})
+
+    def _telling(self, lowering: Lowering) -> Lowering:
+        def lower(node: Op, symbol_table: Any) -> Any:
+            results = lowering(node, symbol_table)
+            made = results if isinstance(results, (list, tuple)) else [results]
+            self._print("\n".join([repr(node), *(f"    {value}" for value in made)]) + "\n")
+            return results
+
+        return lower
+
     def _recorder(self, name: str) -> Recorder:
+        return Recorder(name, self._func_name, self._ops_map, self._decompositions(), ImportedGraph, self._keep)
+
+    def _decompositions(self) -> Mapping[Any, Callable[..., Any]]:
         table = self.aot_autograd_decomposition
-        return Recorder(
-            name,
-            self._func_name,
-            self._ops_map,
-            default_decompositions(self._ops_map) if table is None else table,
-            ImportedGraph,
-            self._keep,
-        )
+        return default_decompositions(self._ops_map) if table is None else table
 
     def _keep(self, captured: CapturedGraph) -> None:
         graph = captured.graph
         assert isinstance(graph, ImportedGraph)
-        graph._first_registry = self._first_registry
+        graph._first_registry = self._telling_registry if self.verbose else self._first_registry
         self._imported_graphs.append(graph)
         self._imported_params[graph] = _state(captured)
         self._captured[graph] = captured
@@ -156,7 +180,7 @@ class DynamoCompiler:
 
     def _print(self, text: str) -> None:
         if self._verbose_path is None:
-            print(text)
+            print(text, end="")
         else:
             with Path(self._verbose_path).open("a") as file:
                 file.write(text)

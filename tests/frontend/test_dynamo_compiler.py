@@ -62,6 +62,32 @@ def test_running_with_inputs_alone_or_with_all_state() -> None:
         run(x, x)
 
 
+class Reversed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.register_buffer("shift", torch.ones(3), persistent=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, times: int = 1) -> torch.Tensor:
+        return (self.linear(y) + self.shift - x) * times
+
+
+def test_export_keeps_the_order_of_arguments() -> None:
+    compiler, model = DynamoCompiler(), Reversed().eval()
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    (graph,) = compiler.importer_by_export(model, x, y, times=2)
+    assert [op.stable for op in graph.placeholders] == ["linear.weight", "linear.bias", "shift", "x", "y"]
+    assert [tuple(p.shape) for p in compiler.imported_params[graph]] == [(3, 3), (3,), (3,)]
+    with torch.no_grad():
+        torch.testing.assert_close(compiler.dynamo_run()(x, y)[0], model(x, y, times=2))
+
+
+def test_export_of_a_function() -> None:
+    compiler = DynamoCompiler()
+    (graph,) = compiler.importer_by_export(foo, torch.ones(2), torch.ones(2))
+    assert [op.target for op in graph.operations] == ["mul.Tensor", "add.Tensor"]
+
+
 def test_running_before_importing_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="call importer"):
         DynamoCompiler().dynamo_run()
@@ -110,9 +136,15 @@ def test_a_user_adds_an_op_in_three_steps() -> None:
     assert compiler.dynamo_run()(torch.tensor([3.0, 4.0]))[0].tolist() == [3.0, 4.0]
 
 
-def test_verbose_prints_the_fx_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    DynamoCompiler(verbose=True).importer(foo, torch.ones(2), torch.ones(2))
+def test_verbose_prints_the_fx_table_and_the_mlir_of_each_node(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (graph,) = DynamoCompiler(verbose=True).importer(foo, torch.ones(2), torch.ones(2))
     assert "aten.mul.Tensor" in capsys.readouterr().out
+    graph.lower_to_top_level_ir()  # type: ignore[attr-defined]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mul = MulOp(arg0_1, arg1_1)"
+    assert "tosa.mul" in lines[1]
     path = tmp_path / "table.txt"
     DynamoCompiler(verbose=True, verbose_path=str(path)).importer(foo, torch.ones(2), torch.ones(2))
     assert "aten.mul.Tensor" in path.read_text()

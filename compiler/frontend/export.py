@@ -1,0 +1,75 @@
+"""Captures a module through `torch.export`, which keeps the order of the module's own arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.utils._pytree import tree_leaves
+
+from buddy.compiler.frontend.aten import AtenGraph, Origin
+from buddy.compiler.frontend.capture import Recorder
+
+
+class _Module(torch.nn.Module):
+    """A function as the module that `torch.export` wants."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+def export(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    recorder: Recorder,
+) -> None:
+    """Record the one graph of `function(*args, **kwargs)`, without gradients.
+
+    Parameters, buffers and constants come first, then the arguments in the order that `function` declares them. Raises
+    what `torch.export` raises, for example where a whole graph cannot be had.
+    """
+    module = function if isinstance(function, torch.nn.Module) else _Module(function)
+    with torch.no_grad():
+        program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
+        program = program.run_decompositions(dict(decompositions))
+        specs = _drop_constants(program)
+        given = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
+        tensors = [_tensor(program, spec, given) for spec in specs]
+        origins = tuple(Origin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
+        graph = program.graph_module
+        recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(specs)), tensors)
+
+
+def _is_state(spec: InputSpec) -> bool:
+    return spec.kind is not InputKind.USER_INPUT
+
+
+def _drop_constants(program: Any) -> list[InputSpec]:
+    """Take arguments that are no tensors, which `torch.export` has put into the graph, off its inputs."""
+    kept = []
+    for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
+        if isinstance(spec.arg, TensorArgument):
+            kept.append(spec)
+        else:
+            program.graph_module.graph.erase_node(node)
+    program.graph_module.recompile()
+    return kept
+
+
+def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _tensor(program: Any, spec: InputSpec, given: Any) -> torch.Tensor:
+    if not _is_state(spec):
+        return next(given)
+    stored = program.state_dict.get(spec.target)
+    return program.constants[spec.target] if stored is None else stored
