@@ -44,9 +44,13 @@ def elementwise(*names: str, among_operands: bool = False, uncast: Sequence[int]
 
 
 def lower_expression(
-    node: Op, symbol_table: SymbolTable, body: Callable[..., Scalar], among_operands: bool, uncast: Sequence[int]
+    node: Op,
+    symbol_table: SymbolTable,
+    body: Callable[..., Scalar],
+    among_operands: bool = False,
+    uncast: Sequence[int] = (),
 ) -> Any:
-    """One `linalg.generic` that computes `body` for every element of the node's result."""
+    """One `linalg.generic` that computes `body` for every element of the node's result; see `elementwise`."""
     meta = node.tensor_meta
     compute = promoted(node.args) if among_operands else meta.dtype
     compute = _COMPUTE_IN.get(compute, compute)
