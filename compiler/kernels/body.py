@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.bindings import ir, vector
+from buddy.compiler.bindings import arith, ir, vector
 from buddy.compiler.kernels.emit import Emitter, Index
 from buddy.compiler.kernels.structured import Structured
+from buddy.compiler.kernels.walk import attributes_of
 
 
 class VectorBody:
@@ -50,19 +51,12 @@ class VectorBody:
             return [indices[int(ir.IntegerAttr(op.attributes["dim"]).value)]]
         types = [ir.VectorType.get([self.lanes], result.type) for result in op.results]
         operands = [self.value(operand, known) for operand in op.operands]
-        attributes = {attribute: op.attributes[attribute] for attribute in _names(op)}
-        return list(ir.Operation.create(op.name, types, operands, attributes).results)
+        return list(ir.Operation.create(op.name, types, operands, attributes_of(op)).results)
 
     def indices(self, outer: dict[int, Index], dim: int | None, start: Index) -> dict[int, Any]:
         """The vectors that `linalg.index` gives: those of `outer` in all lanes, `start + lane` along `dim`."""
         type_ = ir.VectorType.get([self.lanes], ir.IndexType.get())
         found = {d: vector.broadcast(type_, self.e.value(index)) for d, index in outer.items()}
         if dim is not None:
-            from buddy.compiler.bindings import arith
-
             found[dim] = arith.addi(vector.broadcast(type_, self.e.value(start)), vector.step(type_))
         return found
-
-
-def _names(op: Any) -> list[str]:
-    return [attribute if isinstance(attribute, str) else attribute.name for attribute in op.attributes]

@@ -23,6 +23,11 @@ def is_contraction(op: Any) -> bool:
     return op.name == "linalg.generic" and len(op.operands) == 3 and _same_float_types(op) and _multiplies_and_adds(op)
 
 
+def reads_loops(op: Any) -> bool:
+    """Whether each operand is indexed by loops alone: a convolution reads at sums of them, and is no `linalg.contract`."""
+    return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
+
+
 def _same_float_types(op: Any) -> bool:
     elements = {str(value.type.element_type) for value in op.operands}
     return len(elements) == 1 and elements <= {"f32", "f64"}

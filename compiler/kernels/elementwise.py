@@ -90,23 +90,12 @@ class _Elementwise:
             e.store(self.body.value(scalar, known), self.flats[i], e.add(starts[i], index), active)
 
     def _indices(self, outer: list[Index], index: Index) -> dict[int, Any]:
-        asked = indexed(self.op)
+        asked = self.op.indexed
         if not asked:
             return {}
         kept = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True) if loop.dims[0] in asked}
         dim = self.inner.dims[0] if self.inner.dims[0] in asked else None
         return self.body.indices(kept, dim, index)
-
-
-def indexed(op: Structured) -> set[int]:
-    """The dims whose index the body asks for."""
-    from buddy.compiler.bindings import ir
-
-    return {
-        int(ir.IntegerAttr(inner.operation.attributes["dim"]).value)
-        for inner in op.block.operations
-        if inner.operation.name == "linalg.index"
-    }
 
 
 def _moves_one_operand(op: Structured) -> bool:

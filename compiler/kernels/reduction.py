@@ -9,9 +9,10 @@ from typing import Any
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.kernels.body import VectorBody
-from buddy.compiler.kernels.elementwise import indexed, lanes_for, vector_loop
+from buddy.compiler.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.kernels.emit import Emitter, Index, across
 from buddy.compiler.kernels.structured import Structured
+from buddy.compiler.kernels.walk import attributes_of
 from buddy.compiler.target import Target
 
 ACCUMULATORS = 4  # enough for the latency of an addition
@@ -50,8 +51,7 @@ class Fold:
 
     def join(self, left: Any, right: Any) -> Any:
         """`combine` of two scalars or vectors."""
-        names = [name if isinstance(name, str) else name.name for name in self.combine.attributes]
-        attributes = {name: self.combine.attributes[name] for name in names}
+        attributes = attributes_of(self.combine)
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
 
 
@@ -83,7 +83,7 @@ def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
     folds = folds_of(op)
     if any(loop.strides[op.inputs + i] for loop in op.reductions for i in range(op.outputs)):
         raise UnsupportedError("an output moves along a reduction")
-    if indexed(op):
+    if op.indexed:
         raise UnsupportedError("a reduction that asks for its index")
     lanes = lanes_for(op, target)
     along = _contiguous_reduction(op)

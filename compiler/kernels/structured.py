@@ -28,7 +28,7 @@ class Structured:
     """`operands` are the op's memrefs, the `outputs` last ones being written; `loops` are merged where possible.
 
     `arguments[i]` is the argument of `block` that stands for an element of `operands[i]`; `scalars` maps arguments
-    that stand for scalar operands to these.
+    that stand for scalar operands to these; `indexed` are the dims whose index the body asks for.
     """
 
     op: Any
@@ -38,6 +38,7 @@ class Structured:
     block: Any
     arguments: tuple[Any, ...]
     scalars: dict[Any, Any]
+    indexed: frozenset[int]
 
     @property
     def inputs(self) -> int:
@@ -78,8 +79,9 @@ def read(op: Any) -> Structured:
     layouts = [layout_of(value.type) for value in operands]
     loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts)
     outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
-    merged = tuple(merge(loops, _indexed_dims(block)))
-    return Structured(op, operands, outputs, merged, block, tuple(argument for _, argument in buffers), scalars)
+    indexed = _indexed_dims(block)
+    arguments = tuple(argument for _, argument in buffers)
+    return Structured(op, operands, outputs, tuple(merge(loops, indexed)), block, arguments, scalars, indexed)
 
 
 def _maps(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:

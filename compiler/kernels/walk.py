@@ -1,4 +1,4 @@
-"""Looking at a module: all ops below one, free symbol names."""
+"""Looking at a module: all ops below one, attributes by name, free symbol names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def collect(root: Any) -> list[Any]:
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
+
+
+def attributes_of(op: Any) -> dict[str, Any]:
+    """The attributes of an op by name."""
+    names = [name if isinstance(name, str) else name.name for name in op.attributes]
+    return {name: op.attributes[name] for name in names}
 
 
 def unique_symbol(module: Any, base: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, linalg, tensor
-from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -25,7 +25,7 @@ class DropUnitLoops(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
-            if op.name.startswith("linalg.") and len(op.results) == 1 and is_contraction(op):
+            if op.name.startswith("linalg.") and len(op.results) == 1 and is_contraction(op) and reads_loops(op):
                 dropped = _unit_loops(op)
                 if any(_source_without(value, _dims(map_, dropped)) is not None for value, map_ in _factors(op)):
                     text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"

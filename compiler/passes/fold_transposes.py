@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, linalg, tensor
-from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -22,7 +22,7 @@ class FoldTransposes(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith("linalg.") and _on_tensors(op)]:
-            if is_contraction(op):
+            if is_contraction(op) and reads_loops(op):
                 self._fold_contraction(op, context)
             elif op.name == "linalg.generic":
                 self._fold_generic(op, context)
