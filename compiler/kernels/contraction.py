@@ -24,7 +24,7 @@ def is_contraction(op: Any) -> bool:
 
 
 def reads_loops(op: Any) -> bool:
-    """Whether each operand is indexed by loops alone: a convolution reads at sums of them, and is no `linalg.contract`."""
+    """Whether operands are indexed by loops alone: a convolution reads at sums of them, and is no `linalg.contract`."""
     return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
 
 
