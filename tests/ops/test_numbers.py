@@ -1,0 +1,123 @@
+"""Every lowering computes what eager computes, in both flavours and under both presets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+import torch
+
+from buddy.compiler.compilation import Compiler
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
+from buddy.compiler.graph.operations import ReshapeOp, SquareOp
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.ops import registries
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import Assignment
+from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.runner import LoadedProgram
+from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
+from tests.programs import Line, assert_same
+
+MATH = registries()["math"]
+# Torch decomposes these before a graph is captured: they are for graphs that are built by hand, or by a user's map.
+NEVER_CAPTURED = {"ReshapeOp", "SquareOp"}
+
+
+@cache
+def line(name: str) -> Line:
+    return Line(GROUPS[name], *GROUPS[name].inputs)
+
+
+def expected(group: Group) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return group(*group.inputs)
+
+
+def assert_agrees(name: str, recipe: Recipe) -> None:
+    assert_same(line(name).run(recipe), expected(GROUPS[name]), list(GROUPS[name].functions))
+
+
+def classes(name: str) -> dict[str, str]:
+    """Stable node names to op classes."""
+    return {op.stable: type(op).__name__ for op in line(name).program.graph.operations}
+
+
+def assignments(name: str, flavour: str) -> Iterator[tuple[str, Assignment]]:
+    """The op class and the assignment of each node that computes."""
+    found = classes(name)
+    for assignment in line(name).compiler.assignments(default_recipe(flavour=flavour)):
+        if found[assignment.node] != GetItemOp.__name__:
+            yield found[assignment.node], assignment
+
+
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("name", CORE)
+def test_compiled_agrees_with_eager(name: str, flavour: str, preset: str) -> None:
+    assert_agrees(name, default_recipe(flavour=flavour, preset=preset))
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPS if name not in CORE])
+def test_other_types_and_shapes_agree_with_eager(name: str) -> None:
+    assert_agrees(name, default_recipe())
+
+
+@pytest.mark.parametrize("name", TYPES_OF_TOSA)
+def test_other_types_and_shapes_of_tosa_agree_with_eager(name: str) -> None:
+    assert_agrees(name, default_recipe(flavour="tosa", preset="upstream"))
+
+
+@pytest.mark.parametrize("name", ["functions", "functions of float64", "special values"])
+def test_the_math_registry_agrees_with_eager(name: str) -> None:
+    recipe = default_recipe()
+    for node, op in classes(name).items():
+        if op in MATH:
+            recipe = recipe.with_choice(node, "math")
+    used = {a.lowering for a in line(name).compiler.assignments(recipe)}
+    assert "math" in used
+    assert_agrees(name, recipe)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_nothing_of_these_stays_in_eager(name: str) -> None:
+    assert [a for _, a in assignments(name, "linalg") if a.lowering == EAGER] == []
+
+
+@pytest.mark.parametrize("registry", ["linalg", "tosa"])
+def test_every_lowering_of_a_registry_is_tried_above(registry: str) -> None:
+    tried = {op for name in CORE for op, assignment in assignments(name, registry) if assignment.lowering == registry}
+    assert set(registries()[registry]) - tried == NEVER_CAPTURED & set(registries()[registry])
+
+
+def test_every_lowering_of_the_math_registry_is_tried_above() -> None:
+    assert set(MATH) - set(classes("functions").values()) - set(classes("arithmetic").values()) == set()
+
+
+def test_every_op_class_has_a_lowering() -> None:
+    lowered = {op for registry in registries().values() for op in registry}
+    assert {cls.__name__ for cls in default_ops_map().values()} - lowered == {"GetItemOp"}
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize(
+    ("cls", "target", "further", "shape", "reference"),
+    [
+        (SquareOp, "square.default", (), (2, 6), torch.square),
+        (ReshapeOp, "reshape.default", ([3, 4],), (3, 4), lambda x: x.reshape(3, 4)),
+    ],
+)
+def test_ops_of_graphs_built_by_hand(
+    cls: type[Op], target: str, further: tuple[object, ...], shape: tuple[int, ...], reference: object, flavour: str
+) -> None:
+    x = torch.randn(2, 6)
+    graph = Graph()
+    argument = new_op(PlaceholderOp, "x", "x", metas=[TensorMeta((2, 6), TensorDType.Float32)])
+    node = new_op(cls, "node", target, [argument, *further], [TensorMeta(shape, TensorDType.Float32)])
+    for op in (argument, node, new_op(OutputOp, "output", "output", [(node,)])):
+        graph.add_node(op)
+    artifact = Compiler(graph).compile(default_recipe(flavour=flavour)).artifact
+    assert callable(reference)
+    assert_same(LoadedProgram(artifact)([x]), [reference(x)])
