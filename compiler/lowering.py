@@ -65,7 +65,7 @@ class _Lowerer:
             if value in arguments
         ]
         op.arg_attrs = ir.ArrayAttr.get(flags)
-        block = op.add_entry_block()
+        block = op.add_entry_block([self.locations.location([value[0].stable]) for value in arguments])
         table: Table = {}
         with ir.InsertionPoint(block), whole:
             _bind(table, function.inputs, block.arguments)

@@ -23,7 +23,8 @@ from buddy.compiler.recipe import digest
 # A call costs little, but it hides neighbours from fusion: shorter runs stay where they are.
 MIN_NODES = 8
 
-_LIST_ITEM = re.compile(r"^(?:.*?\.)?[^.\d][^.]*\.\d+(?=\.|$)")
+# The shortest path that ends in a number: `encoder.layer.3`, or `3` where the model itself is a list.
+_LIST_ITEM = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.|$)")
 
 Value = tuple[Op, int]
 
@@ -171,7 +172,7 @@ def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeTyp
     taken: Counter[str] = Counter()
     for key, runs in groups.items():
         first = runs[0]
-        base = re.sub(r"\W", "_", first.label.rpartition(".")[0])
+        base = re.sub(r"\W", "_", first.label.rpartition(".")[0]) or "layer"
         taken[base] += 1
         name = base if taken[base] == 1 else f"{base}_v{taken[base]}"
         parameters = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in first.inputs)
