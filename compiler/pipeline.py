@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
+from traceback import format_exc
 from typing import Any
 
 from buddy.compiler import passes
@@ -37,8 +38,8 @@ def own_passes() -> dict[str, type[MlirPass]]:
 def run_step(operation: Any, step: PassStep, context: PassContext) -> None:
     """Run `step` on a module, in place.
 
-    Raises `StepError` when the pass is unknown, its options are wrong, it fails, or what it leaves does not verify. The
-    module may then be half rewritten.
+    Raises `StepError` when the pass is unknown, its options are wrong, it fails or is faulty, or what it leaves does not
+    verify. The module may then be half rewritten.
     """
     with _Diagnostics(operation.context, context.locations) as said:
         try:
@@ -51,6 +52,9 @@ def run_step(operation: Any, step: PassStep, context: PassContext) -> None:
             raise StepError(str(error)) from error
         except (ir.MLIRError, ValueError) as error:
             raise said.error(error) from error
+        except Exception as error:
+            # A fault in a pass of ours ends the compilation as any failure does: with the IR before it, and where.
+            raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
 
 
 def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
