@@ -20,27 +20,32 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: figures
     """The program, the graph, the machine; the engine and the recipe."""
     dot = f" {glyphs.dot} "
     left: Cells = [(" buddy ", "key"), (_short(workspace.source), "title")]
-    if state.info is not None:
-        left += [
-            (f" {glyphs.arrow} ", "dim"),
-            (state.info.name, "title"),
-            ("  " + dot.join(_graph_facts(state, workspace, width)), "dim"),
-        ]
     right: Cells = [*_engine_cells(state), (" ", "dim")]
     origin = ORIGINS[workspace.origin] if width >= 100 else workspace.origin.replace("none", "")
     if origin:
         right = [*right[:-1], ("   " if width >= 100 else dot, "dim"), (origin + " ", "dim")]
+    if state.info is not None:
+        left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
+        room = width - length(left) - length(right) - 3
+        left.append(("  " + _joined(_graph_facts(state, workspace), dot, room), "dim"))
     return ends(left, right, width)
 
 
-def _graph_facts(state: State, workspace: Workspace, width: int) -> list[str]:
+def _joined(facts: list[str], between: str, room: int) -> str:
+    """As many of the facts, the first ones first, as there is room for."""
+    while facts and len(between.join(facts)) > room:
+        facts = facts[:-1]
+    return between.join(facts)
+
+
+def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     info, recipe = state.info, workspace.recipe
     assert info is not None
+    number = f"graph {state.graph + 1}/{len(state.graphs)}" if len(state.graphs) > 1 else ""
     threads = f"{recipe.threads} thread{'s' * (recipe.threads != 1)}"
     target = state.welcome.target if state.welcome else ""
-    number = f"graph {state.graph + 1}/{len(state.graphs)}"
-    facts = [number if len(state.graphs) > 1 or width >= 100 else "", f"{len(info.rows)} nodes", info.dtype]
-    return [fact for fact in (*facts, *((threads, target) if width >= 100 else ())) if fact]
+    facts = [number, f"{len(info.rows)} nodes", info.dtype, threads, target]
+    return [fact for fact in facts if fact]
 
 
 def _engine_cells(state: State) -> Cells:

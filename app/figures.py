@@ -19,10 +19,11 @@ class Glyphs:
     levels: str = " ▁▂▃▄▅▆▇█"
     line: str = "│"
     to: str = "…"
+    times: str = "·"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..")
+ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*")
 
 
 def milliseconds(value: float) -> str:

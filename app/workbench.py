@@ -20,7 +20,7 @@ from buddy.app import actions, chrome, figures
 from buddy.app.bindings import screen_bindings
 from buddy.app.commands import ActionCommands
 from buddy.app.editing import Editing
-from buddy.app.lines import UnavailableError
+from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -43,6 +43,7 @@ from buddy.themes.textual_themes import textual_themes
 FOLD_BELOW = 100
 WIDE_FROM = 140
 MESSAGE_SECONDS = 6.0
+NODE_WINDOW = 2000
 STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGES_SECONDS = 0.1
 PANES: tuple[type[Pane], ...] = (GraphPane, PassesPane, IrPane, OutputsPane)
@@ -358,7 +359,7 @@ class Workbench(App[int]):
         self.say("every edit is run" if self.session.auto_run else "the program is run on r only")
 
     @property
-    def cache(self) -> Any:
+    def cache(self) -> LineCache:
         return self.session.cache
 
     async def load_lines(self, text: str, start: int, count: int) -> bool:
@@ -370,10 +371,17 @@ class Workbench(App[int]):
         return found or None
 
     async def find_node(self, text: str) -> int:
-        """The first line of `text` that comes from the selected node, or -1."""
+        """The line of `text` that is most the selected node's own, or -1: a function comes from all of its nodes."""
         node = self.selection.node
         found = await self._asked(self.session.find_node(text, node)) if node else None
-        return found.lines[0] if found and found.lines else -1
+        if not found or not found.lines:
+            return -1
+        first = found.lines[0]
+        near = [row for row in found.lines if row < first + NODE_WINDOW]
+        if not await self.load_lines(text, first, near[-1] - first + 1):
+            return first
+        lines = {row: line for row in near if (line := self.cache.get(text, row)) is not None}
+        return min(lines, key=lambda row: (len(lines[row].nodes), row), default=first)
 
     async def write_text(self, text: str, path: str) -> None:
         content = await self._asked(self.session.whole_text(text))

@@ -29,6 +29,7 @@ from buddy.compiler.protocol import Stage
 STRIPS = 600
 SIDEWAYS = 16
 TAB_WIDTH = 8
+BEYOND = 64
 
 
 class IrPane(Pane):
@@ -276,11 +277,12 @@ class IrPane(Pane):
         text = line.text.expandtabs(TAB_WIDTH)
         more = len(text) > self.left + room
         end = self.left + room - more
-        cells: Cells = [(part, f"syntax:{name}") for name, part in spans(self.language, text[:end])]
+        # Lexed a little further than drawn, so that what the edge cuts keeps its colour.
+        cells: Cells = [(part, f"syntax:{name}") for name, part in spans(self.language, text[: end + BEYOND])]
         if row in self.matches:
             cells = self.matches.highlighted(cells)
         style = self.look.style
-        strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left)
+        strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left, end)
         return strip.adjust_cell_length(room - more) + Strip([Segment(self.glyphs.ellipsis * more, style("faint"))])
 
     # ---- actions: which stage ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from buddy.app import figures
-from buddy.app.figures import Glyphs
+from buddy.app.figures import UNICODE, Glyphs
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing
@@ -37,7 +37,9 @@ def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
 
 def wrapped(text: str, width: int) -> list[str]:
     """`text` in lines of at most `width`, its own line breaks kept."""
-    return [piece for line in text.splitlines() for piece in textwrap.wrap(line, max(width, 10)) or [""]]
+    room = max(width, 10)
+    pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
+    return [piece for found in pieces for piece in found]
 
 
 def _no_report(state: State) -> list[Cells]:
@@ -76,7 +78,7 @@ def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: 
 def _output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
     facts = [
         f"first differs at {output.where}" if output.where else "",
-        f"within {output.tolerance}" if output.tolerance else "",
+        f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MANY_ULP else "",
         f"{output.nans} NaN" if output.nans else "",
         f"{output.infs} Inf" if output.infs else "",

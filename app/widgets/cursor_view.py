@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBarRender
 from textual.strip import Strip
 
 from buddy.app import figures
 from buddy.app.widgets.look import Cells, Look, look_of
+
+
+class WholeCells(ScrollBarRender):
+    """A scrollbar of whole cells: calm, and without glyphs that not every terminal has."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
 class CursorView(ScrollView, can_focus=True):
@@ -96,6 +105,9 @@ class CursorView(ScrollView, can_focus=True):
         self.virtual_size = Size(width, self.row_count + self._head_height + self._foot_height)
         self._follow()
         self.refresh()
+
+    def on_mount(self) -> None:
+        self.vertical_scrollbar.renderer = WholeCells  # type: ignore[misc]
 
     def on_resize(self) -> None:
         self.rows_changed()

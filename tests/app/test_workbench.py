@@ -333,4 +333,4 @@ async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> N
             start = loop.time()
             await bench.pilot.press("j" if len(waits) % 2 == 0 else "k")
             waits.append(loop.time() - start)
-        assert sorted(waits)[len(waits) // 2] < 0.15
+        assert sorted(waits)[len(waits) // 2] < 0.5, "a compile in this process would block for its whole length"

@@ -1,0 +1,134 @@
+"""Makes the pictures of the README from the workbench on the real engine: `python docs/pictures.py [--tiny]`.
+
+Each picture is an SVG in `docs/pictures/`, and a PNG beside it where `rsvg-convert` is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+PATIENCE = 300.0
+CELL = 12.2
+Act = Callable[[Workbench, Any], Awaitable[None]]
+
+
+async def until(pilot: Any, condition: Callable[[], bool], what: str) -> None:
+    """Wait until `condition` holds, and then until the screen has been drawn."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {PATIENCE:.0f} s for {what}")
+        await pilot.pause(0.05)
+    await pilot.pause(0.3)
+
+
+async def compiled(app: Workbench, pilot: Any) -> None:
+    state = app.state
+    await until(pilot, lambda: state.problem is not None or (not state.busy and state.compiled is not None), "IR")
+    await until(pilot, lambda: app.ir.stage is None or app.ir.text == app.ir.stage.text, "lines")
+
+
+async def overview(app: Workbench, pilot: Any) -> None:
+    """All four panes after a run, with the IR of the fused phase."""
+    await pilot.press("r")
+    await until(pilot, lambda: app.state.report is not None and not app.state.busy, "the report")
+    await pilot.press("4")
+    await compiled(app, pilot)
+    node = next(row for row in app.graph.rows if row.name.startswith("gelu"))
+    app.graph.show_node(node.stable)
+    app.graph.moved()
+    await pilot.pause(0.6)
+    app._message = ""
+    app.update_chrome()
+
+
+async def assembly(app: Workbench, pilot: Any) -> None:
+    """The IR pane alone, on the assembly."""
+    await pilot.press("tab", "tab", "0")
+    await compiled(app, pilot)
+    await pilot.press("/", *"vfmadd", "enter")
+    await until(pilot, lambda: bool(app.ir.matches.lines) or not app.ir.matches.pattern, "matches")
+
+
+async def failure(app: Workbench, pilot: Any) -> None:
+    """A pass that another one needs, switched off."""
+    await pilot.press("tab")
+    passes = app.passes
+    passes.move_to(next(place for place, row in enumerate(passes.rows) if row.name == "one-shot-bufferize"))
+    await pilot.press("space")
+    await until(pilot, lambda: app.state.problem is not None, "the failure")
+    await pilot.press("exclamation_mark")
+    await pilot.pause(1.0)
+
+
+PICTURE: dict[str, tuple[tuple[int, int], str, Act]] = {
+    "workbench": ((160, 50), "buddy-dark", overview),
+    "light": ((160, 50), "buddy-light", overview),
+    "narrow": ((80, 24), "buddy-dark", assembly),
+    "failure": ((120, 40), "buddy-dark", failure),
+}
+
+
+async def picture(name: str, source: str, arguments: tuple[str, ...]) -> str:
+    size, theme, act = PICTURE[name]
+    with tempfile.TemporaryDirectory() as store:
+        app = Workbench(source, arguments, settings=Settings(theme), store=Path(store))
+        async with app.run_test(size=size) as pilot:
+            await compiled(app, pilot)
+            await act(app, pilot)
+            return app.export_screenshot(title="buddy-tui", simplify=True)
+
+
+def for_rsvg(svg: str) -> str:
+    """The picture for a renderer that drops spaces at the ends of texts and does not stretch them to their length."""
+
+    def placed(found: re.Match[str]) -> str:
+        x, text = float(found.group(2)), found.group(4)
+        kept = text.lstrip("\xa0")
+        shift = (len(text) - len(kept)) * CELL
+        return f"{found.group(1)}{x + shift:g}{found.group(3)}{kept}</text>"
+
+    plain = svg.replace("&#160;", "\xa0")
+    moved = re.sub(r'(<text class="[^"]*-r\d+" x=")([\d.]+)("[^>]*>)([^<]*)</text>', placed, plain)
+    return re.sub(r"font-size: 20px", "font-size: 20.26px", moved)
+
+
+def write(name: str, svg: str) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    path = PICTURES / f"{name}.svg"
+    path.write_text(svg, "utf-8")
+    converter = shutil.which("rsvg-convert")
+    if converter:
+        command = [converter, "--width", "1600", "--output", str(path.with_suffix(".png"))]
+        subprocess.run(command, input=for_rsvg(svg).encode(), check=True)
+    print(path.relative_to(ROOT))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a small BERT, for a quick look")
+    parser.add_argument("names", nargs="*", default=list(PICTURE), help=f"of {', '.join(PICTURE)}; all by default")
+    options = parser.parse_args()
+    for name in options.names:
+        source = "samples/bert.py"
+        write(name, asyncio.run(picture(name, source, ("--tiny",) if options.tiny else ())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The workbench in a real pseudo-terminal: what is written to it, and what is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="there are no pseudo-terminals")]
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    """The benchmark, whose terminal this uses."""
+    spec = importlib.util.spec_from_file_location("benchmark_workbench", ROOT / "benchmarks" / "workbench.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def terminal(benchmark: ModuleType, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    opened: list[Any] = []
+
+    def open_terminal(*arguments: str, colors: str = "256", columns: int = 80, rows: int = 24) -> Any:
+        command = [sys.executable, "-m", "buddy.app.cli", *arguments, str(ROOT / "samples" / "arith_add.py")]
+        opened.append(benchmark.Terminal(command, columns, rows, benchmark.environment(colors, tmp_path)))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        if one.process.poll() is None:
+            one.end()
+
+
+def test_at_80_by_24_with_256_colours_and_no_mouse_the_whole_way_works(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse")
+    one.until("[x]", 90)
+    one.until("compiled in", 90)
+    one.key("\t\t")
+    one.until("func.func", 10)
+    one.key("r")
+    one.key("\t")
+    one.until("eager's speed", 60)
+    written = bytes(one.seen)
+    assert b"38;2;" not in written, "a colour that 256 colours do not have"
+    assert b"?1000h" not in written, "the mouse is the terminal's own"
+    assert b"?1003h" not in written
+
+
+def test_leaving_gives_the_terminal_back_and_the_exit_code_is_zero(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse")
+    one.until("engine", 30)
+    one.wait(0.5)
+    os.write(one.master, b"\x03")
+    one.wait(0.5)
+    assert one.process.poll() is None, "ctrl+c cancels, it does not leave"
+    os.write(one.master, b"q")
+    assert one.process.wait(20) == 0
+    one.read(0.5)
+    assert b"?1049l" in bytes(one.seen)
+
+
+def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse", "--ascii", columns=120, rows=40)
+    one.until("compiled in", 90)
+    one.key("r")
+    one.until("eager's speed", 60)
+    assert {character for character in one.text if not character.isascii()} == set()
+
+
+def test_at_rest_nothing_is_written(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse")
+    one.until("compiled in", 90)
+    one.wait(7)
+    one.forget()
+    one.wait(2)
+    assert bytes(one.seen) == b""
