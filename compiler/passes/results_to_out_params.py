@@ -89,9 +89,9 @@ def _extend_argument_attributes(function: Any, inputs: int, results: int) -> Non
 def _write_results(block: Any, kinds: Any) -> None:
     """Give the block an argument per result and make the function write there."""
     end = block.operations[len(block.operations) - 1].operation
-    returned = list(end.operands)
-    for value, kind in zip(returned, kinds, strict=True):
+    for index, kind in enumerate(kinds):
         target = block.add_argument(kind, end.location)
+        value = end.operands[index]  # read anew: a buffer that is returned twice is gone once it has been replaced
         if not _written_in_place(block, value, target):
             with ir.InsertionPoint(end), end.location:
                 memref.CopyOp(value, target)

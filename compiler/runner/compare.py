@@ -59,7 +59,7 @@ def compare(name: str, compiled: torch.Tensor | None, eager: torch.Tensor, grown
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_shape_of(compiled))
     tolerance = TOLERANCES.get(eager.dtype, EXACT).grown(grown)
-    error, relative = _errors(compiled, eager)
+    error, relative = _errors(compiled, eager, tolerance)
     wrong = _wrong(compiled, eager, tolerance)
     low, high, bins = _histogram(compiled)
     return OutputReport(
@@ -88,14 +88,18 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def _errors(compiled: torch.Tensor, eager: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Absolute and relative differences where both are finite; elsewhere 0 for equal values, else infinite."""
+def _errors(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> tuple[torch.Tensor, torch.Tensor]:
+    """Absolute and relative differences where both are finite; elsewhere 0 for equal values, else infinite.
+
+    Where eager's value is within the absolute tolerance of 0, a relative difference says nothing and is given as 0.
+    """
     ours, theirs = _wide(compiled), _wide(eager)
     both = ours.isfinite() & theirs.isfinite()
     differs = torch.where(_same(ours, theirs), 0.0, math.inf)
     error = torch.where(both, (ours - theirs).abs(), differs)
-    scale = theirs.abs().clamp_min(torch.finfo(torch.float64).tiny)
-    return error, torch.where(both, error / scale, differs)
+    scale = theirs.abs()
+    relative = torch.where(scale > tolerance.absolute, error / scale, 0.0)
+    return error, torch.where(both, relative, differs)
 
 
 def _same(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -118,6 +119,18 @@ def test_gradients_agree_with_eager() -> None:
     x = torch.randn(4, 16)
     torch.compile(ours, backend="buddy")(x).pow(2).sum().backward()
     theirs(x).pow(2).sum().backward()
+    for mine, his in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, his.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_where_an_activation_is_saved_twice() -> None:
+    ours = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8))
+    theirs = copy.deepcopy(ours)
+    x = torch.randn(5, 4)
+    torch.compile(ours, backend="buddy")(x).pow(2).sum().backward()
+    theirs(x).pow(2).sum().backward()
+    for mine, his in zip([*ours.parameters(), *ours.buffers()], [*theirs.parameters(), *theirs.buffers()], strict=True):
+        torch.testing.assert_close(mine, his)
     for mine, his in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, his.grad, atol=1e-4, rtol=1e-4)
 

@@ -136,9 +136,7 @@ def test_a_user_adds_an_op_in_three_steps() -> None:
     assert compiler.dynamo_run()(torch.tensor([3.0, 4.0]))[0].tolist() == [3.0, 4.0]
 
 
-def test_verbose_prints_the_fx_table_and_the_mlir_of_each_node(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_verbose_prints_tables_and_the_mlir_of_each_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (graph,) = DynamoCompiler(verbose=True).importer(foo, torch.ones(2), torch.ones(2))
     assert "aten.mul.Tensor" in capsys.readouterr().out
     graph.lower_to_top_level_ir()  # type: ignore[attr-defined]

@@ -35,6 +35,11 @@ def test_the_first_index_beyond_tolerance_is_named() -> None:
     assert (report.verdict, report.where, report.max_abs) == ("mismatch", "[1, 0, 2]", 1.0)
 
 
+def test_relative_differences_are_of_values_that_are_not_zero() -> None:
+    report = compare("out", torch.tensor([1e-7, 2.5]), torch.tensor([0.0, 2.0]))
+    assert report.max_rel == 0.25
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_one_rounding_apart_is_one_ulp_and_ok(dtype: torch.dtype) -> None:
     eager = torch.tensor([1.0, -1.0, 0.5], dtype=dtype)
