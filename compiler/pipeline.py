@@ -38,7 +38,7 @@ def own_passes() -> dict[str, type[MlirPass]]:
 def run_step(operation: Any, step: PassStep, context: PassContext) -> None:
     """Run `step` on a module, in place.
 
-    Raises `StepError` when the pass is unknown, its options are wrong, it fails or is faulty, or what it leaves does not
+    Raises `StepError` when the pass is unknown or faulty, its options are wrong, it fails, or what it leaves does not
     verify. The module may then be half rewritten.
     """
     with _Diagnostics(operation.context, context.locations) as said:
