@@ -12,6 +12,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
+from buddy.compiler.frontend import recurrent
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph.operation import Op, default_ops_map
 
@@ -90,6 +91,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     known = default_ops_map() if ops_map is None else ops_map
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions(_FURTHER)
+    table |= recurrent.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if target_key(op) not in known}
 
 

@@ -311,6 +311,10 @@ class VarOp(ReduceOp):
     targets = ("var.correction",)
 
 
+class CumsumOp(ReduceOp):
+    targets = ("cumsum.default",)
+
+
 class VarMeanOp(ReduceOp):
     targets = ("var_mean.correction",)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from buddy.compiler.bindings import arith, ir, scf, tensor
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.structured import empty, pointwise, reduce, reshape, shape_of
-from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
+from buddy.compiler.ops.structured import PARALLEL, Dim, empty, filled, generic, pointwise, reduce, reshape, shape_of
+from buddy.compiler.ops.utils import SymbolTable, argument, normalized, tensor_type, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -229,3 +230,42 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
     saved = [empty(found.shape, found.dtype) for found in node.metas[1:] if found is not None]
     return [pointwise(operands, meta.shape, meta.dtype, body), *saved]
+
+
+@lowering("CumsumOp")
+def cumsum(node: Op, symbol_table: SymbolTable) -> Any:
+    """A loop along the dim that carries the running sum of all other dims at once."""
+    (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
+    shape, result = meta.shape, meta.dtype
+    wide = _ACCUMULATE_IN.get(result, result)
+    if not shape or 0 in shape:
+        return _rounded(value, dtype, result)
+    axis = normalized(node.args[1], len(shape))
+    piece = [1 if i == axis else size for i, size in enumerate(shape)]
+    start, stop, step = (arith.constant(ir.IndexType.get(), n) for n in (0, shape[axis], 1))
+    loop = scf.ForOp(start, stop, step, [filled(0, piece, wide), empty(shape, result)])
+    with ir.InsertionPoint(loop.body):
+        where = _along(axis, loop.induction_variable, piece)
+        total, out = loop.inner_iter_args
+        read = tensor.extract_slice(tensor_type(piece, dtype), value, *where)
+        total = _added_to(total, wide, read, dtype)
+        out = tensor.insert_slice(_rounded(total, wide, result), out, *where)
+        scf.yield_([total, out])
+    return loop.results[1]
+
+
+def _added_to(total: Any, wide: TensorDType, value: Any, dtype: TensorDType) -> Any:
+    """`total + value`, in the place of `total`: what a loop carries may not move."""
+    every: list[Dim] = list(range(len(shape_of(total))))
+
+    def body(x: Any, accumulated: Any) -> list[Any]:
+        return [(Scalar(accumulated, wide) + cast(Scalar(x, dtype), wide)).value]
+
+    return generic([value], [every], [total], [every], [PARALLEL] * len(every), body)[0]
+
+
+def _along(axis: int, position: Any, sizes: Sequence[int]) -> list[Any]:
+    """Offsets, sizes and strides of the slice at `position` of a dim, as the slice ops take them."""
+    dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+    offsets = [dynamic if i == axis else 0 for i in range(len(sizes))]
+    return [[position], [], [], offsets, list(sizes), [1] * len(sizes)]
