@@ -1,0 +1,140 @@
+"""The partition: which runs of nodes become functions, which call sites share one, and what that changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from buddy.compiler.graph import partition
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.partition import Call, Partition, by_layers, main_function
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import Recipe
+from tests.models import Block, Stack, stack
+from tests.programs import Line, assert_same, captured
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return captured(*stack()).graph
+
+
+def calls(parts: Partition) -> list[Call]:
+    return [item for item in parts.body if isinstance(item, Call)]
+
+
+def test_equal_layers_share_one_function(graph: Graph) -> None:
+    parts = by_layers(graph, {})
+    assert [function.name for function in parts.functions] == ["layers"]
+    assert [call.function for call in calls(parts)] == ["layers"] * 3
+
+
+def test_what_stands_alone_stays_in_the_main_function(graph: Graph) -> None:
+    inside = by_layers(graph, {}).function_of()
+    outside = [op for op in graph.operations if op.name not in inside]
+    assert {op.module.split(".")[0] for op in outside} == {"embed", "head", ""}
+
+
+def test_a_function_has_a_call_site_per_layer_in_step(graph: Graph) -> None:
+    (function,) = by_layers(graph, {}).functions
+    position = next(i for i, op in enumerate(function.nodes) if op.target == "gelu.default")
+    assert function.origins(position) == [f"layers.{i}/gelu.0" for i in range(3)]
+
+
+def test_a_function_knows_which_of_its_inputs_are_parameters(graph: Graph) -> None:
+    (function,) = by_layers(graph, {}).functions
+    assert function.is_parameter.count(True) == 6
+    assert function.is_parameter.count(False) == 1
+
+
+def test_the_whole_partition_makes_no_functions(graph: Graph) -> None:
+    assert partition.whole(graph) == Partition((), tuple(graph.operations))
+
+
+def test_a_choice_at_one_call_site_gives_that_site_its_own_copy(graph: Graph) -> None:
+    parts = by_layers(graph, {"layers.1/gelu.0": "eager"})
+    assert [call.function for call in calls(parts)] == ["layers", "layers_v2", "layers"]
+
+
+def test_the_same_choice_at_all_call_sites_keeps_one_function(graph: Graph) -> None:
+    parts = by_layers(graph, {f"layers.{i}/gelu.0": "eager" for i in range(3)})
+    assert len(parts.functions) == 1
+
+
+def test_layers_of_other_shapes_are_other_functions() -> None:
+    model = Stack()
+    model.layers.extend([nn.Linear(8, 6), Block(6), Block(6)])
+    model.head = nn.Linear(6, 2)
+    parts = by_layers(captured(model, torch.randn(5, 4)).graph, {})
+    assert [call.function for call in calls(parts)] == ["layers"] * 3 + ["layers_v2"] * 2
+
+
+def test_items_of_a_model_that_is_a_list_are_layers() -> None:
+    parts = by_layers(captured(nn.Sequential(Block(4), Block(4)), torch.randn(3, 4)).graph, {})
+    assert [call.function for call in calls(parts)] == ["layer", "layer"]
+
+
+def test_short_runs_stay_where_they_are() -> None:
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    assert by_layers(captured(model, torch.randn(3, 4)).graph, {}).functions == ()
+
+
+def test_a_layer_that_stands_once_stays_where_it_is() -> None:
+    assert by_layers(captured(nn.Sequential(Block(4)), torch.randn(3, 4)).graph, {}).functions == ()
+
+
+def test_the_main_function_takes_all_placeholders(graph: Graph) -> None:
+    main = main_function(graph, "forward")
+    assert [op for op, _ in main.inputs] == graph.placeholders
+    assert [op.name for op, _ in main.outputs] == [op.name for op in graph.results]
+
+
+@pytest.fixture(scope="module")
+def line() -> Line:
+    """The stack, compiled under the default recipe."""
+    line = Line(*stack())
+    line.compile()
+    return line
+
+
+def compiled_functions(line: Line, recipe: Recipe) -> dict[str, str]:
+    return {a.node: a.function for a in line.compile(recipe).assignments}
+
+
+def test_a_shared_function_is_compiled_once(line: Line) -> None:
+    assert line.text("lower").count("func.func") == 2
+    assert line.text("lower").count("call @layers") == 3
+    assert line.text("codegen").count("\nlayers:") + line.text("codegen").startswith("layers:") == 1
+
+
+def test_lines_of_a_shared_function_come_from_a_node_of_each_site(line: Line) -> None:
+    text = next(text for stage, text in line.stages if stage.name == "lower")
+    number = next(i for i, found in enumerate(text.content.splitlines()) if "math.erf" in found)
+    assert text.sets[text.line_sets[number]] == tuple(f"layers.{i}/gelu.0" for i in range(3))
+
+
+def test_a_call_comes_from_the_nodes_of_its_own_site(line: Line) -> None:
+    text = next(text for stage, text in line.stages if stage.name == "lower")
+    numbers = [i for i, found in enumerate(text.content.splitlines()) if "call @layers" in found]
+    for site, number in enumerate(numbers):
+        assert all(name.startswith(f"layers.{site}") for name in text.sets[text.line_sets[number]])
+
+
+@pytest.mark.parametrize("parts", ["layers", "whole"])
+def test_both_partitions_compute_what_eager_computes(parts: str) -> None:
+    model, x = stack()
+    recipe = Recipe(partition=parts, steps=default_recipe().steps)  # type: ignore[arg-type]
+    line = Line(model, x)
+    with torch.no_grad():
+        assert_same(line.run(recipe), [model(x)])
+    assert len(set(compiled_functions(line, recipe).values())) == (2 if parts == "layers" else 1)
+
+
+def test_a_choice_at_one_site_computes_what_eager_computes() -> None:
+    model, x = stack()
+    line = Line(model, x)
+    recipe = default_recipe().with_choice("layers.1/gelu.0", "eager")
+    with torch.no_grad():
+        assert_same(line.run(recipe), [model(x)])
+    assert compiled_functions(line, recipe)["layers.1/gelu.0"] == "layers_v2"
