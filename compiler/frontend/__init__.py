@@ -1,6 +1,6 @@
 """PyTorch programs in: capture through TorchDynamo, `DynamoCompiler`, and the `torch.compile` back end `"buddy"`."""
 
-from buddy.compiler.frontend.backend import buddy_backend
+from buddy.compiler.frontend.backend import buddy_backend, refreeze
 from buddy.compiler.frontend.dynamo_compiler import (
     DynamoCompiler,
     TorchCompileBackend,
@@ -23,4 +23,5 @@ __all__ = [
     "dynamo_compiler",
     "listening",
     "make_default_torch_backend",
+    "refreeze",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from buddy.compiler.runner import LoadedProgram
 Fallback = Literal["eager", "error"]
 # Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
 MAX_SPECIALISATIONS = 64
+_programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,15 @@ def buddy_backend(
     if _is_dynamic(module):
         return torch._dynamo.disable(Specialised(module, compile_static), reason="compiled code is not traced")
     return compile_static(module, inputs)
+
+
+def refreeze() -> None:
+    """Pack the weights of everything compiled anew at its next call.
+
+    Needed only after writes that PyTorch does not count, such as `p.data.mul_(2)`; all others are seen.
+    """
+    for program in _programs:
+        program.refreeze()
 
 
 def compile_aten(aten: AtenGraph, settings: Settings) -> Runner:
@@ -160,7 +171,9 @@ def _compiled(graph: Graph, settings: Settings) -> LoadedProgram:
     compiler, recipe = Compiler(graph), settings.recipe()
     if settings.fallback == "error":
         refuse_eager(graph, compiler.assignments(recipe))
-    return LoadedProgram(compiler.compile(recipe).artifact)
+    program = LoadedProgram(compiler.compile(recipe).artifact)
+    _programs.add(program)
+    return program
 
 
 def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from buddy.compiler.frontend import refreeze
+
 ERROR = {"fallback": "error"}
 
 
@@ -159,6 +161,16 @@ def test_replaced_weights_are_seen() -> None:
         layer.weight.mul_(2)
         torch.testing.assert_close(run(x), layer(x))
         layer.weight = nn.Parameter(torch.randn(32, 32))
+        torch.testing.assert_close(run(x), layer(x))
+
+
+def test_uncounted_writes_to_weights_are_seen_after_refreeze() -> None:
+    layer, x = nn.Linear(64, 64).eval(), torch.randn(32, 64)
+    run = compiled(layer)
+    with torch.no_grad():
+        run(x)
+        layer.weight.data.mul_(2)
+        refreeze()
         torch.testing.assert_close(run(x), layer(x))
 
 

@@ -394,3 +394,12 @@ def test_a_script_may_import_mlir_by_its_own_name(script: Write, run_python: Cal
     done = run_python("-c", load, script(MLIR))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("module {")
+
+
+def test_loading_needs_no_mlir(script: Write, run_python: Callable[..., Any]) -> None:
+    load = (
+        "import sys; from buddy.compiler.sources import load_program; load_program(sys.argv[1]); "
+        "sys.exit(', '.join(name for name in sys.modules if name.startswith(('torch_mlir', 'mlir'))))"
+    )
+    done = run_python("-c", load, script(PLAIN))
+    assert done.stderr.strip() == ""
