@@ -77,7 +77,7 @@ class Loop:
 def loops_of(
     sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[Any], layouts: Sequence[Layout]
 ) -> list[Loop]:
-    """The loops of an op whose operands are indexed by `maps` (projected permutations, constants 0 allowed).
+    """The loops of an op whose operands are indexed by sums of loops times constants, as `maps` say.
 
     Raises `UnsupportedError` for other maps.
     """
@@ -85,15 +85,26 @@ def loops_of(
     used = [[False] * len(sizes) for _ in maps]
     for operand, (map_, layout) in enumerate(zip(maps, layouts, strict=True)):
         for expression, stride in zip(map_.results, layout.strides, strict=True):
-            if isinstance(expression, ir.AffineDimExpr):
-                strides[operand][expression.position] += stride
-                used[operand][expression.position] = True
-            elif not (isinstance(expression, ir.AffineConstantExpr) and expression.value == 0):
-                raise UnsupportedError(f"index {expression} is not a plain loop index")
+            for loop, factor in _terms(expression):
+                strides[operand][loop] += stride * factor
+                used[operand][loop] = True
     return [
         Loop(size, tuple(s[d] for s in strides), reductions[d], (d,), tuple(u[d] for u in used))
         for d, size in enumerate(sizes)
     ]
+
+
+def _terms(expression: Any) -> list[tuple[int, int]]:
+    """(loop, factor) for each term of a linear index such as `2 * h + kh`."""
+    if isinstance(expression, ir.AffineDimExpr):
+        return [(expression.position, 1)]
+    if isinstance(expression, ir.AffineAddExpr):
+        return [*_terms(expression.lhs), *_terms(expression.rhs)]
+    if isinstance(expression, ir.AffineMulExpr) and isinstance(expression.rhs, ir.AffineConstantExpr):
+        return [(loop, factor * expression.rhs.value) for loop, factor in _terms(expression.lhs)]
+    if isinstance(expression, ir.AffineConstantExpr) and expression.value == 0:
+        return []
+    raise UnsupportedError(f"index {expression} is no sum of loop indices")
 
 
 def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> list[int]:

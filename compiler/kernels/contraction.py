@@ -91,7 +91,7 @@ class Contraction:
 def analyse(op: Any) -> Contraction:
     """The contraction that `op` (on memrefs) computes.
 
-    Raises `UnsupportedError` for dynamic shapes and for maps that are no projected permutations.
+    Raises `UnsupportedError` for dynamic shapes, and where plain vector loops suit better.
     """
     maps = indexing_maps(op)
     layouts = [layout_of(value.type) for value in op.operands]
@@ -117,6 +117,8 @@ def _roles(loops: list[Loop], element: str) -> Contraction:
     n = min(columns, key=lambda loop: (loop.strides[2] != 1, -loop.size), default=_single())
     m = max(rows, key=lambda loop: loop.size, default=_single())
     outer = tuple(loop for loop in loops if not loop.reduction and loop.dims not in (m.dims, n.dims))
+    if n.strides[2] != 1 and any(loop.strides == (1, 1, 1) for loop in outer):
+        raise UnsupportedError("element by element along its contiguous loop")
     ordered = tuple(sorted(k, key=lambda loop: -max(loop.strides[:2])))
     return Contraction(element, outer, m, n, ordered, swapped)
 

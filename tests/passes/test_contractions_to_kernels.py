@@ -115,6 +115,52 @@ def test_few_rows_against_contiguous_columns_become_dot_products() -> None:
     check(compiled, "f", "mk,nk->mn", sizes)
 
 
+def convolution(n: int, c: int, o: int, size: int, kernel: int, stride: int, dilation: int) -> tuple[str, int]:
+    """Text of a convolution [n, c, size, size] by [o, c, kernel, kernel] on padded input, and its output's size."""
+    out = (size - dilation * (kernel - 1) - 1) // stride + 1
+    x, w, y = memref((n, c, size, size)), memref((o, c, kernel, kernel)), memref((n, o, out, out))
+    loops = "(b,o,h,w,c,i,j)"
+    read = f"(b, c, h * {stride} + i * {dilation}, w * {stride} + j * {dilation})"
+    return (
+        f"""
+    func.func @f(%x: {x}, %w: {w}, %y: {y}) attributes {{llvm.emit_c_interface}} {{
+      linalg.generic {{indexing_maps = [affine_map<{loops}->{read}>, affine_map<{loops}->(o,c,i,j)>,
+        affine_map<{loops}->(b,o,h,w)>], iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction",
+        "reduction", "reduction"]}} ins(%x, %w : {x}, {w}) outs(%y : {y}) {{
+        ^bb0(%p: f32, %q: f32, %r: f32):
+          %0 = arith.mulf %p, %q : f32
+          %1 = arith.addf %r, %0 : f32
+          linalg.yield %1 : f32
+      }}
+      return
+    }}""",
+        out,
+    )
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "size", "kernel", "stride", "dilation"),
+    [(3, 8, 17, 3, 1, 1), (5, 20, 20, 3, 2, 1), (4, 7, 23, 3, 1, 2), (40, 13, 9, 1, 1, 1), (1, 1, 30, 5, 3, 1)],
+)
+def test_convolutions_are_contractions_too(
+    channels: int, outputs: int, size: int, kernel: int, stride: int, dilation: int
+) -> None:
+    text, out = convolution(2, channels, outputs, size, kernel, stride, dilation)
+    compiled = Compiled(text, [ContractionsToKernels()])
+    assert "linalg.generic" not in compiled.text, compiled.remarks
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, channels, size, size)).astype(np.float32)
+    w = rng.standard_normal((outputs, channels, kernel, kernel)).astype(np.float32)
+    y = rng.standard_normal((2, outputs, out, out)).astype(np.float32)
+    expected = y.astype(np.float64)
+    for i, j in itertools.product(range(kernel), repeat=2):
+        last_i, last_j = i * dilation + stride * (out - 1) + 1, j * dilation + stride * (out - 1) + 1
+        part = x[:, :, i * dilation : last_i : stride, j * dilation : last_j : stride]
+        expected += np.einsum("bchw,oc->bohw", part.astype(np.float64), w[:, :, i, j])
+    compiled("f", x, w, y)
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+
+
 def test_doubles() -> None:
     sizes = {"m": 17, "n": 23, "k": 31}
     compiled = Compiled(function("f", "mk,kn->mn", sizes, element="f64"), [ContractionsToKernels()])
