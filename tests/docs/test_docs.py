@@ -1,0 +1,170 @@
+"""What the README and the pages of `docs/` say is so: commands, keys, options, code, messages, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from buddy.app.actions import ACTIONS, PANE_TITLES, Action
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.catalogue import catalogue_parser
+from buddy.themes.palette import FILES, FOLDER
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+RECIPES, OPERATOR = ROOT / "docs" / "recipes.md", ROOT / "docs" / "adding-an-operator.md"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language, "" for those that name none."""
+    return [text for found, text in BLOCK.findall(page.read_text("utf-8")) if found == language]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of a page that start buddy-tui."""
+    lines = (line for text in blocks(page, "") for line in text.splitlines())
+    return [line for line in lines if line.startswith("buddy-tui ")]
+
+
+def spelled(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def words(command: str) -> list[str]:
+    """The words behind `buddy-tui`, without the comment and the brackets of what may be left out."""
+    return [word.strip("[]") for word in shlex.split(re.sub(r"\s#.*", "", command))[1:]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader would try the commands: the samples, and the page's recipe written to a file."""
+    place = tmp_path_factory.mktemp("reader")
+    shutil.copytree(ROOT / "samples", place / "samples")
+    (place / "mine.toml").write_text(next(text for text in blocks(RECIPES, "toml") if "[[choices]]" in text))
+    return place
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "buddy.app.cli", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("command", [line for page in PAGES for line in commands(page)])
+def test_a_command_is_one_that_the_program_takes(command: str) -> None:
+    rest = words(command)
+    verb = rest.pop(0) if rest[0] in VERBS else "workbench"
+    if verb in ("passes", "ops"):
+        catalogue_parser(verb, "").parse_args(rest)
+    else:
+        arguments.parse(import_module(f"buddy.app.cli.{verb}").parser(), rest)
+
+
+def naming() -> list[str]:
+    """The commands on recipes that name a pass, a stage, a node or a file: these could be wrong and still parse."""
+    marks = ("--disable", "--eager", "--recipe", "#2 ", "buddy-tui passes ", "buddy-tui ops ")
+    return [command for command in commands(RECIPES) if any(mark in command for mark in marks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", naming())
+def test_a_command_on_recipes_does_what_it_says(command: str, folder: Path) -> None:
+    done = run(folder, *words(command))
+    assert done.returncode == (FAILURE if "# fails" in command else 0), done.stderr
+
+
+@pytest.mark.slow
+def test_the_message_in_the_readme_is_what_a_failing_pass_says(folder: Path) -> None:
+    (message,) = (text for text in blocks(README, "") if text.startswith("error"))
+    done = run(folder, "run", "samples/mlp.py", "--disable", "one-shot-bufferize")
+    assert done.returncode == FAILURE
+    assert without_numbers(message) in without_numbers(done.stderr)
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "0", text)
+
+
+def python_blocks() -> Iterator[object]:
+    for page in PAGES:
+        for number, text in enumerate(blocks(page, "python"), 1):
+            yield pytest.param(text, id=f"{spelled(page)} {number}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", python_blocks())
+def test_python_on_a_page_runs(code: str, tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text(code)
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_op_of_the_example_is_not_known_without_it() -> None:
+    """Otherwise the page would show how to add what is there already."""
+    import_module("buddy.compiler.graph.operations")
+    known = import_module("buddy.compiler.graph.operation").default_ops_map()
+    for target in re.findall(r'"(\w+\.default)"', OPERATOR.read_text("utf-8")):
+        assert target not in known
+
+
+def key_rows() -> list[tuple[list[str], str]]:
+    """The rows of the README's table of keys: the keys, and the pane they are for."""
+    section = README.read_text("utf-8").partition("### Keys")[2].partition("\n### ")[0]
+    cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`([^`]+)`", keys), where.strip()) for keys, where, _ in cells]
+
+
+def reaches(action: Action, where: str) -> bool:
+    if where == "everywhere":
+        return action.pane == "app" or action.anywhere
+    return action.pane == "any" if where == "every pane" else PANE_TITLES.get(action.pane) == where
+
+
+@pytest.mark.parametrize(("keys", "where"), key_rows())
+def test_a_key_does_something_where_the_readme_says(keys: list[str], where: str) -> None:
+    here = {key.replace(" ", "") for action in ACTIONS if reaches(action, where) for key in action.keys}
+    there = {key.replace(" ", "") for action in ACTIONS if reaches(action, "every pane") for key in action.keys}
+    assert keys
+    assert set(keys) <= here | there
+
+
+def test_the_readme_names_every_theme() -> None:
+    text = README.read_text("utf-8")
+    names = [re.search(r'^name = "(.*)"', (FOLDER / f"{file}.toml").read_text("utf-8"), re.M) for file in FILES]
+    assert all(name is not None and f"`{name.group(1)}`" in text for name in names)
+
+
+def test_every_variable_that_is_read_is_on_the_page_of_recipes() -> None:
+    sources = [path for part in ("app", "compiler") for path in (ROOT / part).rglob("*.py")]
+    read = {name for path in sources for name in re.findall(r'"(BUDDY_[A-Z_]+)"', path.read_text("utf-8"))}
+    listed = set(re.findall(r"^\| `(BUDDY_[A-Z_]+)`", RECIPES.read_text("utf-8"), re.M))
+    assert listed == read
+
+
+def links() -> Iterator[object]:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
+            if "://" not in target:
+                yield pytest.param(page.parent / target, id=f"{spelled(page)} {target}")
+
+
+@pytest.mark.parametrize("target", links())
+def test_a_link_leads_somewhere(target: Path) -> None:
+    assert target.exists()
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=spelled)
+def test_a_path_on_a_page_exists(page: Path) -> None:
+    """Paths are told by their slash; those in `build/` are made on the way."""
+    text = BLOCK.sub("", page.read_text("utf-8"))
+    paths = re.findall(r"`((?:app|compiler|tests|themes|samples|docs)/[\w./-]*)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
