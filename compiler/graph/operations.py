@@ -379,6 +379,11 @@ class ExpandOp(ReshapeFamilyOp):
     targets = ("expand.default",)
 
 
+class RepeatOp(ReshapeFamilyOp):
+    op_type = OpType.BroadcastType
+    targets = ("repeat.default",)
+
+
 class SliceOp(ReshapeFamilyOp):
     targets = ("slice.Tensor",)
 

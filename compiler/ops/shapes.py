@@ -46,6 +46,16 @@ def expand(node: Op, symbol_table: SymbolTable) -> Any:
     return st.broadcast(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
 
 
+@lowering("RepeatOp")
+def repeat(node: Op, symbol_table: SymbolTable) -> Any:
+    """Each dim is broadcast along a new dim in front of it, and the two are merged."""
+    value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
+    shape = [1] * (len(meta.shape) - len(st.shape_of(value))) + list(st.shape_of(value))
+    apart = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
+    wide = [size for pair in zip(node.args[1], shape, strict=True) for size in pair]
+    return st.reshape(st.broadcast(st.reshape(value, apart, meta.dtype), wide, meta.dtype), meta.shape, meta.dtype)
+
+
 def _slice(value: Any, starts: list[int], sizes: list[int], steps: list[int], shape: Any, dtype: TensorDType) -> Any:
     return tensor.extract_slice(tensor_type(shape, dtype), value, [], [], [], starts, sizes, steps)
 
