@@ -166,5 +166,5 @@ def test_a_link_leads_somewhere(target: Path) -> None:
 def test_a_path_on_a_page_exists(page: Path) -> None:
     """Paths are told by their slash; those in `build/` are made on the way."""
     text = BLOCK.sub("", page.read_text("utf-8"))
-    paths = re.findall(r"`((?:app|compiler|tests|themes|samples|docs)/[\w./-]*)`", text)
+    paths = re.findall(r"`((?:app|benchmarks|compiler|docs|samples|tests|themes)/[\w./-]*)`", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
