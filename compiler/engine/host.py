@@ -31,6 +31,10 @@ from buddy.compiler.engine.runner_process import run_in_child
 from buddy.compiler.protocol import Diagnostic, Stage
 
 
+# A request that has waited for this process comes at once; only without one is there time to rehearse.
+_A_MOMENT = 0.05
+
+
 class Host:
     """Answers requests with the program that was loaded last."""
 
@@ -132,7 +136,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _warm_up()
     channel.send(Ready(time.perf_counter() - started))
-    if not channel.ready(0):
+    if not channel.ready(_A_MOMENT):
         _rehearse()
     Host(channel).serve()
 
