@@ -30,7 +30,6 @@ from buddy.compiler.engine.messages import (
 from buddy.compiler.engine.runner_process import run_in_child
 from buddy.compiler.protocol import Diagnostic, Stage
 
-
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
 _A_MOMENT = 0.05
 
