@@ -56,7 +56,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    """The options that change a recipe."""
+    """The options that change a recipe, and how long to wait for the script."""
     group = parser.add_argument_group("recipe")
     group.add_argument("--recipe", type=Path, metavar="FILE", help="start from a recipe in TOML, not from a preset")
     group.add_argument("--preset", help="start from this preset ('default')")
@@ -69,6 +69,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
     group.add_argument("--threads", type=positive_number, metavar="N", help="threads of the compiled code and of eager")
     group.add_argument("--graph", type=int, metavar="N", help="only this graph of the program, counted from 0")
+    text = "stop the script, or a run, that takes longer (120)"
+    parser.add_argument("--timeout", type=positive_seconds, default=120.0, metavar="SECONDS", help=text)
 
 
 def version() -> str:

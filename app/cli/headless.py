@@ -18,6 +18,7 @@ from buddy.app.client import EngineClient, EngineLost, RequestFailed
 from buddy.compiler.protocol import (
     Assigned,
     Assignment,
+    Cancel,
     Captured,
     Compile,
     Compiled,
@@ -69,6 +70,30 @@ class Compilation:
         return (*(stage for _, stage in sorted(self.stages.items())), *at_failure)
 
 
+class _Opening:
+    """Waits for a script's graphs, and stops one that takes too long; the clock runs while the script does."""
+
+    def __init__(self, timeout: float, stop: Callable[[], None]) -> None:
+        self._timeout, self._stop = timeout, stop
+        self._clock: asyncio.TimerHandle | None = None
+        self.captured: Captured | None = None
+        self.too_long = False
+
+    def take(self, frame: Any) -> None:
+        if isinstance(frame, Captured):
+            self.captured = frame
+        elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._clock:
+            self._clock = asyncio.get_running_loop().call_later(self._timeout, self._time_is_up)
+
+    def stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+
+    def _time_is_up(self) -> None:
+        self.too_long = True
+        self._stop()
+
+
 class Headless:
     """An engine, asked one thing after another, with a console for what happens meanwhile."""
 
@@ -79,7 +104,8 @@ class Headless:
         """Open the source; the recipes of its graphs that the options ask for."""
         presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
         base = base_recipe(options, presets.presets, arguments)
-        captured = await self._opened(Open(self.client.next_request(), options.source, arguments, directory(options)))
+        frame = Open(self.client.next_request(), options.source, arguments, directory(options))
+        captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
         numbers = graph_numbers(options.graph, captured.graphs)
@@ -94,10 +120,20 @@ class Headless:
         """All stages of `recipe` and its report. Raises `Failure`."""
         return await self._followed(Run(self.client.next_request(), recipe, repeats, timeout), Ran)
 
-    async def _opened(self, frame: Open) -> Captured:
-        found: list[Captured] = []
-        await self._follow(frame, Captured, found.append)
-        return found[-1]
+    async def _opened(self, frame: Open, timeout: float) -> Captured:
+        opening = _Opening(timeout, lambda: self.client.send(Cancel(frame.request)))
+        try:
+            await self._follow(frame, Captured, opening.take)
+        except Failure:
+            if not opening.too_long:
+                raise
+            what = f"{frame.source} had not ended after {timeout:g} s and was stopped"
+            todo = "let the script come to an end, or give it more time (--timeout)"
+            raise Failure(Diagnostic(what, frame.source, todo)) from None
+        finally:
+            opening.stop_clock()
+        assert opening.captured is not None
+        return opening.captured
 
     async def _followed(self, frame: Any, last: type) -> Compilation:
         compilation = Compilation()
@@ -117,7 +153,7 @@ class Headless:
                 self.console.progress(answer.what)
             elif isinstance(answer, Failed):
                 raise Failure(answer.diagnostic, answer.stages)
-            elif not isinstance(answer, WorkerState):
+            else:
                 take(answer)
             if isinstance(answer, last):
                 self.console.done()

@@ -21,8 +21,6 @@ def parser() -> arguments.Parser:
     arguments.add_output_options(found)
     group = found.add_argument_group("run")
     group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
-    text = "stop a run after so long (120)"
-    group.add_argument("--timeout", type=arguments.positive_seconds, default=120.0, metavar="SECONDS", help=text)
     return found
 
 

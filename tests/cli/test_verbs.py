@@ -177,6 +177,16 @@ def test_interrupting_a_run_ends_it_at_once(tmp_path: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("name", ["run", "stages"])
+def test_a_script_that_never_ends_is_stopped(verb: Verb, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "loop.py"
+    path.write_text("while True: pass\n")
+    done = verb(name, str(path), "--timeout", "1")
+    assert done.returncode == 1
+    assert "had not ended after 1 s" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:
     """What `--engine 'ssh HOST buddy-tui engine'` does, without a network in between."""
     behind = f"sh -c 'exec {sys.executable} -m buddy.app.cli engine'"
