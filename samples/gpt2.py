@@ -25,7 +25,7 @@ class Decode(nn.Module):
 
     def forward(self, token: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         cache = DynamicCache()
-        for layer, (key, value) in enumerate(zip(keys, values)):
+        for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
             cache.update(key, value, layer)
         output = self.lm(input_ids=token, past_key_values=cache, use_cache=True)
         new = [(layer.keys[:, :, -1:], layer.values[:, :, -1:]) for layer in cache.layers]

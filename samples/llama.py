@@ -1,6 +1,7 @@
 """A small Llama from a config (RMSNorm, rotary positions, grouped-query attention, SwiGLU), weights from a fixed seed.
 
-160M parameters on 128 tokens; `--tiny` builds two narrow layers and 16 tokens instead. Needs `pip install transformers`.
+160M parameters on 128 tokens; `--tiny` builds two narrow layers and 16 tokens instead.
+Needs `pip install transformers`.
 """
 
 import argparse

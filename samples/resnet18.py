@@ -4,6 +4,7 @@
 """
 
 import argparse
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -35,7 +36,7 @@ class ResNet18(nn.Module):
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         sizes = [width, width, 2 * width, 4 * width, 8 * width]
         self.layers = nn.ModuleList(
-            nn.Sequential(BasicBlock(a, b, 1 if a == b else 2), BasicBlock(b, b, 1)) for a, b in zip(sizes, sizes[1:])
+            nn.Sequential(BasicBlock(a, b, 1 if a == b else 2), BasicBlock(b, b, 1)) for a, b in pairwise(sizes)
         )
         self.fc = nn.Linear(8 * width, classes)
 

@@ -19,15 +19,25 @@ SAMPLES = [
     ("mlp.py", (), "MLP"),
     ("torch_compile.py", (), "f"),
     ("buddy_style.py", (), "foo"),
+    ("lenet.py", (), "LeNet"),
+    ("resnet18.py", ("--tiny",), "ResNet18"),
+    ("mobilenet_v3.py", ("--tiny",), "MobileNetV3Small"),
+    ("lstm.py", ("--tiny",), "Tagger"),
     ("bert.py", ("--tiny",), "BertModel"),
+    ("vit.py", ("--tiny",), "ViTModel"),
+    ("gpt2.py", ("--tiny",), "GPT2LMHeadModel"),
+    ("gpt2.py", ("--tiny", "--decode"), "Decode"),
+    ("llama.py", ("--tiny",), "LlamaForCausalLM"),
+    ("whisper.py", ("--tiny",), "WhisperModel"),
 ]
+HUGGING_FACE = ("bert.py", "vit.py", "gpt2.py", "llama.py", "whisper.py")
 
 
 @pytest.mark.parametrize(("name", "arguments", "_model"), SAMPLES)
 def test_a_sample_runs_as_plain_python(
     name: str, arguments: tuple[str, ...], _model: str, root: Path, run_python: Callable[..., Any]
 ) -> None:
-    pytest.importorskip("transformers" if name == "bert.py" else "torch")
+    pytest.importorskip("transformers" if name in HUGGING_FACE else "torch")
     done = run_python(str(root / "samples" / name), *arguments)
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -38,7 +48,7 @@ def test_a_sample_runs_as_plain_python(
 def test_a_sample_compiled_equals_eager(
     name: str, arguments: tuple[str, ...], model: str, flavour: Any, root: Path
 ) -> None:
-    pytest.importorskip("transformers" if name == "bert.py" else "torch")
+    pytest.importorskip("transformers" if name in HUGGING_FACE else "torch")
     program = load_program(str(root / "samples" / name), arguments)
     assert [graph.info.name for graph in program.graphs] == [model]
     captured = program.graphs[0]
