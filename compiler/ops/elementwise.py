@@ -318,9 +318,13 @@ def isnan(x: Scalar) -> Scalar:
 def where(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
     shaped = no if isinstance(no, Scalar) else yes
     if not isinstance(shaped, Scalar):
-        kind = _number_type(yes)
-        return s.select(condition, _as_scalar(yes, kind), _as_scalar(no, kind))
+        return _choice_of_numbers(condition, yes, no)
     return s.select(condition, shaped.like(yes), shaped.like(no))
+
+
+def _choice_of_numbers(condition: Scalar, yes: Any, no: Any) -> Scalar:
+    kind = promoted((yes, no))
+    return s.select(condition, _as_scalar(yes, kind), _as_scalar(no, kind))
 
 
 @elementwise("MaskedFillOp", uncast=(1,))

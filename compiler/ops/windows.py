@@ -55,7 +55,9 @@ def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dty
 
 def _spread(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
     """One number per spatial dim, from a number, a list of one, or a full list."""
-    listed = list(values) if isinstance(values, (list, tuple)) else [values] if values is not None else []
+    if values is None:
+        return tuple(default)
+    listed = [values] if isinstance(values, int) else list(values)
     if not listed:
         return tuple(default)
     return tuple(listed) * count if len(listed) == 1 else tuple(listed)
@@ -132,7 +134,7 @@ def _pooled(value: Any, window: Sliding, shape: Sequence[int], fill: float, dtyp
         return [fold(Scalar(total, dtype), Scalar(x, dtype)).value]
 
     # The second operand is never read: it tells how far the window's loops go.
-    dims = [reads, list(range(rank, rank + spatial))]
+    dims: list[list[st.Dim]] = [reads, [*range(rank, rank + spatial)]]
     out = st.filled(fill, shape, dtype)
     return st.generic([value, sizes], dims, [out], [list(range(rank))], iterators, body)[0]
 
@@ -151,7 +153,7 @@ def _positions(value: Any, window: Sliding, shape: Sequence[int], dtype: TensorD
     rank, spatial = len(shape), len(window.size)
     full = padded(value, window, shape[-spatial:], lowest, dtype)
     reads: list[st.Dim] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
-    dims = [reads, list(range(rank, rank + spatial))]
+    dims: list[list[st.Dim]] = [reads, [*range(rank, rank + spatial)]]
     every: list[st.Dim] = list(range(rank))
 
     def place(axis: int) -> Scalar:
