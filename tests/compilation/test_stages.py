@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from buddy.compiler.presets import default_recipe, presets
@@ -51,7 +53,7 @@ def test_a_stage_names_the_step_that_made_it(line: Line) -> None:
 
 def test_op_counts_say_what_a_pass_took_and_gave(line: Line) -> None:
     stages = line.compile().stages
-    for before, after in zip(stages[1:-2], stages[2:-2], strict=False):
+    for before, after in pairwise(stages[1:-2]):
         assert after.ops == before.ops + after.added - after.removed
 
 

@@ -1,0 +1,105 @@
+"""Objects: one a function, kept on disk by the function's text; a cache that fails costs time, not the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from buddy.compiler import codegen
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import Recipe
+from tests.models import stack
+from tests.programs import Line, assert_same
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An object cache of the test's own."""
+    monkeypatch.setenv(codegen.CACHE_VARIABLE, str(tmp_path))
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one for every object that LLVM really makes."""
+    count: list[int] = []
+    emit = codegen._emit
+    monkeypatch.setattr(codegen, "_emit", lambda *args: count.append(1) or emit(*args))
+    return count
+
+
+def compiled() -> list[torch.Tensor]:
+    """The results of the model after a compilation from nothing."""
+    return Line(*stack(2)).run()
+
+
+def expected() -> list[torch.Tensor]:
+    model, x = stack(2)
+    with torch.no_grad():
+        return [model(x)]
+
+
+def test_a_second_compilation_reads_its_objects_from_disk(cache: Path, emitted: list[int]) -> None:
+    compiled()
+    made = len(emitted)
+    assert made == len(list(cache.iterdir())) > 1
+    assert_same(compiled(), expected())
+    assert len(emitted) == made
+
+
+def test_another_optimisation_level_is_another_object(cache: Path, emitted: list[int]) -> None:
+    compiled()
+    made = len(emitted)
+    Line(*stack(2)).compile(Recipe(steps=default_recipe().steps, opt_level=0))
+    assert len(emitted) == 2 * made
+
+
+@pytest.mark.parametrize("damage", [b"", b"no object at all", b"12\nhalf"])
+def test_a_damaged_object_is_made_again(cache: Path, emitted: list[int], damage: bytes) -> None:
+    compiled()
+    made = len(emitted)
+    for path in cache.iterdir():
+        path.write_bytes(damage)
+    assert_same(compiled(), expected())
+    assert len(emitted) == 2 * made
+
+
+def test_a_truncated_object_is_made_again(cache: Path, emitted: list[int]) -> None:
+    compiled()
+    made = len(emitted)
+    for path in cache.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert_same(compiled(), expected())
+    assert len(emitted) == 2 * made
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("a file where the cache's folder should be")
+    monkeypatch.setenv(codegen.CACHE_VARIABLE, str(tmp_path / "file"))
+    assert_same(compiled(), expected())
+
+
+def test_no_half_written_files_are_left_behind(cache: Path) -> None:
+    compiled()
+    assert {path.suffix for path in cache.iterdir()} == {".o"}
+
+
+def test_a_function_two_programs_share_is_one_object(cache: Path, emitted: list[int]) -> None:
+    Line(*stack(2)).compile()
+    made = len(emitted)
+    Line(*stack(3)).compile()
+    assert len(emitted) == made + 1, "only the main function, with one call more, is new"
+
+
+def test_the_object_of_a_function_defines_it_alone(cache: Path) -> None:
+    line = Line(*stack(2))
+    artifact = line.compile().artifact
+    names = [name for name in line.text("codegen").splitlines() if name.endswith(":") and not name.startswith(".L")]
+    assert len(artifact.objects) == len(names)
+
+
+def test_functions_get_objects_at_every_level() -> None:
+    for level in range(4):
+        assert_same(Line(*stack(2)).run(Recipe(steps=default_recipe().steps, opt_level=level)), expected())

@@ -1,0 +1,178 @@
+"""A compilation that cannot be: a diagnostic says what, where and what to do, and the IR at the failure is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from buddy.compiler.compilation import CompilationError, Compiler
+from buddy.compiler.passes import base
+from buddy.compiler.passes.base import MlirPass, PassContext
+from buddy.compiler.presets import MODULE, default_recipe
+from buddy.compiler.recipe import PassStep, Recipe
+from tests.programs import Line, captured, step_number, with_options, without
+
+
+@pytest.fixture(scope="module")
+def line() -> Line:
+    return Line(lambda x, y: torch.softmax(x @ y, -1), torch.randn(3, 4), torch.randn(4, 5))
+
+
+def inserted(step: PassStep, before: str) -> Recipe:
+    """The default recipe with one more step."""
+    recipe = default_recipe()
+    place = step_number(recipe, before)
+    return msgspec.structs.replace(recipe, steps=(*recipe.steps[:place], step, *recipe.steps[place:]))
+
+
+def test_an_unknown_pass_is_named_with_its_place(line: Line) -> None:
+    recipe = inserted(PassStep("no-such-pass", phase="fused"), "fuse-elementwise")
+    diagnostic = line.fail(recipe).diagnostic
+    assert diagnostic.what == "no such pass"
+    assert "no-such-pass" in diagnostic.where
+    assert diagnostic.step == step_number(recipe, "no-such-pass")
+    assert diagnostic.todo
+
+
+def test_an_unknown_graph_pass_is_named(line: Line) -> None:
+    diagnostic = line.fail(inserted(PassStep("no-such-pass", "graph", ""), "tosa-to-linalg")).diagnostic
+    assert diagnostic.what == "no such graph pass"
+    assert "no-such-pass" in diagnostic.where
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "said"),
+    [
+        ("canonicalize", ("max-iterations", "many"), "many"),
+        ("canonicalize", ("no-such-option", 1), "no-such-option"),
+        ("plan-memory", ("no-such-option", 1), "no option 'no-such-option'"),
+        ("contractions-to-kernels", ("packing", 1), "it has "),
+    ],
+)
+def test_a_wrong_option_is_named(line: Line, name: str, option: tuple[str, Any], said: str) -> None:
+    diagnostic = line.fail(with_options(default_recipe(), name, option)).diagnostic
+    assert name in diagnostic.where
+    assert said in f"{diagnostic.what} {diagnostic.detail}"
+
+
+def test_a_wrong_anchor_is_named(line: Line) -> None:
+    recipe = default_recipe()
+    number = step_number(recipe, "plan-memory")
+    diagnostic = line.fail(recipe.with_step(number, anchor="func.func")).diagnostic
+    assert "runs on builtin.module, not on func.func" in diagnostic.what
+
+
+def test_a_pass_of_mlir_that_fails_says_why_and_of_which_node(line: Line) -> None:
+    """On tensors, arithmetic leaves the bodies of contractions before the contractions themselves."""
+    error = line.fail(inserted(PassStep("convert-arith-to-llvm", "mlir", MODULE, phase="fused"), "one-shot-bufferize"))
+    ((stage, _),) = error.stages
+    assert (stage.name, stage.state) == ("convert-arith-to-llvm", "failed")
+    assert "in the body" in error.diagnostic.what
+    assert error.diagnostic.node == "mm.0"
+    assert "mm.0" in error.diagnostic.where
+
+
+@dataclass(frozen=True)
+class Faulty(MlirPass):
+    name = "faulty"
+    summary = "breaks the module, or raises"
+    how: str = "raise"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        function = next(op for op in root.regions[0].blocks[0] if op.operation.name == "func.func")
+        if self.how == "raise":
+            raise KeyError("nothing here")
+        list(function.operation.regions[0].blocks[0].operations)[-1].operation.erase()
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(base._REGISTRY, "faulty", Faulty)
+    monkeypatch.setattr("buddy.compiler.pipeline.own_passes", base.registered)
+
+
+@pytest.mark.usefixtures("faulty")
+def test_ir_that_does_not_verify_is_kept_as_the_pass_left_it(line: Line) -> None:
+    step = PassStep("faulty", options=(("how", "break"),), phase="fused")
+    error = line.fail(inserted(step, "fuse-elementwise"))
+    ((stage, text),) = error.stages
+    assert (stage.name, stage.state, stage.phase) == ("faulty", "failed", "fused")
+    assert "func.func @forward" in text.content
+    assert "return" not in text.content
+    assert "terminator" in f"{error.diagnostic.what} {error.diagnostic.detail}"
+    assert line.stages[-1][0].name == "fold-transposes"
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_fault_in_a_pass_of_ours_is_a_diagnostic(line: Line) -> None:
+    error = line.fail(inserted(PassStep("faulty", phase="fused"), "fuse-elementwise"))
+    assert "KeyError" in error.diagnostic.what
+    assert "faulty" in error.diagnostic.where
+    assert "Traceback" in error.diagnostic.detail
+
+
+@pytest.mark.parametrize(
+    "name", ["convert-arith-to-llvm", "finalize-memref-to-llvm", "convert-cf-to-llvm", "convert-scf-to-cf"]
+)
+def test_ops_left_over_name_the_pass_that_would_convert_them(line: Line, name: str) -> None:
+    diagnostic = line.fail(without(default_recipe(), name)).diagnostic
+    assert "is left: not machine code" in diagnostic.what
+    assert name in diagnostic.todo
+
+
+def test_ops_left_over_name_the_node_they_come_from(line: Line) -> None:
+    diagnostic = line.fail(without(default_recipe(), "convert-arith-to-llvm")).diagnostic
+    assert diagnostic.node in {op.stable for op in line.program.graph.body}
+
+
+@pytest.mark.parametrize("name", ["results-to-out-params", "one-shot-bufferize"])
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+def test_without_bufferization_the_diagnostic_says_what_to_switch_on(line: Line, name: str, preset: str) -> None:
+    diagnostic = line.fail(without(default_recipe(preset=preset), name)).diagnostic
+    assert name in f"{diagnostic.what} {diagnostic.todo}"
+
+
+def test_without_bare_pointers_the_diagnostic_names_the_option(line: Line) -> None:
+    diagnostic = line.fail(with_options(default_recipe(), "convert-func-to-llvm")).diagnostic
+    assert "use-bare-ptr-memref-call-conv" in diagnostic.todo
+
+
+def test_a_recipe_without_steps_says_what_is_left(line: Line) -> None:
+    diagnostic = line.fail(Recipe()).diagnostic
+    assert "is left: not machine code" in diagnostic.what
+
+
+def outcome(line: Line, recipe: Recipe) -> str:
+    """What a person is told to do, or "compiled"."""
+    try:
+        line.compile(recipe)
+    except CompilationError as error:
+        return error.diagnostic.what and error.diagnostic.todo
+    return "compiled"
+
+
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+def test_any_one_pass_switched_off_compiles_or_says_what_to_do(line: Line, preset: str) -> None:
+    recipe = default_recipe(preset=preset)
+    for index, step in enumerate(recipe.steps):
+        assert outcome(line, recipe.toggled(index)), step.name
+
+
+def test_the_compiler_goes_on_after_a_failure(line: Line) -> None:
+    line.fail(without(default_recipe(), "one-shot-bufferize"))
+    assert line.run()[0].shape == (3, 5)
+
+
+def test_a_node_that_can_neither_be_compiled_nor_called_is_named() -> None:
+    graph = captured(lambda x: torch.sort(x).values, torch.randn(4)).graph
+    node = graph.operations[0]
+    node.metas = (None,)
+    with pytest.raises(CompilationError) as error:
+        Compiler(graph).compile(default_recipe())
+    assert "not a tensor of known shape" in error.value.diagnostic.what
+    assert node.stable in error.value.diagnostic.where
+    assert error.value.diagnostic.node == node.stable

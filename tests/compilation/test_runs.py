@@ -1,0 +1,155 @@
+"""What a compiled program does to its caller: right results, in buffers of the caller's, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import EAGER
+from buddy.compiler.runner import LoadedProgram
+from tests.kernels.filecheck_text import filecheck
+from tests.models import stack
+from tests.programs import Line, assert_same, without
+
+
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+def test_inputs_and_weights_are_bit_identical_after_runs(flavour: str, preset: str) -> None:
+    line = Line(*stack())
+    before = [tensor.clone() for tensor in line.program.tensors]
+    program = LoadedProgram(line.compile(default_recipe(flavour=flavour, preset=preset)).artifact)
+    for _ in range(3):
+        program(line.program.tensors)
+    assert all(torch.equal(a, b) for a, b in zip(before, line.program.tensors, strict=True))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.cat([x, x])[:3] * 2,
+        lambda x: x.view(-1),
+        lambda x: x + 0,
+        lambda x: torch.relu(x).view(4, 3).t(),
+        lambda x: torch.ops.aten.slice_scatter(x, x[:1] * 2, 0, 1, 2),
+    ],
+)
+def test_an_input_that_flows_through_is_not_written_to(function: Callable[..., Any]) -> None:
+    x = torch.randn(3, 4)
+    line, before = Line(function, x), x.clone()
+    (result,) = line.run()
+    result.fill_(7)
+    assert torch.equal(line.program.tensors[0], before)
+
+
+def test_results_belong_to_the_caller() -> None:
+    line = Line(lambda x: x * 2, torch.randn(5))
+    program = LoadedProgram(line.compile().artifact)
+    (first,) = program([torch.ones(5)])
+    (second,) = program([torch.zeros(5)])
+    assert first.tolist() == [2.0] * 5
+    assert second.tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x, x + 1, x),
+        lambda x: (x * 2, (x * 2).detach()),
+        lambda x: (torch.relu(x), torch.relu(x).view(-1), torch.relu(x).unsqueeze(0)),
+        lambda x: [y := x + 1, y, y.view(-1)],
+        lambda x: (x.view(2, 6), x.t(), x[1:]),
+    ],
+)
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+def test_results_that_share_memory_in_eager_are_each_right(function: Callable[..., Any], preset: str) -> None:
+    line = Line(function, torch.randn(3, 4))
+    theirs = line.program.eager(line.program.tensors)
+    assert_same(line.run(default_recipe(preset=preset)), theirs)
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+def test_a_model_agrees_with_eager(flavour: str, preset: str) -> None:
+    model, x = stack()
+    with torch.no_grad():
+        theirs = model(x)
+    assert_same(Line(model, x).run(default_recipe(flavour=flavour, preset=preset)), [theirs])
+
+
+def test_changed_weights_are_seen_by_the_next_run() -> None:
+    model = nn.Linear(16, 64)
+    x = torch.randn(8, 16)
+    line = Line(model, x)
+    program = LoadedProgram(line.compile().artifact)
+    program(line.program.tensors)
+    with torch.no_grad():
+        model.weight.mul_(2)
+        assert_same(program(line.program.tensors), [model(x)])
+
+
+def test_tensors_without_elements_go_in_and_out() -> None:
+    line = Line(lambda x, e: (x + 1, e * 2, torch.cat([x, e])), torch.randn(2, 3), torch.randn(0, 3))
+    assert_same(line.run(), line.program.eager(line.program.tensors))
+
+
+@pytest.mark.parametrize("off", ["plan-memory", "vectorize-generics", "expand-math-to-polynomials", "fuse-elementwise"])
+def test_an_optimisation_switched_off_changes_no_result(off: str) -> None:
+    model, x = stack()
+    with torch.no_grad():
+        assert_same(Line(model, x).run(without(default_recipe(), off)), [model(x)])
+
+
+# ---- ops in eager ----------------------------------------------------------------------------------------------------
+
+
+def test_an_op_without_a_class_is_called_in_eager() -> None:
+    line = Line(lambda x: torch.sort(x * 2).values + 1, torch.randn(9))
+    (result,) = line.run()
+    assert_same([result], [torch.sort(line.program.tensors[0] * 2).values + 1])
+    reasons = {a.node: a.reason for a in line.compile().assignments if a.lowering == EAGER}
+    assert list(reasons) == ["sort.0"]
+    assert "has no op class" in reasons["sort.0"]
+
+
+def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
+    line = Line(lambda x: torch.sort(x).values, torch.randn(9))
+    line.compile()
+    filecheck(
+        line.text("lower"),
+        """
+        CHECK: func.func private @[[EAGER:eager_sort_default_[0-9a-f]+]](tensor<9xf32> {bufferization.access = "read"})
+        CHECK-SAME: -> (tensor<9xf32>, tensor<9xi64>)
+        CHECK-SAME: buddy.eager
+        CHECK: func.func @forward(%[[X:[a-z0-9]+]]: tensor<9xf32>
+        CHECK: %[[RESULTS:[a-z0-9]+]]:2 = call @[[EAGER]](%[[X]])
+        CHECK: return %[[RESULTS]]#0
+        """,
+    )
+
+
+def test_equal_eager_calls_share_a_declaration() -> None:
+    line = Line(lambda x: torch.sort(torch.sort(x).values).values, torch.randn(9))
+    artifact = line.compile().artifact
+    assert len(artifact.eager_calls) == 1
+
+
+def test_any_op_can_be_kept_in_eager_by_hand() -> None:
+    line = Line(lambda x: torch.exp(x) + 1, torch.randn(9))
+    recipe = default_recipe().with_choice("exp.0", EAGER)
+    assert_same(line.run(recipe), [torch.exp(line.program.tensors[0]) + 1])
+    (assignment,) = [a for a in line.compile(recipe).assignments if a.node == "exp.0"]
+    assert (assignment.lowering, assignment.reason) == (EAGER, "chosen by hand")
+
+
+def test_a_lowering_that_gives_up_says_why_and_the_next_one_takes_over() -> None:
+    line = Line(lambda x: x / 3, torch.randn(9))
+    (assignment,) = line.compile(default_recipe(flavour="tosa")).assignments
+    assert assignment.lowering == "linalg"
+    assert assignment.reason.startswith("tosa: ")
+    assert assignment.choices == ("tosa", "linalg", EAGER)
+    assert "tosa." not in line.text("lower")
