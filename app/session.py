@@ -44,6 +44,7 @@ class Session:
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = 0.0
         self._closing = False
+        self._shutting: dict[EngineClient, asyncio.Future[None]] = {}
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class Session:
         except (EngineLost, OSError) as error:
             self._end(str(error))
         finally:
-            await client.close()
+            await self._shut(client)
 
     def _end(self, why: str) -> None:
         if self._closing:
@@ -106,12 +107,19 @@ class Session:
         self._births.clear()
         self._again.set()
         if self._client is not None and self.state.engine != "lost":
-            asyncio.get_running_loop().create_task(self._client.close())
+            self._shutting = {self._client: asyncio.ensure_future(self._client.close())}
 
     async def close(self) -> None:
+        """End the engine; returns when its process is gone."""
         self._closing = True
         if self._client is not None:
-            await self._client.close()
+            await self._shut(self._client)
+
+    async def _shut(self, client: EngineClient) -> None:
+        """Close a client once, whoever asks, and to the end even where the one who asks is cancelled."""
+        if client not in self._shutting:
+            self._shutting = {client: asyncio.ensure_future(client.close())}
+        await asyncio.shield(self._shutting[client])
 
     # ---- frames --------------------------------------------------------------------------------------------------
 

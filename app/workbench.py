@@ -469,5 +469,13 @@ def run_workbench(
     )
     if problem:
         bench.call_later(bench.say, problem)
-    code = asyncio.run(bench.run_async(mouse=mouse))
+    code = asyncio.run(_stay(bench, mouse))
     return code if code is not None else bench.return_code or 0
+
+
+async def _stay(bench: Workbench, mouse: bool) -> int | None:
+    """Run until the user leaves, and the engine has ended."""
+    try:
+        return await bench.run_async(mouse=mouse)
+    finally:
+        await bench.session.close()

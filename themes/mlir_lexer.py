@@ -40,6 +40,7 @@ class MlirLexer(RegexLexer):
             (r"(?:(?:\d+|\?|\*|\[\d+\])x)+(?=[a-z!?\d])", Number),
             (ELEMENT, Keyword.Type),
             (r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)+", Name.Builtin),
+            (r"(?:return|call)\b", Name.Builtin),
             (KEYWORDS, Keyword),
             (r"[A-Za-z_][\w$]*(?=\s*=[^=])", Name.Attribute),
             (r"-?(?:0x[0-9A-Fa-f]+|\d+\.\d*(?:[eE][-+]?\d+)?|\d+)", Number),

@@ -93,14 +93,15 @@ def problem_screen(problem: Diagnostic) -> DetailScreen:
 
 
 def folded(line: Cells, width: int) -> list[Cells]:
-    """`line` in pieces of at most `width` characters."""
+    """`line` in pieces of at most `width` characters; pieces after the first start where its second cell does."""
+    indent = len(line[0][0]) if len(line) > 1 and len(line[0][0]) <= width // 3 else 0
     pieces: list[Cells] = [[]]
     room = width
     for text, role in line:
         while text:
-            if room == 0:
-                pieces.append([])
-                room = width
+            if room <= 0:
+                pieces.append([(" " * indent, "text")])
+                room = width - indent
             pieces[-1].append((text[:room], role))
             text, room = text[room:], room - len(text[:room])
     return pieces

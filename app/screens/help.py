@@ -22,7 +22,7 @@ def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
     if pane != "ir":
         lines += _section("Snapshots", [action for action in ACTIONS if action.anywhere], situation)
     lines += _section("Everywhere", of_pane("app"), situation)
-    lines += [[("Marks", "title")], *([(f"  {mark:<14}", "key"), (text, "text")] for mark, text in MARKS)]
+    lines += [[("Marks", "title")], *([(f"  {mark:<18}", "key"), (text, "text")] for mark, text in MARKS)]
     return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)
 
 
@@ -34,5 +34,5 @@ def _section(title: str, actions: list[Action], situation: Situation) -> list[Ce
 def _row(action: Action, situation: Situation) -> Cells:
     reason = action.blocked(situation)
     keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys)
-    row: Cells = [(f"  {keys:<14}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
+    row: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
     return [*row, (f"  (not now: {reason})", "faint")] if reason else row

@@ -1,0 +1,136 @@
+"""Pictures of the screen, on the real engine, compared with those that were looked at and found right.
+
+Times and the machine's name are masked, and the recipe is the test's own: the pictures say only how things look.
+`pytest tests/app/test_snapshots.py --snapshot-update` takes new ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from buddy.app import figures
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
+from buddy.app.workspace import Workspace
+from buddy.compiler.recipe import PassStep, Recipe
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCE = "samples/arith_add.py"
+PATIENCE = 40.0
+BOUNDARIES = (("bufferize-function-boundaries", True), ("function-boundary-type-conversion", "identity-layout-map"))
+STEPS = (
+    PassStep("canonicalize", phase="fused"),
+    PassStep("one-shot-bufferize", options=BOUNDARIES, phase="buffers"),
+    PassStep("results-to-out-params", phase="buffers"),
+    PassStep("convert-linalg-to-loops", anchor="func.func", phase="loops"),
+    PassStep("convert-scf-to-cf", phase="llvm"),
+    PassStep("expand-strided-metadata", phase="llvm"),
+    PassStep("finalize-memref-to-llvm", phase="llvm"),
+    PassStep("convert-arith-to-llvm", phase="llvm"),
+    PassStep("convert-index-to-llvm", phase="llvm"),
+    PassStep("convert-func-to-llvm", options=(("use-bare-ptr-memref-call-conv", True),), phase="llvm"),
+    PassStep("convert-cf-to-llvm", phase="llvm"),
+    PassStep("reconcile-unrealized-casts", phase="llvm"),
+    PassStep("ensure-debug-info-scope-on-llvm-func", options=(("emission-kind", "LineTablesOnly"),), phase="llvm"),
+)
+Before = Callable[[Any], Awaitable[None]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workbench]:
+    """A workbench on the smallest sample, with the recipe above and times that are always the same."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(figures, "milliseconds", lambda value: "1.0 ms")
+    monkeypatch.setattr(figures, "seconds", lambda value: "1.00 s")
+    monkeypatch.setattr(figures, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
+
+    def make(theme: str = "buddy-dark", steps: tuple[PassStep, ...] = STEPS, **options: Any) -> Workbench:
+        kept = Workspace(SOURCE, (), tmp_path)
+        kept.begin(Recipe())
+        kept.edit(msgspec.structs.replace(kept.recipe, steps=steps), "the test's")
+        return Workbench(SOURCE, store=tmp_path, settings=Settings(theme), **options)
+
+    return make
+
+
+def after(*keys: str, run: bool = False) -> Before:
+    """Wait for the compilation, run if asked, press keys, and wait until all is drawn."""
+
+    async def before(pilot: Any) -> None:
+        await until(pilot, lambda: not pilot.app.state.busy and (pilot.app.state.compiled or pilot.app.state.problem))
+        if run:
+            await pilot.press("r")
+            await until(pilot, lambda: not pilot.app.state.busy and pilot.app.state.report)
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.1)
+        app = pilot.app
+        await until(pilot, lambda: app.ir.stage is None or app.ir.text == app.ir.stage.text)
+        app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu")
+        if app.state.report is not None:
+            same = msgspec.structs.replace(app.state.report.compiled, median=1.0)
+            app.state.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same)
+        app._be_silent()
+        app.session_changed(frozenset({"outputs", "status"}))
+        await pilot.pause(0.3)
+
+    return before
+
+
+async def until(pilot: Any, condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, pilot.app.state.log
+        await pilot.pause(0.05)
+    await pilot.pause(0.2)
+
+
+def test_four_panes_dark(snap_compare: Any, bench: Any) -> None:
+    """160×50: graph, passes, IR and outputs after a run."""
+    assert snap_compare(bench(), terminal_size=(160, 50), run_before=after("3", run=True))
+
+
+def test_four_panes_light(snap_compare: Any, bench: Any) -> None:
+    """160×50 in the light theme, with the loops."""
+    assert snap_compare(bench("buddy-light"), terminal_size=(160, 50), run_before=after("7", run=True))
+
+
+def test_four_panes_high_contrast_at_120_columns(snap_compare: Any, bench: Any) -> None:
+    """120×40 in the high-contrast theme."""
+    assert snap_compare(bench("buddy-high-contrast"), terminal_size=(120, 40), run_before=after("3"))
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+@pytest.mark.parametrize(("pane", "keys"), [("graph", ()), ("passes", ("tab",)), ("ir", ("tab", "tab", "3"))])
+def test_one_pane_at_80_columns(snap_compare: Any, bench: Any, theme: str, pane: str, keys: tuple[str, ...]) -> None:
+    """80×24: one pane has the screen, the status line says which."""
+    assert snap_compare(bench(theme), terminal_size=(80, 24), run_before=after(*keys))
+
+
+def test_the_outputs_at_80_columns_in_ascii(snap_compare: Any, bench: Any) -> None:
+    """80×24 with ASCII alone."""
+    before = after("shift+tab", run=True)
+    assert snap_compare(bench(ascii_mode=True), terminal_size=(80, 24), run_before=before)
+
+
+def test_a_failing_pass(snap_compare: Any, bench: Any) -> None:
+    """A pass that others need is off: the failure is marked, its diagnostic in its tab, later tabs stale."""
+    steps = tuple(step for step in STEPS if step.name != "one-shot-bufferize")
+    assert snap_compare(bench(steps=steps), terminal_size=(120, 40), run_before=after("exclamation_mark"))
+
+
+def test_help(snap_compare: Any, bench: Any) -> None:
+    """80×24: the keys of the graph pane."""
+    assert snap_compare(bench(), terminal_size=(80, 24), run_before=after("question_mark"))
+
+
+def test_choosing_a_lowering(snap_compare: Any, bench: Any) -> None:
+    """80×24: the registries that lower the node."""
+    assert snap_compare(bench(), terminal_size=(80, 24), run_before=after("enter"))
