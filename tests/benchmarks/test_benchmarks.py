@@ -1,0 +1,80 @@
+"""The benchmarks run, say what they measured as JSON, and measure what they claim to."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunPython
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`support.timing`, as the scripts of the folder import it."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import support.timing
+
+    yield support.timing
+    for name in [name for name in sys.modules if name.partition(".")[0] == "support"]:
+        del sys.modules[name]
+
+
+def test_calls_are_timed_in_turn_and_no_call_always_comes_first(timing: Any) -> None:
+    order: list[str] = []
+    seconds = timing.in_turn({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
+    assert order == list("ababbaab")
+    assert [len(found) for found in seconds.values()] == [3, 3]
+
+
+def test_a_call_takes_what_it_takes(timing: Any) -> None:
+    assert 0.02 <= timing.seconds_of(lambda: time.sleep(0.02)) < 1.0
+
+
+def test_ratios_are_taken_pair_by_pair(timing: Any) -> None:
+    """A slow minute doubles both times of a pair and leaves their ratio."""
+    assert timing.ratios([1.0, 2.0, 10.0], [2.0, 4.0, 20.0]) == {"median": 0.5, "low": 0.5, "high": 0.5, "runs": 3}
+
+
+def test_one_value_is_its_own_spread(timing: Any) -> None:
+    assert timing.spread([0.123456]) == {"median": 0.1235, "low": 0.1235, "high": 0.1235, "runs": 1}
+
+
+def results(run_python: RunPython, script: str, *options: str) -> dict[str, Any]:
+    done = run_python(f"benchmarks/{script}.py", "--tiny", "--repeats", "1", *options, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip()
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_bert_is_compiled_as_a_whole_and_agrees_with_eager(run_python: RunPython) -> None:
+    found = results(run_python, "bert", "--runs", "1")
+    assert found["nodes"]["eager"] == 0
+    assert found["met"]["max_abs"]
+    ends = found["seconds_from_a_warm_engine"]
+    assert 0 < ends["captured"] < ends["compiled"] < ends["first_result"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "key"), [("matmul", "sizes"), ("kernels", "cases")])
+def test_products_are_measured_beside_numpy_and_torch(run_python: RunPython, script: str, key: str) -> None:
+    for figures in results(run_python, script)[key].values():
+        assert set(figures["gflops"]) == {"ours", "numpy", "torch"}
+        assert figures["max_abs"] < 1e-4
+
+
+@pytest.mark.slow
+def test_an_edit_shows_from_the_stage_behind_it(run_python: RunPython) -> None:
+    found = results(run_python, "toggle")["seconds"]
+    assert found["op"]["first"] == "lower"
+    assert 0 < found["early pass"]["reused"] < found["late pass"]["reused"] < found["late pass"]["stages"]
+    for name in ("late pass", "early pass", "op"):
+        assert found[name]["shown"]["median"] < found[name]["whole"]["median"]
