@@ -112,10 +112,15 @@ class Worker:
         return self._ready is not None and self._ready.done() and self._process is not None
 
     async def ready(self) -> None:
-        """Wait until the process can take a call; raises `WorkerDied` when it does not come up."""
-        self.start()
-        assert self._ready is not None
-        await asyncio.shield(self._ready)
+        """Wait until a process can take a call; raises `WorkerDied` when several in turn do not come up."""
+        for attempt in range(1, _MAX_FALSE_STARTS + 1):
+            self.start()
+            assert self._ready is not None
+            try:
+                return await asyncio.shield(self._ready)
+            except WorkerDied:
+                if attempt == _MAX_FALSE_STARTS:
+                    raise
 
     # ---- calls --------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ async def test_every_request_of_a_storm_ends_once(bench: Bench, add: Path) -> No
     assert set(ended) == compilations | runs
     assert set(ended.values()) == {1}
     ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
+    assert isinstance(ran, Ran), ran.diagnostic
     assert ran.report.ok
 
 
