@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,8 @@ from buddy.compiler.recipe import digest
 from buddy.compiler.target import host_features
 
 CACHE_VARIABLE = "BUDDY_CACHE"
+
+_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 CACHE_LIMIT = 512 << 20
 
 
@@ -126,9 +129,17 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[int, ...]:
             number = locations.number_of(op.location)
             local = numbers.setdefault(number, len(numbers) + 1) if number else 0
             op.location = ir.Location.file(FILE, local, 0)
+        for region in op.regions:
+            for block in region.blocks:
+                for argument in block.arguments:
+                    argument.set_location(nowhere)
         return ir.WalkResult.ADVANCE
 
+    nowhere = locations.nowhere(function.context)
     function.walk(visit)
+    # The debug scope's own line is that of the whole function's set; at 0, a prologue comes from no node.
+    scope = _LINES.sub(r"\g<1>0", str(function.location))
+    function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
     return tuple(numbers)
 
 
