@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from importlib import resources
+from typing import Any
 
 from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.graph.transform import transforms
@@ -53,11 +54,23 @@ def _registered(name: str, summary: str) -> PassInfo | None:
     for anchor in _ANCHORS:
         nested = name if anchor == "builtin.module" else f"{anchor}({name})"
         try:
-            printed = str(passmanager.PassManager.parse(f"builtin.module({nested})"))
+            manager = passmanager.PassManager.parse(f"builtin.module({nested})")
         except (ValueError, ir.MLIRError):
             continue
-        return PassInfo(name, "mlir", summary, anchor, _options(printed, name))
+        if _can_be_scheduled(manager):
+            return PassInfo(name, "mlir", summary, anchor, _options(str(manager), name))
     return None
+
+
+def _can_be_scheduled(manager: Any) -> bool:
+    """Whether its pass may run on its anchor, which MLIR only says when it runs. Other failures do not count."""
+    with ir.Location.unknown():
+        empty = ir.Module.create()
+    try:
+        manager.run(empty.operation)
+    except (ValueError, ir.MLIRError) as error:
+        return "unable to schedule" not in str(error)
+    return True
 
 
 def _options(printed: str, name: str) -> tuple[OptionInfo, ...]:
