@@ -1,0 +1,103 @@
+"""`plan-memory`: one arena a function, in which buffers that do not live together share room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.plan_memory import PlanMemory
+from tests.kernels.filecheck_text import filecheck
+
+# Three buffers of 4 KiB in a chain: the first is dead when the third is born.
+CHAIN = """
+func.func @f(%x: memref<1024xf32>, %out: memref<1024xf32>) attributes {llvm.emit_c_interface} {
+  %a = memref.alloc() : memref<1024xf32>
+  linalg.add ins(%x, %x : memref<1024xf32>, memref<1024xf32>) outs(%a : memref<1024xf32>)
+  %b = memref.alloc() : memref<1024xf32>
+  linalg.mul ins(%a, %x : memref<1024xf32>, memref<1024xf32>) outs(%b : memref<1024xf32>)
+  %c = memref.alloc() : memref<1024xf32>
+  linalg.add ins(%b, %x : memref<1024xf32>, memref<1024xf32>) outs(%c : memref<1024xf32>)
+  linalg.mul ins(%c, %b : memref<1024xf32>, memref<1024xf32>) outs(%out : memref<1024xf32>)
+  return
+}
+"""
+
+
+def test_buffers_that_do_not_live_together_share_room() -> None:
+    filecheck(
+        Compiled(CHAIN, [PlanMemory()]).text,
+        """
+        CHECK: %[[ARENA:.*]] = memref.alloc() {alignment = 64 : i64} : memref<8192xi8>
+        CHECK: memref.view %[[ARENA]][%c0
+        CHECK: memref.view %[[ARENA]][%c4096
+        CHECK: memref.view %[[ARENA]][%c0
+        CHECK: memref.dealloc %[[ARENA]]
+        CHECK-NEXT: return
+        CHECK-NOT: memref.alloc
+        """,
+    )
+
+
+def test_it_says_how_much_it_saved() -> None:
+    assert Compiled(CHAIN, [PlanMemory()]).remarks == ["3 buffers, 12288 bytes, in 8192"]
+
+
+def test_without_an_arena_each_buffer_is_freed_after_its_last_use() -> None:
+    filecheck(
+        Compiled(CHAIN, [PlanMemory(arena=False)]).text,
+        """
+        CHECK: %[[A:.*]] = memref.alloc
+        CHECK: %[[B:.*]] = memref.alloc
+        CHECK: linalg.mul ins(%[[A]]
+        CHECK-NEXT: memref.dealloc %[[A]]
+        CHECK: %[[C:.*]] = memref.alloc
+        CHECK: linalg.mul ins(%[[C]], %[[B]]
+        CHECK: memref.dealloc
+        CHECK-NEXT: memref.dealloc
+        CHECK-NEXT: return
+        """,
+    )
+
+
+@pytest.mark.parametrize("arena", [True, False])
+def test_numbers_stay(arena: bool) -> None:
+    x = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
+    out = np.zeros_like(x)
+    Compiled(CHAIN, [PlanMemory(arena=arena)])("f", x, out)
+    b = (x + x) * x
+    np.testing.assert_allclose(out, (b + x) * b, rtol=1e-6)
+
+
+def test_a_buffer_lives_as_long_as_its_views_are_used() -> None:
+    text = """
+    func.func @f(%x: memref<64xf32>, %out: memref<64xf32>) {
+      %a = memref.alloc() : memref<64xf32>
+      %view = memref.expand_shape %a [[0, 1]] output_shape [8, 8] : memref<64xf32> into memref<8x8xf32>
+      linalg.copy ins(%x : memref<64xf32>) outs(%a : memref<64xf32>)
+      %b = memref.alloc() : memref<64xf32>
+      linalg.copy ins(%x : memref<64xf32>) outs(%b : memref<64xf32>)
+      %back = memref.collapse_shape %view [[0, 1]] : memref<8x8xf32> into memref<64xf32>
+      linalg.add ins(%back, %b : memref<64xf32>, memref<64xf32>) outs(%out : memref<64xf32>)
+      return
+    }
+    """
+    assert Compiled(text, [PlanMemory()]).remarks == ["2 buffers, 512 bytes, in 512"]
+
+
+def test_a_function_without_buffers_is_left_alone() -> None:
+    text = "func.func @f(%x: memref<4xf32>) {\n return\n}"
+    compiled = Compiled(text, [PlanMemory()])
+    assert compiled.remarks == []
+    assert "memref.alloc" not in compiled.text
+
+
+def test_a_buffer_that_is_freed_already_is_left_alone() -> None:
+    text = """
+    func.func @f() {
+      %a = memref.alloc() : memref<64xf32>
+      memref.dealloc %a : memref<64xf32>
+      return
+    }
+    """
+    assert Compiled(text, [PlanMemory()]).text.count("memref.dealloc") == 1
