@@ -230,6 +230,8 @@ PARTS: dict[str, Callable[..., Any]] = {
     "slice_scatter": lambda x, i: aten.slice_scatter(x, x[:2], 0, 1, 3),
     "select_scatter": lambda x, i: aten.select_scatter(x, x[0], 1, 2),
     "copy": lambda x, i: aten.copy(x, x[:1]),
+    "cumsum": lambda x, i: x.cumsum(1),
+    "repeat": lambda x, i: x.repeat(2, 1, 3),
 }
 
 GROUPS: dict[str, Group] = {
