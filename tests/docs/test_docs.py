@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.actions import ACTIONS, PANE_TITLES, Action
+from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser
+from buddy.app.settings import read_settings
 from buddy.themes.palette import FILES, FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,8 +140,23 @@ def test_a_key_does_something_where_the_readme_says(keys: list[str], where: str)
 
 def test_the_readme_names_every_theme() -> None:
     text = README.read_text("utf-8")
-    names = [re.search(r'^name = "(.*)"', (FOLDER / f"{file}.toml").read_text("utf-8"), re.M) for file in FILES]
-    assert all(name is not None and f"`{name.group(1)}`" in text for name in names)
+    assert [file for file in FILES if f"`{theme_name(file)}`" not in text] == []
+
+
+def theme_name(file: str) -> str:
+    found = re.search(r'^name = "(.*)"', (FOLDER / f"{file}.toml").read_text("utf-8"), re.M)
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(*blocks(ROOT / "docs" / "workbench.md", "toml"))
+    settings, problem = read_settings(file)
+    assert problem == ""
+    assert settings.theme in {theme_name(file) for file in FILES}
+    assert settings.keys
+    assert set(settings.keys) <= set(BY_ID)
 
 
 def test_every_variable_that_is_read_is_on_the_page_of_recipes() -> None:
