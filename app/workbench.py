@@ -381,7 +381,7 @@ class Workbench(App[int]):
         if not await self.load_lines(text, first, near[-1] - first + 1):
             return first
         lines = {row: line for row in near if (line := self.cache.get(text, row)) is not None}
-        return min(lines, key=lambda row: (len(lines[row].nodes), row), default=first)
+        return min(lines, key=lambda row: (len(lines[row].nodes), ".constant" in lines[row].text, row), default=first)
 
     async def write_text(self, text: str, path: str) -> None:
         content = await self._asked(self.session.whole_text(text))

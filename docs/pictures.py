@@ -1,6 +1,6 @@
 """Makes the pictures of the README from the workbench on the real engine: `python docs/pictures.py [--tiny]`.
 
-Each picture is an SVG in `docs/pictures/`, and a PNG beside it where `rsvg-convert` is installed.
+Each picture is an SVG in `docs/pictures/`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from buddy.app.workbench import Workbench
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
-PATIENCE = 300.0
+PATIENCE = 120.0
 CELL = 12.2
 Act = Callable[[Workbench, Any], Awaitable[None]]
 
@@ -40,6 +40,8 @@ async def until(pilot: Any, condition: Callable[[], bool], what: str) -> None:
 async def compiled(app: Workbench, pilot: Any) -> None:
     state = app.state
     await until(pilot, lambda: state.problem is not None or (not state.busy and state.compiled is not None), "IR")
+    if state.problem is not None:
+        raise RuntimeError(str(state.problem))
     await until(pilot, lambda: app.ir.stage is None or app.ir.text == app.ir.stage.text, "lines")
 
 
@@ -108,12 +110,12 @@ def for_rsvg(svg: str) -> str:
     return re.sub(r"font-size: 20px", "font-size: 20.26px", moved)
 
 
-def write(name: str, svg: str) -> None:
+def write(name: str, svg: str, png: bool) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     path = PICTURES / f"{name}.svg"
     path.write_text(svg, "utf-8")
-    converter = shutil.which("rsvg-convert")
-    if converter:
+    if png:
+        converter = shutil.which("rsvg-convert") or "rsvg-convert"
         command = [converter, "--width", "1600", "--output", str(path.with_suffix(".png"))]
         subprocess.run(command, input=for_rsvg(svg).encode(), check=True)
     print(path.relative_to(ROOT))
@@ -122,11 +124,12 @@ def write(name: str, svg: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a small BERT, for a quick look")
+    parser.add_argument("--png", action="store_true", help="PNGs too, beside the SVGs, by rsvg-convert")
     parser.add_argument("names", nargs="*", default=list(PICTURE), help=f"of {', '.join(PICTURE)}; all by default")
     options = parser.parse_args()
     for name in options.names:
         source = "samples/bert.py"
-        write(name, asyncio.run(picture(name, source, ("--tiny",) if options.tiny else ())))
+        write(name, asyncio.run(picture(name, source, ("--tiny",) if options.tiny else ())), options.png)
     return 0
 
 

@@ -12,6 +12,9 @@ REGISTER = (
     r"[xwvqdsbhz]\d+(?:\.\d*[bhsdq])?\b|[atsf]\d+\b|sp\b|lr\b|xzr\b|wzr\b|zero\b|ra\b)"
 )
 
+# An address before the mnemonic; some mnemonics could be numbers too.
+ADDRESS = r"^(\s+)(?!(?:adc|add|dec|fadd)\b)([0-9a-f]+)(\s{2,})(?=[a-z][\w.]*(?:\s|$))"
+
 
 class AssemblyLexer(RegexLexer):
     """Assembly of any target. An address before the mnemonic, as disassemblies have it, is a number."""
@@ -24,6 +27,7 @@ class AssemblyLexer(RegexLexer):
         "root": [
             (r"^[^\s:#;]+:", Name.Label),
             (r"^(\s*)(0x[0-9a-fA-F]+|[0-9a-fA-F]+)(:)", bygroups(Text, Number, Punctuation), "operation"),
+            (ADDRESS, bygroups(Text, Number, Text), "operation"),
             (r"\s+", Text, "operation"),
             (r"(?=.)", Text, "operation"),
         ],

@@ -27,6 +27,7 @@ LINES = {
         "  1f30: 62 f1 7c 48 58 c1   vaddps zmm0, zmm0, zmm1",
         "        fmla    v0.4s, v1.4s, v2.s[0]",
         '        .section        ".note.GNU-stack","",@progbits',
+        "     e96  vmulps          zmm5, zmm5, zmm0",
     ],
     "fx": [
         "opcode         name    target             args             kwargs",
@@ -82,6 +83,12 @@ def test_assembly_mnemonics_and_registers_on_two_machines() -> None:
     x86, arm = names_of("asm", LINES["asm"][1]), names_of("asm", LINES["asm"][3])
     assert x86["vfmadd231ps"] == arm["fmla"] == "operation"
     assert x86["zmm1"] == arm["v0.4s"] == "value"
+
+
+def test_a_disassembly_s_address_is_a_number_and_a_mnemonic_never_is() -> None:
+    assert names_of("asm", "     eae  vmaxps          zmm7, zmm2, zmm7")["eae"] == "number"
+    assert names_of("asm", "     eae  vmaxps          zmm7, zmm2, zmm7")["vmaxps"] == "operation"
+    assert names_of("asm", "        dec     rax")["dec"] == "operation"
 
 
 def test_a_graph_row_names_its_opcode_node_and_target() -> None:
