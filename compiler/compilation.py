@@ -25,7 +25,7 @@ from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
 from buddy.compiler.protocol import Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import PassStep, Recipe, digest, prefix_keys
+from buddy.compiler.recipe import Recipe, digest, prefix_keys
 from buddy.compiler.snapshots import Snapshot
 from buddy.compiler.text.stage_text import StageText
 
@@ -161,7 +161,7 @@ class Compiler:
             if step.level != "mlir" or not step.enabled:
                 continue
             known = self._snapshots.get(keys.after_step[index])
-            snapshot = known.placed(step, index) if known else self._step(snapshot, step, index)
+            snapshot = known.placed(step, index) if known else self._step(snapshot, recipe, index)
             self._remember(keys.after_step[index], snapshot)
             progress.add(snapshot, reused=known is not None)
         return snapshot, keys.after_step[-1] if keys.after_step else keys.top
@@ -173,8 +173,9 @@ class Compiler:
         progress.add(snapshot, reused=known is not None)
         return snapshot
 
-    def _step(self, before: Snapshot, step: PassStep, index: int) -> Snapshot:
-        """The snapshot after one more pass, which works on a clone."""
+    def _step(self, before: Snapshot, recipe: Recipe, index: int) -> Snapshot:
+        """The snapshot after step `index` of `recipe`, which works on a clone."""
+        step = recipe.steps[index]
         with self._context, self._locations.nowhere(self._context):
             operation = before.operation.clone(ip=False).operation
             context = PassContext(self._locations)
@@ -183,7 +184,8 @@ class Compiler:
                 run_step(operation, step, context)
             except StepError as error:
                 failed = [snapshots.at_failure(operation, self._locations, step, index)]
-                raise CompilationError(diagnosis.of_step(error, step, index), failed) from error
+                helpers = diagnosis.converters_of(error, before.operation, recipe, self._locations)
+                raise CompilationError(diagnosis.of_step(error, step, index, helpers), failed) from error
             seconds = time.perf_counter() - start
             remarks = tuple(context.remarks)
             return snapshots.after_step(before, operation, self._locations, step, index, seconds, remarks)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.bindings import ir
@@ -15,6 +17,7 @@ from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep, Recipe
 
 _FINAL = ("llvm", "builtin")
+_ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
 def of_node(error: NodeError) -> Diagnostic:
@@ -23,10 +26,19 @@ def of_node(error: NodeError) -> Diagnostic:
     return Diagnostic(str(error), where, "take the op out of the program, or add a lowering for it", node=node.stable)
 
 
-def of_step(error: StepError, step: PassStep, index: int) -> Diagnostic:
+def of_step(error: StepError, step: PassStep, index: int, converters: Sequence[str] = ()) -> Diagnostic:
+    """`converters` are the passes that would convert the op that this one could not."""
     where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
     todo = "compare the IR before and at the failure, change the pass's options, or switch it off"
+    if converters:
+        todo = f"switch on {' or '.join(converters)}, or " + todo
     return Diagnostic(error.message, where, todo, detail=error.detail, step=index, node=error.node)
+
+
+def converters_of(error: StepError, module: Any, recipe: Recipe, locations: LocationSets) -> list[str]:
+    """The passes that would convert the op that a conversion stumbled on, in the module it was given."""
+    found = _ILLEGAL.search(error.message)
+    return _converters(module, found.group(1), recipe, locations) if found else []
 
 
 def of_translation(text: str) -> Diagnostic:
@@ -63,7 +75,8 @@ def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnosti
     todo = f"switch on {' or '.join(helpers)}" if helpers else f"add a pass that converts {name} to the LLVM dialect"
     node = first.get(name, "")
     where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
-    return Diagnostic(f"{name}{others} is left: not machine code", where, todo, node=node)
+    verb = "are" if others else "is"
+    return Diagnostic(f"{name}{others} {verb} left: not machine code", where, todo, node=node)
 
 
 def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:

@@ -104,4 +104,6 @@ class _Diagnostics:
         if _UNREGISTERED.search(text):
             return StepError("no such pass", text)
         first = self.messages[0] if self.messages else text.splitlines()[0]
-        return StepError(first, "\n".join([*self.messages, text]), self.node)
+        # What follows is the op in generic form: pages of it, for some.
+        message = first.partition(" that was explicitly marked illegal")[0]
+        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node)

@@ -21,7 +21,7 @@ Lowering = Literal["tosa", "linalg", "math", "func", "eager"]
 EAGER: Lowering = "eager"
 
 
-class PassStep(msgspec.Struct, frozen=True, order=True):
+class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One pass of a pipeline.
 
     `name` is a key of the pass catalogue, `anchor` the op it runs on ("" for graph passes), `phase` the name of the
@@ -43,14 +43,14 @@ class PassStep(msgspec.Struct, frozen=True, order=True):
         return f"{self.name}{{{text}}}"
 
 
-class OpChoice(msgspec.Struct, frozen=True, order=True):
+class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """How one node is lowered: `node` is its stable name, `lowering` a registry's name or "eager"."""
 
     node: str
     lowering: str
 
 
-class Recipe(msgspec.Struct, frozen=True):
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What determines a compilation of graph number `graph` of the program that `source` gives."""
 
     source: str = ""
