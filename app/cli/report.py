@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import Assignment, Diagnostic, OutputReport, RunReport, Timing
+from buddy.compiler.recipe import EAGER
 
+_SHOWN = 5
 _LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at"})
 
 
-def as_json(report: RunReport) -> dict[str, Any]:
+def as_json(report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
     """The report as plain values; seconds throughout, what is no finite number as null."""
     return {
         "graph": report.graph,
         "ok": report.ok,
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
+        "eager_nodes": [{"node": a.node, "reason": a.reason} for a in _in_eager(assignments)],
         "outputs": [_output_json(output) for output in report.outputs],
         "compile_seconds": report.compile_seconds,
         "load_seconds": report.load_seconds,
@@ -28,7 +32,7 @@ def as_json(report: RunReport) -> dict[str, Any]:
     }
 
 
-def as_text(report: RunReport) -> str:
+def as_text(report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report for a person."""
     lines = [
         f"graph {report.graph}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
@@ -44,7 +48,18 @@ def as_text(report: RunReport) -> str:
     ]
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
-    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
+    return "\n".join([*lines, *_eager_lines(assignments), *(f"note: {note}" for note in report.notes)])
+
+
+def _in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
+    return [assignment for assignment in assignments if assignment.lowering == EAGER]
+
+
+def _eager_lines(assignments: Sequence[Assignment]) -> list[str]:
+    """A line for each node in eager, up to a handful."""
+    found = _in_eager(assignments)
+    lines = [f"in eager: {a.node}: {a.reason}" for a in found[:_SHOWN]]
+    return lines + ([f"in eager: and {len(found) - _SHOWN} more (--json lists them)"] if len(found) > _SHOWN else [])
 
 
 def failure_json(found: Diagnostic) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.report import as_json, as_text, failure_json
-from buddy.compiler.protocol import RunReport
+from buddy.compiler.protocol import Assignment, RunReport
 from buddy.compiler.recipe import Recipe
 
 
@@ -52,9 +52,9 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
         found.failed(failure, recipe.graph)
         return
     assert compilation.report is not None
-    found.ran(compilation.report)
+    found.ran(compilation.report, compilation.assignments)
     if not options.json:
-        print(as_text(compilation.report))
+        print(as_text(compilation.report, compilation.assignments))
 
 
 class _Result:
@@ -66,8 +66,8 @@ class _Result:
         self._error: dict[str, Any] = {}
         self.ok = True
 
-    def ran(self, report: RunReport) -> None:
-        self._graphs.append(as_json(report))
+    def ran(self, report: RunReport, assignments: Sequence[Assignment]) -> None:
+        self._graphs.append(as_json(report, assignments))
         self.ok &= report.ok
 
     def failed(self, failure: Failure, graph: int | None = None) -> None:
