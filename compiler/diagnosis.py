@@ -70,7 +70,8 @@ def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnosti
     if not counts:
         return None
     name, count = counts.most_common(1)[0]
-    others = f" and {len(counts) - 1} other kinds of op" if len(counts) > 1 else ""
+    more = len(counts) - 1
+    others = f" and {more} other kind{'s' * (more > 1)} of op" if more else ""
     helpers = _converters(module, name, recipe, locations)
     todo = f"switch on {' or '.join(helpers)}" if helpers else f"add a pass that converts {name} to the LLVM dialect"
     node = first.get(name, "")
