@@ -8,7 +8,7 @@ from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
-from buddy.app.panes.pane import Column, Pane, columns_at, table_head, table_row
+from buddy.app.panes.pane import Column, TablePane
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.state import Topic
@@ -19,7 +19,7 @@ from buddy.compiler.recipe import EAGER
 SORTS = ("number", "name", "target", "lowering")
 
 
-class GraphPane(Pane):
+class GraphPane(TablePane[NodeRow]):
     """Selecting a row selects its node in every pane."""
 
     pane_id: ClassVar[PaneId] = "graph"
@@ -77,17 +77,6 @@ class GraphPane(Pane):
     def _lowering(self, row: NodeRow) -> Cell:
         lowering = self.chosen(row)
         return (lowering or role_of_opcode(row.opcode), "dim" if lowering in ("", EAGER) else "accent")
-
-    @property
-    def row_count(self) -> int:
-        return len(self.rows)
-
-    def row_cells(self, row: int, width: int) -> Cells:
-        marker = (">" if row == self.cursor else " ", "key")
-        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
-
-    def head(self, width: int) -> list[Cells]:
-        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
 
     def foot(self, width: int) -> list[Cells]:
         return [self._node_line(width)] if self.rows else []

@@ -97,3 +97,21 @@ def table_head(columns: Sequence[Column[Row]], width: int, glyphs: figures.Glyph
 def _placed(text: str, width: int, right: bool, glyphs: figures.Glyphs) -> str:
     clipped = figures.clip(text, width, glyphs)
     return clipped.rjust(width) if right else clipped.ljust(width)
+
+
+class TablePane(Pane, Generic[Row]):
+    """A pane whose rows are a table; a subclass sets `rows` and `_columns`."""
+
+    rows: list[Row]
+    _columns: list[Column[Row]]
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        marker = (">" if row == self.cursor else " ", "key")
+        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
+
+    def head(self, width: int) -> list[Cells]:
+        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]

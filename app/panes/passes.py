@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
-from buddy.app.panes.pane import Column, Pane, columns_at, table_head, table_row
+from buddy.app.panes.pane import Column, TablePane
 from buddy.app.screens.options import OptionScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.stages import StageRow
@@ -37,7 +37,7 @@ class PassRow(NamedTuple):
     stage: StageRow | None
 
 
-class PassesPane(Pane):
+class PassesPane(TablePane[PassRow]):
     """Moving through the rows moves the IR pane through the snapshots."""
 
     pane_id: ClassVar[PaneId] = "passes"
@@ -89,17 +89,6 @@ class PassesPane(Pane):
             return ("", "dim")
         stage = row.stage.stage
         return (" ".join(filter(None, figures.change(stage.added, stage.removed, self.glyphs))), "dim")
-
-    @property
-    def row_count(self) -> int:
-        return len(self.rows)
-
-    def row_cells(self, row: int, width: int) -> Cells:
-        marker = (">" if row == self.cursor else " ", "key")
-        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
-
-    def head(self, width: int) -> list[Cells]:
-        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
 
     def foot(self, width: int) -> list[Cells]:
         row = self.current
