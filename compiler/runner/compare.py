@@ -1,10 +1,10 @@
 """Compares what compiled code returned with what eager returned.
 
 Integers and booleans must be equal. For floats,
-`|compiled - eager| <= absolute * growth * max(1, rms(eager)) + relative * |eager|`
+`|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
 with the figures of `torch.testing.assert_close`, which allow for a few roundings of one op. The root mean square scales
 the absolute part because sums taken in another order differ by roundings of the addends, however small the sum comes
-out. `growth` is the square root of the number of contractions in the program: independent roundings add up like that.
+out. The size of the program does not widen it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 
-from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import OutputReport
 
 _BINS = 32
@@ -24,9 +23,6 @@ _BINS = 32
 class Tolerance:
     absolute: float
     relative: float
-
-    def grown(self, growth: float) -> Tolerance:
-        return Tolerance(self.absolute * growth, self.relative)
 
     def __str__(self) -> str:
         return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}" if self.absolute else "equal"
@@ -41,24 +37,15 @@ TOLERANCES = {
     torch.bfloat16: Tolerance(1e-2, 1.6e-2),
     torch.float16: Tolerance(1e-2, 1e-3),
 }
-_CONTRACTIONS = {
-    "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "convolution", "linear", "einsum",
-    "_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention",
-}  # fmt: skip
 _INTEGER_VIEW = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
-def growth(graph: Graph) -> float:
-    """How much the absolute tolerance grows with the program: see above."""
-    return math.sqrt(max(1, sum(op.target.split(".")[0] in _CONTRACTIONS for op in graph.operations)))
-
-
-def compare(name: str, compiled: torch.Tensor | None, eager: torch.Tensor, grown: float = 1.0) -> OutputReport:
-    """One output's report. `compiled` is None when the program did not return it; `grown` comes from `growth`."""
+def compare(name: str, compiled: torch.Tensor | None, eager: torch.Tensor) -> OutputReport:
+    """One output's report. `compiled` is None when the program did not return it."""
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_shape_of(compiled))
-    tolerance = TOLERANCES.get(eager.dtype, EXACT).grown(grown)
+    tolerance = TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
     wrong = _wrong(compiled, eager, tolerance)
     low, high, bins = _histogram(compiled)

@@ -13,7 +13,7 @@ import torch
 
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.protocol import OutputReport, RunReport, Timing
-from buddy.compiler.runner.compare import compare, growth
+from buddy.compiler.runner.compare import compare
 from buddy.compiler.runner.loaded import LoadedProgram
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def _reports(
     found = iter(results)
     names = [str(result) for result in captured.graph.results]
     pairs = [(name, value) for name, value in zip(names, expected, strict=True) if isinstance(value, torch.Tensor)]
-    grown = growth(captured.graph)
-    return tuple(compare(name, next(found, None), value, grown) for name, value in pairs)
+    return tuple(compare(name, next(found, None), value) for name, value in pairs)
 
 
 def _interleaved(
