@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,16 @@ from buddy.compiler.bindings import arith, ir, memref, scf, vector
 Index = Any  # an int where the value is known, else an MLIR value of type `index`
 Body = Callable[[Index, list[Any]], Sequence[Any]]
 
+# A fork and join of two threads takes 3 to 5 us: a loop is shared between threads from this many nanoseconds on.
+WORTH_A_FORK = 20_000
+_FLOP_PER_NANOSECOND = 64  # half the peak of one core with two 512-bit multiply-adds a cycle
+_BYTES_PER_NANOSECOND = 16  # between what one core gets from memory and what it gets from its second-level cache
+
+
+def nanoseconds(flop: float = 0, moved: float = 0) -> float:
+    """A rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
+    return max(flop / _FLOP_PER_NANOSECOND, moved / _BYTES_PER_NANOSECOND)
+
 
 class Emitter:
     """Emits at the current insertion point; constants go to the start of `entry`, so that they dominate every use."""
@@ -17,6 +28,7 @@ class Emitter:
     def __init__(self, entry: Any) -> None:
         self.entry = entry
         self._constants: dict[tuple[str, str], Any] = {}
+        self._shared = False  # inside a loop whose iterations threads share
 
     def constant(self, attribute: Any) -> Any:
         """The value of `attribute` (a typed attribute), one constant op per function."""
@@ -83,6 +95,78 @@ class Emitter:
             self.loop(0, sizes[len(indices)], 1, inner)
 
         level([])
+
+    def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
+        """`nest`, with iterations that do not depend on each other, as one `scf.parallel` where that is worth it.
+
+        `work` is the time of the whole loop on one thread in nanoseconds (see `nanoseconds`). The body may not write
+        to what another iteration reads or writes; what it allocates is its own. Threads get equal runs of the
+        iterations in row-major order, so there should be many of them, or as many as divide evenly, each with some
+        microseconds of work. Inside another `parallel` this is a plain nest.
+        """
+        kept = [i for i, size in enumerate(sizes) if size != 1]
+        if self._shared or work < WORTH_A_FORK or math.prod(sizes) <= 1:
+            self.nest(sizes, body)
+            return
+        zero, first, one = self.value(0), self.value(sizes[kept[0]]), self.value(1)  # the order in which `nest` asks
+        bounds = [first, *(self.value(sizes[i]) for i in kept[1:])]
+        op = scf.ParallelOp([], [zero] * len(kept), bounds, [one] * len(kept), [])
+        block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(kept))
+        indices: list[Index] = [0] * len(sizes)
+        for i, argument in zip(kept, block.arguments, strict=True):
+            indices[i] = argument
+        self._shared = True
+        with ir.InsertionPoint(block):
+            body(indices)
+            scf.ReduceOp([], 0)
+        self._shared = False
+
+    def parallel_blocks(
+        self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None], work: float
+    ) -> None:
+        """`parallel` over blocks: `body(numbers, active)` for block `numbers[d]` of `blocks[d]` elements of each dim.
+
+        `active[d]`, a known number, is `blocks[d]`, or less in the last block of a dim that does not divide evenly; the
+        body is emitted for each combination, and branches pick the one that an iteration needs.
+        """
+        counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
+        if self._shared or work < WORTH_A_FORK or math.prod(counts) <= 1:
+            self._nested_blocks(sizes, blocks, body)
+        else:
+            self.parallel(counts, lambda numbers: self._by_size(sizes, blocks, numbers, [], body), work)
+
+    def _nested_blocks(
+        self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None]
+    ) -> None:
+        def level(numbers: list[Index], active: list[int]) -> None:
+            dim = len(numbers)
+            if dim == len(sizes):
+                body(numbers, active)
+            else:
+                for_blocks(self, sizes[dim], blocks[dim], lambda n, count: level([*numbers, n], [*active, count]))
+
+        level([], [])
+
+    def _by_size(
+        self, sizes: Sequence[int], blocks: Sequence[int], numbers: list[Index], active: list[int],
+        body: Callable[[list[Index], list[int]], None],
+    ) -> None:  # fmt: skip
+        """`body` for block `numbers`, whose first `len(active)` extents are known: branches tell the others apart."""
+        dim = len(active)
+        if dim == len(sizes):
+            body(numbers, active)
+            return
+        full, rest = divmod(sizes[dim], blocks[dim])
+        if not full or not rest:
+            self._by_size(sizes, blocks, numbers, [*active, blocks[dim] if full else rest], body)
+            return
+        inside = arith.cmpi(arith.CmpIPredicate.ult, self.value(numbers[dim]), self.value(full))
+        branch = scf.IfOp(inside, has_else=True)
+        cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full, rest))
+        for block, number, size in cases:
+            with ir.InsertionPoint(block):
+                self._by_size(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], [*active, size], body)
+                scf.yield_([])
 
     def zero(self, type_: Any) -> Any:
         """Zero of a scalar or vector type."""
