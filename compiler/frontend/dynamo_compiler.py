@@ -33,19 +33,6 @@ class ImportedGraph(Graph):
         self._imported_module: Any = None
         self._first_registry: Callable[[], Any] = lambda: None
 
-    @property
-    def inputs(self) -> list[Op]:
-        return self._of_kind(NodeType.InputNode)
-
-    @property
-    def params(self) -> list[Op]:
-        return self._of_kind(NodeType.FakeNode)
-
-    _inputs, _fake_params = inputs, params
-
-    def _of_kind(self, kind: NodeType) -> list[Op]:
-        return [op for op, found in zip(self.placeholders, self.kinds, strict=True) if found is kind]
-
     def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
         """Make `_imported_module`, the graph in TOSA, linalg and friends, one function whose arguments are tensors.
 

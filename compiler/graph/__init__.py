@@ -1,1 +1,29 @@
 """The Buddy graph: nodes, element types, transforms and the partition into functions. Knows neither torch nor MLIR."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "Graph": "graph",
+    "GraphDriver": "driver",
+    "GraphError": "types",
+    "DeviceType": "types",
+    "NodeType": "types",
+    "TensorDType": "types",
+    "TensorMeta": "types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names that scripts import from here, op classes among them; each is loaded when it is asked for."""
+    if name in _WHERE:
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    if name.endswith("Op") or name == "OpType":
+        import_module(f"{__name__}.operations")
+        operation = import_module(f"{__name__}.operation")
+        found = operation.op_classes().get(name) or getattr(operation, name, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,38 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
-from buddy.compiler.graph.types import NodeType, TensorMeta
+from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
+
+Transform = Callable[["Graph"], object]
 
 
 class Graph:
     """Nodes in execution order: placeholders, ops, one output.
 
-    `kinds` tells for each placeholder, in order, whether it is an input or a parameter (or buffer) of the model.
-    `mutated` holds the indices of the inputs that the program itself writes to.
+    Each placeholder says whether it is an input or a parameter (or buffer) of the model. `mutated` holds the indices of
+    the inputs that the program itself writes to. `op_groups` are the ops that `GraphDriver` makes one subgraph of, by
+    the subgraph's name, and `group_map_device` says where each is to run.
+
+    Arguments are what links nodes. The editing methods keep `_children`, the groups and the order in step with them;
+    after edits by hand `link()` does, and `fuse_ops`, `perform` and every way down call it.
     """
 
-    def __init__(self, name: str = "forward", func_name: str = "forward") -> None:
+    def __init__(self, name: str = "forward", func_name: str = "forward", device: DeviceType = DeviceType.CPU) -> None:
         self.name = name
+        self.device = device
+        self.mutated: tuple[int, ...] = ()
+        self.op_groups: dict[str, list[Op]] = {}
+        self.group_map_device: dict[str, DeviceType] = {}
         self._func_name = func_name
         self._body: list[Op] = []
-        self.kinds: list[NodeType] = []
-        self.mutated: tuple[int, ...] = ()
+        self._table = NodeTable(self)
+
+    # ---- what there is -----------------------------------------------------------------------------------------------
 
     @property
     def body(self) -> list[Op]:
         return self._body
 
-    @property
-    def node_table(self) -> dict[str, Op]:
-        return {op.name: op for op in self._body}
+    @body.setter
+    def body(self, nodes: Iterable[Op]) -> None:
+        self._body = list(nodes)
+        self._table.renew()
 
     @property
-    def placeholders(self) -> list[Op]:
+    def node_table(self) -> NodeTable:
+        """The nodes by name; a node finds itself."""
+        return self._table
+
+    @property
+    def placeholders(self) -> list[PlaceholderOp]:
         return [op for op in self._body if isinstance(op, PlaceholderOp)]
+
+    @property
+    def kinds(self) -> list[NodeType]:
+        """For each placeholder, in order, whether it is an input or a parameter (or buffer) of the model."""
+        return [op.kind for op in self.placeholders]
+
+    @property
+    def inputs(self) -> list[Op]:
+        return [op for op in self.placeholders if op.kind is NodeType.InputNode]
+
+    @property
+    def params(self) -> list[Op]:
+        return [op for op in self.placeholders if op.kind is NodeType.FakeNode]
+
+    @property
+    def inputs_shapes(self) -> list[TensorMeta]:
+        return [op.tensor_meta for op in self.inputs]
+
+    @property
+    def params_shapes(self) -> list[TensorMeta]:
+        return [op.tensor_meta for op in self.params]
+
+    @property
+    def _inputs(self) -> list[int]:
+        """The positions in the body of what `inputs` holds; may be assigned, as `_fake_params` may."""
+        return self._positions_of(NodeType.InputNode)
+
+    @_inputs.setter
+    def _inputs(self, positions: Iterable[int]) -> None:
+        self._set_kind(positions, NodeType.InputNode)
+
+    @property
+    def _fake_params(self) -> list[int]:
+        return self._positions_of(NodeType.FakeNode)
+
+    @_fake_params.setter
+    def _fake_params(self, positions: Iterable[int]) -> None:
+        self._set_kind(positions, NodeType.FakeNode)
+
+    def _positions_of(self, kind: NodeType) -> list[int]:
+        return [i for i, op in enumerate(self._body) if isinstance(op, PlaceholderOp) and op.kind is kind]
+
+    def _set_kind(self, positions: Iterable[int], kind: NodeType) -> None:
+        for position in positions:
+            node = self._body[position]
+            if not isinstance(node, PlaceholderOp):
+                raise GraphError(
+                    f"{node.name} is no placeholder · graph {self.name}, position {position} · name another"
+                )
+            node.kind = kind
 
     @property
     def output(self) -> OutputOp:
@@ -49,31 +117,116 @@ class Graph:
     @property
     def results(self) -> list[Any]:
         """What the program returns, in order: nodes, `None`, or Python scalars."""
-        returned = self.output.args[0] if self.output.args else ()
-        return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+        arguments = self.output.args
+        returned = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], (list, tuple)) else arguments
+        return list(returned)
 
-    @property
-    def params_shapes(self) -> list[tuple[int, ...]]:
-        return [meta.shape for meta in self._metas_of(NodeType.FakeNode)]
+    # ---- edits -------------------------------------------------------------------------------------------------------
 
-    @property
-    def inputs_shapes(self) -> list[tuple[int, ...]]:
-        return [meta.shape for meta in self._metas_of(NodeType.InputNode)]
-
-    def _metas_of(self, kind: NodeType) -> Iterable[TensorMeta]:
-        return (op.tensor_meta for op, found in zip(self.placeholders, self.kinds, strict=True) if found is kind)
-
-    def add_node(self, node: Op, kind: NodeType = NodeType.InputNode) -> None:
+    def add_node(self, node: Op, node_type: NodeType = NodeType.OtherNode) -> None:
+        """Append `node`. `node_type` tells of a placeholder whether it is an input or state of the model."""
         self._body.append(node)
-        if isinstance(node, PlaceholderOp):
-            self.kinds.append(kind)
+        self._table.enter(node)
+        if isinstance(node, PlaceholderOp) and node_type is not NodeType.OtherNode:
+            node.kind = node_type
         for parent in node.parents:
-            node.add_parent(parent)
+            if isinstance(parent, Op):
+                parent.add_children(node)
+
+    def link(self) -> None:
+        """Bring parents, children, names, order and groups in step with the nodes' arguments.
+
+        Raises `GraphError` where two nodes have one name, a node reads what the graph does not have, or nodes read each
+        other in a circle.
+        """
+        link(self)
+
+    def readers(self, node: Op) -> list[Op]:
+        """The nodes that read `node`, the output among them, whatever `_children` says."""
+        return [op for op in self._body if node in op.parents]
+
+    def check_delete_node(self, node: Op) -> bool:
+        """Whether nobody reads `node`. Raises `GraphError` when the graph does not have it."""
+        self._position(node)
+        return not self.readers(node)
+
+    def delete_node(self, node: Op, parents: Sequence[Op] | None = None) -> None:
+        """Take out a node that nobody reads. What it read is known: `parents` may be left out.
+
+        Raises `GraphError` when it is still read, or is not in the graph.
+        """
+        position, readers = self._position(node), self.readers(node)
+        if readers:
+            names = ", ".join(map(str, readers[:5])) + (", …" if len(readers) > 5 else "")
+            raise GraphError(
+                f"{node.name} cannot be deleted: {names} still read{'s' if len(readers) == 1 else ''} it · "
+                f"graph {self.name}, node {node!r} · displace it by another node, or let its readers read another first"
+            )
+        if isinstance(node, PlaceholderOp):
+            gone = self.placeholders.index(node)
+            self.mutated = tuple(i - (i > gone) for i in self.mutated if i != gone)
+        del self._body[position]
+        self._table.forget(node)
+        for parent in (*node.parents, *(parents or ())):
+            found = self._table.get(parent)
+            if found is not None and node in found._children:
+                found._children.remove(node)
+        for group in self.op_groups.values():
+            group[:] = [op for op in group if op is not node]
+
+    def displace_node(self, node: Op, newnode: Op) -> None:
+        """Put `newnode` in the place of `node`: it takes over arguments, result types and every reader.
+
+        Raises `GraphError` when `node` is not in the graph, or another node has the new one's name.
+        """
+        newnode._op_type = node._op_type
+        self.displace_node_with_chain(node, [newnode])
+
+    def displace_node_with_chain(self, node: Op, chain: Sequence[Op]) -> None:
+        """Put several nodes in the place of `node`.
+
+        The first takes over its arguments, the last its result types and every reader. What those after the first read,
+        they say themselves. Raises `GraphError` as `displace_node` does.
+        """
+        position, readers = self._position(node), self.readers(node)
+        if not chain:
+            raise GraphError(f"{node.name} cannot be displaced by an empty chain · graph {self.name} · delete_node it")
+        head, tail = chain[0], chain[-1]
+        head._arguments, head._keyword_arguments = list(node.args), dict(node.kwargs)
+        head._declared = []
+        tail.metas, tail.multiple = node.metas, node.multiple
+        for new in chain:
+            _inherit(new, node)
+        self._body[position : position + 1] = chain
+        self._table.renew()
+        for reader in readers:
+            if not any(reader is new for new in chain):
+                self.replace_argument(reader, node, tail)
+        for group in self.op_groups.values():
+            group[:] = [new for op in group for new in (chain if op is node else [op])]
+        node._children.clear()
+        self.link()
+
+    def replace_as_child(self, parent_ops: Sequence[Op | str] | Op | str, child_op: Op, new_op: Op) -> None:
+        """Let `new_op` stand where `child_op` does among the children of `parent_ops`.
+
+        Children follow from arguments: `new_op` has to read those parents by the time the graph is linked again.
+        """
+        for parent in _several(parent_ops):
+            children = self._table[parent]._children
+            if child_op in children:
+                children[children.index(child_op)] = new_op
+
+    def replace_as_parent(self, parent_op: Op, child_ops: Sequence[Op | str] | Op | str, new_op: Op) -> None:
+        """Let `child_ops` read `new_op` wherever they read `parent_op`."""
+        for child in _several(child_ops):
+            self.replace_argument(self._table[child], parent_op, new_op)
 
     def replace_argument(self, user: Op, old: Op, new: Op) -> None:
-        """Let `user` read `new` wherever it reads `old`."""
+        """Let `user` read `new` wherever it reads `old`, at any depth of its arguments."""
         user._arguments = map_nodes(user._arguments, lambda op: new if op is old else op)
         user._keyword_arguments = map_nodes(user._keyword_arguments, lambda op: new if op is old else op)
+        user._declared = [new if parent == old else parent for parent in user._declared]
         if user in old._children:
             old._children.remove(user)
         new.add_children(user)
@@ -84,13 +237,49 @@ class Graph:
             if not isinstance(user, OutputOp):
                 self.replace_argument(user, old, new)
 
+    def insert_before(self, node: Op, *new: Op) -> None:
+        """Put nodes before `node`, in order, and in its group. Raises `GraphError` when the graph does not have it."""
+        position = self._position(node)
+        self._body[position:position] = new
+        for group in self.op_groups.values():
+            group[:] = [member for op in group for member in ((*new, op) if op is node else (op,))]
+        self.link()
+
     def drop_unused(self) -> None:
         """Remove the nodes whose results nobody reads; placeholders stay."""
         for op in reversed(self.operations):
             if not op._children:
-                self._body.remove(op)
-                for parent in op.parents:
-                    parent._children.remove(op)
+                self.delete_node(op)
+
+    def _position(self, node: Op) -> int:
+        for position, op in enumerate(self._body):
+            if op is node:
+                return position
+        raise GraphError(f"{node.name} is not in the graph · graph {self.name} · add it with add_node")
+
+    # ---- transforms --------------------------------------------------------------------------------------------------
+
+    def init_op_group(self) -> None:
+        """A group of its own for every op, on the CPU: what a fusion that merges groups starts from."""
+        self.op_groups = {
+            f"subgraph{i}": [op]
+            for i, op in enumerate(self._body)
+            if not isinstance(op, (PlaceholderOp, OutputOp))
+        }  # fmt: skip
+        self.group_map_device = dict.fromkeys(self.op_groups, DeviceType.CPU)
+
+    def fuse_ops(self, pattern_list: Iterable[Transform]) -> None:
+        """Apply fusion patterns, functions that set `op_groups` or rewrite nodes, one after the other."""
+        self.perform(pattern_list)
+
+    def perform(self, func_list: Iterable[Transform]) -> None:
+        """Apply functions that rewrite the graph in place, one after the other.
+
+        Raises what they raise, and `GraphError` when one leaves a graph that cannot be executed.
+        """
+        for function in func_list:
+            function(self)
+            self.link()
 
     def __str__(self) -> str:
         """The graph as text, one node a line, with its result types."""
@@ -99,3 +288,12 @@ class Graph:
             types = ", ".join(str(meta) for meta in op.metas)
             lines.append(f"  {op!r}" + (f" : {types}" if types else ""))
         return "\n".join([*lines, "}", ""])
+
+
+def _several(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:
+    return [ops] if isinstance(ops, (Op, str)) else ops
+
+
+def _inherit(new: Op, node: Op) -> None:
+    """Where a node comes from is where the one it replaces came from, unless it says so itself."""
+    new.module, new.location = new.module or node.module, new.location or node.location

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from functools import partial
+from operator import is_
 from typing import Any, ClassVar
 
-from buddy.compiler.graph.types import TensorMeta
+from buddy.compiler.graph.meta import NodeMeta, metas_of
+from buddy.compiler.graph.types import GraphError, NodeType, TensorMeta
 
 
 class OpType(Enum):
@@ -21,10 +24,16 @@ class OpType(Enum):
     GetItemType = 6
     ComplexType = 7
     OutputType = 8
+    SliceLikeType = 9
+    Unfusable = 10
 
 
 class Op:
     """A node. `args` and `kwargs` hold other nodes as objects, and `str(node)` is its name.
+
+    A node equals its name, so that a script may look for either among arguments, parents and children; two nodes are
+    equal only when they are the same one. What a node reads is said by its arguments alone: parents follow from them.
+    A script that builds a node may name what it reads; `Graph.link` puts the nodes there.
 
     `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
     `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`.
@@ -33,8 +42,8 @@ class Op:
     op_type: ClassVar[OpType] = OpType.ComplexType
     targets: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self) -> None:
-        self.name = ""
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.target = ""
         self.stable = ""
         self.module = ""
@@ -45,6 +54,16 @@ class Op:
         self._arguments: list[Any] = []
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
+        self._declared: list[Any] = []
+        self._view: NodeMeta | None = None
+
+    @property
+    def _name(self) -> str:
+        return self.name
+
+    @_name.setter
+    def _name(self, name: str) -> None:
+        self.name = name
 
     @property
     def args(self) -> list[Any]:
@@ -56,30 +75,63 @@ class Op:
 
     @property
     def parents(self) -> list[Op]:
-        """The nodes this one reads, each once, in order of first use."""
-        return list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
-
-    _parents = parents
+        """The nodes this one reads, each once, in order of first use; then what a script has declared besides."""
+        found = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
+        return [*found, *(parent for parent in self._declared if parent not in found)] if self._declared else found
 
     @property
-    def tensor_meta(self) -> TensorMeta:
-        """Shape and element type of the first result.
+    def _parents(self) -> list[Op]:
+        return self.parents
 
-        Raises `ValueError` when the node has no tensor result.
+    @_parents.setter
+    def _parents(self, parents: Iterable[Any]) -> None:
+        self._declared = list(parents)
+
+    @property
+    def tensor_meta(self) -> NodeMeta:
+        """Shape and element type of the first result; see `NodeMeta` for several. May be assigned.
+
+        Its `shape` and `dtype` raise `ValueError` when the node has no tensor result.
         """
-        if not self.metas or self.metas[0] is None:
-            raise ValueError(f"{self.name} ({self.target}) has no tensor result")
-        return self.metas[0]
+        if self._view is None:
+            self._view = NodeMeta(self)
+        return self._view
 
-    def add_argument(self, argument: Any) -> None:
+    @tensor_meta.setter
+    def tensor_meta(self, value: Any) -> None:
+        self.metas, self.multiple = metas_of(value)
+
+    _tensor_meta = tensor_meta
+
+    def add_argument(self, argument: Any, arg_index: int = 0) -> None:
+        """Append an argument: a node, a node's name, or a value. `arg_index` picks one of several results.
+
+        Raises `GraphError` for another index than 0: the node that picks a result is a `GetItemOp`.
+        """
+        if arg_index:
+            raise GraphError(f"argument {argument} of {self.name}, result {arg_index}: read it through a GetItemOp")
         self._arguments.append(argument)
+        if isinstance(argument, str):
+            self._declared.append(argument)
 
-    def add_parent(self, parent: Op) -> None:
-        parent.add_children(self)
+    def add_parent(self, parent: Op | str) -> None:
+        """Say that this node reads `parent`, a node or its name; what it reads it for, its arguments say."""
+        if isinstance(parent, Op):
+            parent.add_children(self)
+        if parent not in self.parents:
+            self._declared.append(parent)
 
-    def add_children(self, child: Op) -> None:
-        if child not in self._children:
-            self._children.append(child)
+    def add_children(self, child: Op | str) -> None:
+        # By identity where that says it all: some nodes have thousands of readers.
+        known = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
+        if not known:
+            self._children.append(child)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and other == self.name)
+
+    # By identity, since a name may change: sets and dicts hold nodes or names, never both.
+    __hash__ = object.__hash__
 
     def __str__(self) -> str:
         return self.name
@@ -147,7 +199,13 @@ class ReduceOp(Op):
 
 
 class PlaceholderOp(Op):
+    """A value from outside. `kind` tells a real input from state of the model."""
+
     op_type = OpType.PlaceholderType
+
+    def __init__(self, name: str = "", kind: NodeType = NodeType.InputNode) -> None:
+        super().__init__(name)
+        self.kind = kind
 
 
 class OutputOp(Op):

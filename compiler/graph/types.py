@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class TensorDType(Enum):
@@ -38,6 +39,8 @@ class DeviceType(Enum):
     CPU = "cpu"
     GPU = "gpu"
     UNKNOWN = "unknown"
+    # The spelling of Buddy-MLIR's scripts.
+    UNKNOW = "unknown"
 
 
 class NodeType(Enum):
@@ -48,17 +51,27 @@ class NodeType(Enum):
     OtherNode = "other"
 
 
-@dataclass(frozen=True)
+class GraphError(ValueError):
+    """A graph, or an edit of one, that makes no sense; the text says what is wrong, where, and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
 class TensorMeta:
-    """Shape and element type of one tensor. `meta["shape"]` reads as `meta.shape` does."""
+    """Shape and element type of one tensor. `meta["shape"]` reads as `meta.shape` does; equal metas say the same."""
 
     shape: tuple[int, ...]
     dtype: TensorDType
 
-    def __getitem__(self, key: str) -> object:
+    def __getitem__(self, key: str) -> Any:
         if key not in ("shape", "dtype"):
             raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
         return getattr(self, key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorMeta) and (self.shape, self.dtype) == (other.shape, other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
 
     def __str__(self) -> str:
         return "x".join([*map(str, self.shape), self.dtype.value])

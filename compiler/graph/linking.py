@@ -1,0 +1,140 @@
+"""Keeps a graph's names, children, order and groups in step with what its nodes' arguments say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.types import GraphError
+
+if TYPE_CHECKING:
+    from buddy.compiler.graph.graph import Graph
+
+
+class NodeTable(dict[Any, Op]):
+    """A graph's nodes by name. A node may stand for its name, and what scripts put into the body is found there."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def enter(self, node: Op) -> None:
+        self[node.name] = node
+
+    def forget(self, node: Op) -> None:
+        if super().get(node.name) is node:
+            del self[node.name]
+
+    def renew(self) -> None:
+        self.clear()
+        self.update((op.name, op) for op in self._graph.body)
+
+    def __missing__(self, key: Any) -> Op:
+        if isinstance(key, Op):
+            return self[key.name]
+        for op in self._graph.body:
+            if op.name == key:
+                self.enter(op)
+                return op
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        return super().pop(str(key), *default)
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(str(key))
+
+
+def link(graph: Graph) -> None:
+    """See `Graph.link`."""
+    table = _named(graph)
+    for op in graph._body:
+        _resolve(op, table, graph)
+    graph._body[:] = in_order(graph)
+    graph.node_table.renew()
+    for op in graph._body:
+        op._children = []
+    for op in graph._body:
+        for parent in op.parents:
+            # Parents are each given once, so no child is entered twice.
+            parent._children.append(op)
+    for group in graph.op_groups.values():
+        group[:] = [table[op.name] for op in group if op.name in table]
+
+
+def _named(graph: Graph) -> dict[str, Op]:
+    table: dict[str, Op] = {}
+    for op in graph._body:
+        if not op.name or table.setdefault(op.name, op) is not op:
+            what = f"two nodes are called {op.name}" if op.name else f"a {type(op).__name__} has no name"
+            raise GraphError(f"{what} · graph {graph.name} · give each node a name of its own")
+        op.stable = op.stable or op.name
+        op.target = op.target or (type(op).targets[0] if type(op).targets else type(op).__name__)
+    return table
+
+
+def _resolve(op: Op, table: Mapping[str, Op], graph: Graph) -> None:
+    """Put nodes where a script has put names, and the node of that name where another one has replaced it."""
+    if op._declared or isinstance(op, OutputOp) or any(table.get(parent.name) is not parent for parent in op.parents):
+        names = {str(parent) for parent in op._declared}
+        op._declared = []
+        op._arguments = _looked_up(op._arguments, names, op, table, graph)
+        op._keyword_arguments = _looked_up(op._keyword_arguments, names, op, table, graph)
+
+
+def _looked_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: Graph) -> Any:
+    if isinstance(value, Op) or (isinstance(value, str) and (value in names or isinstance(op, OutputOp))):
+        found = table.get(str(value))
+        if found is None:
+            raise GraphError(
+                f"{op.name} reads {value}, which the graph does not have · graph {graph.name}, node {op!r} · "
+                "add it before, or let the node read another"
+            )
+        return found
+    if isinstance(value, (list, tuple)):
+        return type(value)(_looked_up(item, names, op, table, graph) for item in value)
+    if isinstance(value, dict):
+        return {key: _looked_up(item, names, op, table, graph) for key, item in value.items()}
+    return value
+
+
+def in_order(graph: Graph) -> list[Op]:
+    """The body with each node after what it reads, otherwise in the order it has; the output is last.
+
+    Raises `GraphError` for nodes that read each other in a circle.
+    """
+    pending = [op for op in graph._body if not isinstance(op, OutputOp)]
+    outputs = [op for op in graph._body if isinstance(op, OutputOp)]
+    placed: dict[Op, None] = {}
+    for op in sorted(pending, key=lambda op: not isinstance(op, PlaceholderOp)):
+        _place(op, placed, graph)
+    return [*placed, *outputs]
+
+
+def _place(root: Op, placed: dict[Op, None], graph: Graph) -> None:
+    """Depth first, without recursion: a graph may be thousands of nodes deep."""
+    path: dict[Op, Iterator[Op]] = {}
+    following: Op | None = root
+    while following is not None or path:
+        if following is not None and following not in placed:
+            if following in path:
+                circle = " → ".join(op.name for op in path)
+                raise GraphError(f"nodes read each other in a circle · graph {graph.name}, {circle} · cut it")
+            path[following] = iter(following.parents)
+        top = next(reversed(path), None)
+        if top is None:
+            return
+        following = next(path[top], None)
+        if following is None:
+            placed[top] = None
+            del path[top]
