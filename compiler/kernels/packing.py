@@ -65,11 +65,13 @@ def pack_function(name: str, raw: Any, packed: Any, panels: Panels) -> func.Func
         end = func.ReturnOp([])
     with ir.InsertionPoint(end):
         source, target = (flatten(value) for value in entry.arguments)
-        _pack_all(Emitter(entry), panels, source, target)
+        pack_all(Emitter(entry), panels, source, target)
     return function
 
 
-def _pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
+def pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
+    """Fill the panels of all of B: from the flat raw B `source` to the flat `target`."""
+
     def body(indices: list[Index]) -> None:
         here = e.dot(indices, [stride for _, stride in panels.outer])
         there = e.dot(indices, panels.outer_strides)
