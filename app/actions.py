@@ -335,7 +335,10 @@ ACTIONS: tuple[Action, ...] = (
         _recipe,
     ),
     A("auto", ("A",), "Run after each edit", "Run by itself after each edit, or only on r", "toggle_auto"),
-    A("graph-number", (), "Choose graph", "Show another graph of the program", "choose_graph", "app", _graphs),
+    A("graph-next", ("g t",), "Next graph", "The next graph of the program", "next_graph", "app", _graphs),
+    A("graph-previous", ("g T",), "Previous graph", "The graph before", "previous_graph", "app", _graphs),
+    A("graph-choose", ("g l",), "Graphs", "The program's graphs, to choose from", "choose_graph", "app", _graphs),
+    A("run-all", (), "Run every graph", "Run all graphs, each by its own recipe", "run_all", "app", _graphs),
     A("phase", ("p",), "Phases", "Choose a phase of the line", "choose_phase", "app", _stage, "phases"),
     A(
         "phase.number",

@@ -41,10 +41,9 @@ def _joined(facts: list[str], between: str, room: int) -> str:
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     info, recipe = state.info, workspace.recipe
     assert info is not None
-    number = f"graph {state.graph + 1}/{len(state.graphs)}" if len(state.graphs) > 1 else ""
     threads = f"{recipe.threads} thread{'s' * (recipe.threads != 1)}"
     target = state.welcome.target if state.welcome else ""
-    facts = [number, f"{len(info.rows)} nodes", info.dtype, threads, target]
+    facts = [f"{len(info.rows)} nodes", info.dtype, threads, target]
     return [fact for fact in facts if fact]
 
 
@@ -63,7 +62,7 @@ def status_cells(
     state: State, message: str, hint: str, panes: Sequence[Pane], shown: Pane | None, width: int, glyphs: figures.Glyphs
 ) -> Cells:
     """A two-key hint, a message, what is under way, or what is wrong; at the right, which pane is shown when folded."""
-    right = _pane_cells(panes, shown) if shown else _job_cells(state)
+    right: Cells = [] if hint else _pane_cells(panes, shown) if shown else _job_cells(state)
     return ends(_status_left(state, message, hint, glyphs), right, width)
 
 

@@ -76,6 +76,11 @@ def _level(value: int, top: int, steps: int) -> int:
     return max(1, round(value / top * steps)) if value else 0
 
 
+def short_place(location: str) -> str:
+    """The file's name and the line of `path/file.py:12`."""
+    return location.replace("\\", "/").rpartition("/")[2]
+
+
 def clip(text: str, width: int, glyphs: Glyphs) -> str:
     """`text` in at most `width` characters, its end elided."""
     if len(text) <= width:

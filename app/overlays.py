@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench
 
@@ -15,21 +13,6 @@ class Overlays:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-
-    def choose_graph(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
-
-        choices = [
-            Choice(info.name, f"{len(info.rows)} nodes", number, marked=number == self._bench.state.graph)
-            for number, info in enumerate(self._bench.state.graphs)
-        ]
-        self._bench.push_screen(PickerScreen("Graphs of the program", choices), self._show_graph)
-
-    def _show_graph(self, number: int | None) -> None:
-        if number is not None:
-            self._bench.editing.edit(
-                msgspec.structs.replace(self._bench.workspace.recipe, graph=number), f"graph {number + 1}"
-            )
 
     def choose_phase(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen

@@ -128,6 +128,7 @@ class Session:
         if isinstance(frame, p.Presets):
             self._begin(frame)
         if isinstance(frame, p.Captured | p.Presets):
+            self._choose_graph()
             self.build()
         if topics:
             self.changed(topics)
@@ -137,7 +138,30 @@ class Session:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.begin(default.recipe)
 
+    def _choose_graph(self) -> None:
+        """The graph that was shown last, or the first where the program no longer has as many."""
+        if self.state.captured and self.workspace.graph >= len(self.state.graphs):
+            self.workspace.show(0)
+        self.state.graph = self.workspace.graph
+
     # ---- what the user does --------------------------------------------------------------------------------------
+
+    def show_graph(self, graph: int) -> None:
+        """Go on with another graph of the program; it is compiled unless it has been, as its recipe stands."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self.build()
+        self.workspace.show(graph)
+        self.state.graph = graph
+        if self.state.compiled != self.workspace.recipe and "compile" not in self.state.under_way(graph):
+            self.build()
+        self.changed(ALL)
+
+    def run_all(self) -> None:
+        """Run every graph of the program, each by its own recipe."""
+        if self._can_build:
+            for graph in range(len(self.state.graphs)):
+                self._send("run", self.workspace.recipe_of(graph))
 
     def edited(self) -> None:
         """The recipe has changed: compile it at once, or, in a burst of edits, once the burst is over."""
@@ -151,6 +175,7 @@ class Session:
 
     def build(self) -> None:
         """Compile the recipe as it stands, and run it where the user wants every edit run."""
+        self._timer = None
         if self.auto_run and self.state.report is not None:
             self.run()
         elif self._can_build:

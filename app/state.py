@@ -19,8 +19,46 @@ PRINTOUT_LINES = 5_000
 
 
 @dataclass
+class GraphState:
+    """What the engine has told of one graph; `build` is the newest request that compiles or runs it."""
+
+    board: StageBoard = field(default_factory=StageBoard)
+    assignments: dict[str, p.Assignment] = field(default_factory=dict)
+    remarks: tuple[tuple[str, str, str], ...] = ()
+    compiled: Recipe | None = None
+    compile_seconds: float = 0.0
+    reused: int = 0
+    report: p.RunReport | None = None
+    was: p.RunReport | None = None
+    ran: Recipe | None = None
+    problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
+    build: int = 0
+
+    def began(self, job: Job, request: int, recipe: Recipe) -> None:
+        """A request for `recipe` has been sent."""
+        self.build = request
+        self.problems.pop(job, None)
+        if recipe != self.compiled:
+            self.problems.pop("compile", None)
+            self.board.begin("being compiled")
+
+    def finished(self, recipe: Recipe | None, frame: p.Compiled) -> None:
+        """The compilation of `recipe` is whole."""
+        self.compiled, self.remarks = recipe, frame.remarks
+        self.compile_seconds, self.reused = frame.seconds, frame.reused
+        self.problems.pop("compile", None)
+        self.board.finish(frame.stages)
+
+    def reported(self, recipe: Recipe | None, report: p.RunReport) -> None:
+        """`recipe` has been run; the report before stays as what it was before the edit."""
+        self.was = self.report if recipe != self.ran else self.was
+        self.report, self.ran = report, recipe
+        self.problems.pop("run", None)
+
+
+@dataclass
 class State:
-    """Everything panes draw from. Requests that are under way stand in `jobs`; the newest build in `build`."""
+    """Everything panes draw from. Requests that are under way stand in `jobs`; `graph` is the one on the screen."""
 
     engine: Literal["starting", "ready", "lost"] = "starting"
     welcome: p.Welcome | None = None
@@ -34,25 +72,61 @@ class State:
     presets: tuple[p.Preset, ...] = ()
     passes: tuple[p.PassInfo, ...] = ()
     ops: tuple[p.OpInfo, ...] = ()
-    assignments: dict[str, p.Assignment] = field(default_factory=dict)
-    boards: dict[int, StageBoard] = field(default_factory=dict)
-    remarks: tuple[tuple[str, str, str], ...] = ()
-    compiled: Recipe | None = None
-    compile_seconds: float = 0.0
-    reused: int = 0
-    report: p.RunReport | None = None
-    was: p.RunReport | None = None
-    ran: Recipe | None = None
-    problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
     printout: list[str] = field(default_factory=list)
     log: list[p.Diagnostic] = field(default_factory=list)
-    _build: int = 0
+    _opening: p.Diagnostic | None = None
+    _told: dict[int, GraphState] = field(default_factory=dict)
     _recipes: dict[int, Recipe] = field(default_factory=dict)
+
+    def of(self, graph: int) -> GraphState:
+        """What has been told of graph number `graph`."""
+        return self._told.setdefault(graph, GraphState())
+
+    @property
+    def shown(self) -> GraphState:
+        """What has been told of the graph on the screen; the properties below are its."""
+        return self.of(self.graph)
 
     @property
     def board(self) -> StageBoard:
-        """The stages of the graph on the screen."""
-        return self.boards.setdefault(self.graph, StageBoard())
+        return self.shown.board
+
+    @property
+    def assignments(self) -> dict[str, p.Assignment]:
+        return self.shown.assignments
+
+    @property
+    def remarks(self) -> tuple[tuple[str, str, str], ...]:
+        return self.shown.remarks
+
+    @property
+    def compiled(self) -> Recipe | None:
+        return self.shown.compiled
+
+    @property
+    def compile_seconds(self) -> float:
+        return self.shown.compile_seconds
+
+    @property
+    def reused(self) -> int:
+        return self.shown.reused
+
+    @property
+    def report(self) -> p.RunReport | None:
+        return self.shown.report
+
+    @property
+    def was(self) -> p.RunReport | None:
+        return self.shown.was
+
+    @property
+    def ran(self) -> Recipe | None:
+        return self.shown.ran
+
+    @property
+    def problems(self) -> dict[Job, p.Diagnostic]:
+        """What is wrong with the program and the graph on the screen."""
+        return {"open": self._opening, **self.shown.problems} if self._opening else self.shown.problems
 
     @property
     def info(self) -> p.GraphInfo | None:
@@ -68,6 +142,10 @@ class State:
         jobs: tuple[Job, ...] = ("open", "compile", "run")
         return next((self.problems[job] for job in jobs if job in self.problems), None)
 
+    def under_way(self, graph: int) -> set[Job]:
+        """What is being done for a graph."""
+        return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
+
     def phases(self, preset: str) -> tuple[tuple[str, str], ...]:
         """The phases of a preset, `(name, language)` in order."""
         return next((entry.phases for entry in self.presets if entry.name == preset), ())
@@ -75,14 +153,11 @@ class State:
     def began(self, job: Job, request: int, recipe: Recipe | None = None) -> None:
         """A request has been sent."""
         self.jobs[request] = job
-        self.problems.pop(job, None)
         if recipe is None:
-            return
-        self._build, self._recipes[request] = request, recipe
-        self.graph = recipe.graph
-        if recipe != self.compiled:
-            self.problems.pop("compile", None)
-            self.board.begin("being compiled")
+            self._opening = None
+        else:
+            self._recipes[request] = recipe
+            self.of(recipe.graph).began(job, request, recipe)
 
     def lost(self, reason: p.Diagnostic) -> None:
         """The engine is gone, and what was under way with it."""
@@ -90,8 +165,10 @@ class State:
         self.jobs.clear()
         self._recipes.clear()
         self.workers.clear()
-        self.progress, self.compiled = None, None
-        self.board.fail((), "the engine ended")
+        self.progress = None
+        for told in self._told.values():
+            told.compiled = None
+            told.board.fail((), "the engine ended")
         self.log.append(reason)
 
     def apply(self, frame: p.Frame) -> frozenset[Topic]:
@@ -126,64 +203,63 @@ class State:
         return frozenset({"outputs"})
 
     def _captured(self, frame: p.Captured) -> frozenset[Topic]:
+        if frame.graphs != self.graphs:
+            for told in self._told.values():
+                told.ran = None
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
-        self.graph = min(self.graph, max(len(frame.graphs) - 1, 0))
         self.ended(frame.request)
         return ALL
 
     def _assigned(self, frame: p.Assigned) -> frozenset[Topic]:
-        if frame.graph != self.graph or frame.request != self._build:
+        told = self._newest(frame.request)
+        if told is None:
             return frozenset()
-        self.assignments = {entry.node: entry for entry in frame.assignments}
+        told.assignments = {entry.node: entry for entry in frame.assignments}
         return frozenset({"graph"})
 
     def _stage(self, frame: p.StageDone) -> frozenset[Topic]:
-        if frame.request != self._build:
+        told = self._newest(frame.request)
+        if told is None:
             return frozenset()
-        self.board.add(frame.stage)
+        told.board.add(frame.stage)
         return frozenset({"stages", "passes"})
 
     def _compiled(self, frame: p.Compiled) -> frozenset[Topic]:
+        told, recipe = self._newest(frame.request), self._recipes.get(frame.request)
         if self.jobs.get(frame.request) == "compile":
-            recipe = self._recipes.get(frame.request)
             self.ended(frame.request)
-        else:
-            recipe = self._recipes.get(frame.request)
-        if frame.request != self._build:
+        if told is None:
             return STATUS
-        self.compiled, self.remarks = recipe, frame.remarks
-        self.compile_seconds, self.reused = frame.seconds, frame.reused
-        self.problems.pop("compile", None)
-        self.board.finish(frame.stages)
+        told.finished(recipe, frame)
         return ALL
 
     def _ran(self, frame: p.Ran) -> frozenset[Topic]:
         recipe = self._recipes.get(frame.request)
         self.ended(frame.request)
-        if self.report is not None and self.report.graph == frame.report.graph:
-            self.was = self.report if recipe != self.ran else self.was
-        else:
-            self.was = None
-        self.report, self.ran = frame.report, recipe
-        self.problems.pop("run", None)
+        self.of(frame.report.graph).reported(recipe, frame.report)
         return frozenset({"outputs", "status"})
 
     def _failed(self, frame: p.Failed) -> frozenset[Topic]:
-        job = self.jobs.get(frame.request)
-        compiled = self._recipes.get(frame.request) == self.compiled
+        job, told, recipe = self.jobs.get(frame.request), self._newest(frame.request), self._recipes.get(frame.request)
         self.ended(frame.request)
         if job is None:
             self.log.append(frame.diagnostic)
             return STATUS
-        if job != "open" and frame.request != self._build:
+        if job == "open":
+            self._opening = None if frame.cancelled else frame.diagnostic
+        elif told is None:
             return STATUS
-        if job != "open" and not compiled:
-            self.board.fail(frame.stages, _reason(frame))
+        else:
+            _fail(told, frame, job, recipe == told.compiled)
         if not frame.cancelled:
-            kind = "compile" if job == "run" and not compiled else job
-            self.problems[kind] = frame.diagnostic
             self.log.append(frame.diagnostic)
         return ALL
+
+    def _newest(self, request: int) -> GraphState | None:
+        """The graph that a request is for, unless a newer one has overtaken it."""
+        recipe = self._recipes.get(request)
+        told = self.of(recipe.graph) if recipe is not None else None
+        return told if told is not None and told.build == request else None
 
     def _passes(self, frame: p.Passes) -> frozenset[Topic]:
         self.passes = frame.passes
@@ -196,6 +272,14 @@ class State:
     def _presets(self, frame: p.Presets) -> frozenset[Topic]:
         self.presets = frame.presets
         return ALL
+
+
+def _fail(told: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
+    """A compilation or run of a graph has failed; `compiled` if its compilation was whole by then."""
+    if not compiled:
+        told.board.fail(frame.stages, _reason(frame))
+    if not frame.cancelled:
+        told.problems[job if compiled else "compile"] = frame.diagnostic
 
 
 def _reason(frame: p.Failed) -> str:

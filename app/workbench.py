@@ -20,6 +20,7 @@ from buddy.app import actions, chrome, figures
 from buddy.app.bindings import screen_bindings
 from buddy.app.commands import ActionCommands
 from buddy.app.editing import Editing
+from buddy.app.graphs import Graphs, graph_at, graph_cells
 from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
@@ -83,6 +84,7 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, engine_command, log)
         self.session.auto_run = self.settings.auto_run
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
+        self.graphs = Graphs(self)
         self._message = ""
         self._hint = ""
         self._prefix = ""
@@ -99,6 +101,7 @@ class Workbench(App[int]):
 
     def compose(self) -> ComposeResult:
         yield CellLine(self._header, id="header", background="panel")
+        yield CellLine(self._graphs, id="graphs", background="panel", clicked=self._graph_clicked)
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield GraphPane()
@@ -202,6 +205,14 @@ class Workbench(App[int]):
     def _header(self, width: int) -> Cells:
         return chrome.header_cells(self.state, self.workspace, width, self.glyphs)
 
+    def _graphs(self, width: int) -> Cells:
+        return graph_cells(self.state, self.workspace, width, self.glyphs)
+
+    def _graph_clicked(self, x: int, width: int) -> None:
+        number = graph_at(self.state, self.workspace, width, self.glyphs, x)
+        if number is not None:
+            self.graphs.show(number)
+
     def _status(self, width: int) -> Cells:
         shown = self._pane if self.folded else None
         return chrome.status_cells(self.state, self._message, self._hint, actions.PANES, shown, width, self.glyphs)
@@ -234,6 +245,7 @@ class Workbench(App[int]):
             self.selection.name_nodes({row.stable: row.name for row in self.state.info.rows})
         if "lines" in topics:
             self.ir.refresh()
+        self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)
         if self.passes.has_focus:
@@ -263,15 +275,20 @@ class Workbench(App[int]):
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """The second of two strokes is taken before any binding sees it."""
-        if self._prefix and isinstance(event, events.Key) and not event.is_forwarded:
+        """Both of two strokes are taken before any binding sees them: bindings run later than the next key comes."""
+        if not isinstance(event, events.Key) or event.is_forwarded:
+            await super().on_event(event)
+        elif self._prefix:
             await self._second_stroke(event)
+        elif isinstance(self.focused, Pane) and actions.continuations(event.key, self._pane):
+            self.action_first_stroke(event.key)
         else:
             await super().on_event(event)
 
     def action_first_stroke(self, key: str) -> None:
         self._prefix = key
-        choices = actions.continuations(key, self._pane)
+        here, situation = actions.continuations(key, self._pane), self.situation()
+        choices = [(second, action) for second, action in here if not action.blocked(situation)]
         texts = (f"{key}{second} {action.title.lower()}" for second, action in choices)
         self._hint = f"{key}{self.glyphs.ellipsis}  " + f" {self.glyphs.dot} ".join(texts)
         self.update_chrome()
@@ -293,7 +310,7 @@ class Workbench(App[int]):
         if reason:
             self.say(f"{action.title}: {reason}")
             return
-        parts = {"app": (self, self.editing, self.overlays), "any": (self.pane,)}
+        parts = {"app": (self, self.editing, self.overlays, self.graphs), "any": (self.pane,)}
         for part in parts.get(action.pane) or (self.panes[action.pane],):
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -1,33 +1,26 @@
-"""The recipe being edited, its history, and where it is kept between sessions. No Textual."""
+"""The recipes of a program, one for each of its graphs, and where they are kept between sessions. No Textual."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
+from buddy.app.history import History
 from buddy.compiler.recipe import Recipe, digest, from_toml, to_toml
 
 Origin = Literal["none", "preset", "restored", "edited"]
-MERGE_SECONDS = 1.0
-HISTORY = 500
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A point in the history: the recipe, the act that led to it, and what makes neighbouring acts one."""
-
-    recipe: Recipe
-    title: str = ""
-    merge: str = ""
-    at: float = 0.0
 
 
 class Workspace:
-    """One program's recipe. Every edit is kept at once under `store`, and can be undone."""
+    """One program's recipes. `graph` is the number of the graph on the screen: `recipe`, edits and undo are its own.
+
+    Every edit is kept at once under `store`, and so is which graph is shown.
+    """
 
     def __init__(
         self,
@@ -38,101 +31,133 @@ class Workspace:
     ) -> None:
         self.source = source
         self.arguments = arguments
-        self.path = recipe_path(source, arguments, store or default_store())
-        self.origin: Origin = "none"
+        self.graph = 0
+        self.ready = False
         self.problem = ""
-        self._preset = Recipe(source, arguments)
-        self._past: list[Edit] = []
-        self._future: list[Edit] = []
-        self._now = Edit(self._preset)
+        self._store = store or default_store()
         self._clock = clock
+        self._preset = Recipe(source, arguments)
+        self._histories: dict[int, History] = {}
+
+    @property
+    def path(self) -> Path:
+        """The file that keeps the recipe of the graph on the screen."""
+        return self.path_of(self.graph)
+
+    def path_of(self, graph: int) -> Path:
+        return recipe_path(self.source, self.arguments, self._store, graph)
 
     @property
     def recipe(self) -> Recipe:
-        return self._now.recipe
+        return self._history.recipe
 
-    @property
-    def ready(self) -> bool:
-        """A recipe has been chosen: a preset's, or the one kept from last time."""
-        return self.origin != "none"
-
-    def begin(self, preset: Recipe) -> None:
-        """Start from the recipe kept for this source, or from `preset`."""
-        self._preset = _addressed(preset, self.source, self.arguments)
-        kept = self._restore()
-        self._now = Edit(kept or self._preset)
-        self.origin = "restored" if kept and kept != self._preset else "preset"
-
-    def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
-        """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
-        if recipe == self.recipe:
-            return False
-        if not self._continues(merge):
-            self._past = [*self._past[-HISTORY:], self._now]
-        self._future.clear()
-        self._now = Edit(recipe, title, merge, self._clock())
-        self._changed()
-        return True
-
-    def undo(self) -> str:
-        """Go back one edit; returns its title, "" when there is none."""
-        if not self._past:
-            return ""
-        title = self._now.title
-        self._future.append(self._now)
-        self._now = self._past.pop()
-        self._changed()
-        return title
-
-    def redo(self) -> str:
-        """Take the last undone edit up again; returns its title, "" when there is none."""
-        if not self._future:
-            return ""
-        self._past.append(self._now)
-        self._now = self._future.pop()
-        self._changed()
-        return self._now.title
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._past)
-
-    @property
-    def can_redo(self) -> bool:
-        return bool(self._future)
+    def recipe_of(self, graph: int) -> Recipe:
+        """The recipe of a graph, whether it has been shown or not."""
+        return self._history_of(graph).recipe
 
     @property
     def preset(self) -> Recipe:
         """What the recipe was before any edit of the user's."""
-        return self._preset
+        return self._history.preset
 
-    def _continues(self, merge: str) -> bool:
-        recent = self._clock() - self._now.at < MERGE_SECONDS
-        return bool(merge) and merge == self._now.merge and recent
+    @property
+    def origin(self) -> Origin:
+        """Where the recipe comes from."""
+        if not self.ready:
+            return "none"
+        if self._history.restored:
+            return "restored"
+        return "preset" if self.recipe == self.preset else "edited"
 
-    def _changed(self) -> None:
-        self.origin = "preset" if self.recipe == self._preset else "edited"
+    def begin(self, preset: Recipe) -> None:
+        """A recipe has been chosen: for each graph the one kept for it, or `preset`. Shows the graph shown last."""
+        self._preset, self.ready = preset, True
+        self._histories.clear()
+        self.graph = self._shown_last()
+        self._history_of(self.graph)
+
+    def show(self, graph: int) -> None:
+        """Go on with the recipe of another graph."""
+        self.graph = graph
+        self._try(lambda: write_whole(self._shown_path, f"{graph}\n"))
+
+    def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
+        """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
+        if not self._history.edit(recipe, title, merge):
+            return False
+        self._try(self._keep)
+        return True
+
+    def undo(self) -> str:
+        """Go back one edit; returns its title, "" when there is none."""
+        title = self._history.undo()
+        if title:
+            self._try(self._keep)
+        return title
+
+    def redo(self) -> str:
+        """Take the last undone edit up again; returns its title, "" when there is none."""
+        title = self._history.redo()
+        if title:
+            self._try(self._keep)
+        return title
+
+    @property
+    def can_undo(self) -> bool:
+        return self._history.can_undo
+
+    @property
+    def can_redo(self) -> bool:
+        return self._history.can_redo
+
+    # ---- the recipes ---------------------------------------------------------------------------------------------
+
+    @property
+    def _history(self) -> History:
+        return self._history_of(self.graph)
+
+    def _history_of(self, graph: int) -> History:
+        if graph not in self._histories:
+            kept = self._restore(graph) if self.ready else None
+            self._histories[graph] = History(self._addressed(self._preset, graph), kept, self._clock)
+        return self._histories[graph]
+
+    def _addressed(self, recipe: Recipe, graph: int) -> Recipe:
+        return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph)
+
+    # ---- what is kept --------------------------------------------------------------------------------------------
+
+    def _try(self, keep: Callable[[], None]) -> None:
         try:
-            self._keep()
+            keep()
             self.problem = ""
         except OSError as error:
             self.problem = f"the recipe could not be kept: {error}"
 
     def _keep(self) -> None:
-        if self.recipe == self._preset:
+        if self.recipe == self.preset:
             self.path.unlink(missing_ok=True)
         else:
             write_whole(self.path, to_toml(self.recipe))
 
-    def _restore(self) -> Recipe | None:
+    def _restore(self, graph: int) -> Recipe | None:
         try:
-            kept = from_toml(self.path.read_text("utf-8"))
+            return self._addressed(from_toml(self.path_of(graph).read_text("utf-8")), graph)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             self.problem = f"the recipe kept from last time could not be read: {error}"
             return None
-        return _addressed(kept, self.source, self.arguments)
+
+    @property
+    def _shown_path(self) -> Path:
+        return self.path_of(0).with_suffix(".graph")
+
+    def _shown_last(self) -> int:
+        try:
+            return max(0, int(self._shown_path.read_text("utf-8")))
+        except (OSError, ValueError):
+            return 0
 
 
 def default_store() -> Path:
@@ -142,11 +167,12 @@ def default_store() -> Path:
     return Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
 
 
-def recipe_path(source: str, arguments: tuple[str, ...], store: Path) -> Path:
-    """The file that keeps the recipe of `source`, wherever it is opened from."""
+def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
+    """The file that keeps the recipe of a graph of `source`, wherever it is opened from."""
     path, colon, name = source.partition(":")
     place = os.path.realpath(path) if os.path.exists(path) else path
-    return store / "recipes" / f"{digest(place + colon + name, arguments)}.toml"
+    number = f"-{graph}" if graph else ""
+    return store / "recipes" / f"{digest(place + colon + name, arguments)}{number}.toml"
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -155,9 +181,3 @@ def write_whole(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(text, "utf-8")
     beside.replace(path)
-
-
-def _addressed(recipe: Recipe, source: str, arguments: tuple[str, ...]) -> Recipe:
-    import msgspec
-
-    return msgspec.structs.replace(recipe, source=source, arguments=arguments)

@@ -69,13 +69,18 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One captured graph of a program."""
+    """One captured graph of a program.
+
+    `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`).
+    """
 
     name: str
     rows: tuple[NodeRow, ...]
     inputs: int = 0
     parameters: int = 0
     dtype: str = ""
+    broke: str = ""
+    broke_at: str = ""
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):

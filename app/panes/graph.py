@@ -8,6 +8,7 @@ from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
+from buddy.app.figures import short_place
 from buddy.app.panes.pane import Column, TablePane
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
@@ -152,6 +153,13 @@ class GraphPane(TablePane[NodeRow]):
             if row.stable in (before, self.bench.selection.node):
                 self.refresh_row(place)
 
+    def show_graph(self, node: str) -> None:
+        """Fill with the rows of another graph, the cursor on `node`, or where a graph's cursor stands at first."""
+        self.rows, self.cursor = [], 0
+        self.refill()
+        if node:
+            self.show_node(node)
+
     def show_node(self, stable: str) -> None:
         """Put the cursor on a node without telling anyone."""
         place = next((place for place, row in enumerate(self.rows) if row.stable == stable), None)
@@ -253,8 +261,3 @@ def role_of_opcode(opcode: str) -> str:
 def short_target(target: str) -> str:
     """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets as they are."""
     return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
-
-
-def short_place(location: str) -> str:
-    """A path and line with the last folder at most."""
-    return "/".join(location.replace("\\", "/").split("/")[-1:])

@@ -58,6 +58,7 @@ class IrPane(Pane):
         self.jumps = Jumps()
         self._phase = ""
         self._drawn: Key | None = None
+        self._wanted: Key | None = None
         self._places: dict[Key, tuple[int, int]] = {}
         self._strips: OrderedDict[tuple[object, ...], Strip] = OrderedDict()
         self._operand = (-1, 0)
@@ -88,6 +89,8 @@ class IrPane(Pane):
         if "stages" not in topics:
             return
         place, self.rows = self._index, self.state.board.rows()
+        if any(row.key == self._wanted for row in self.rows):
+            self.key, self._wanted = self._wanted, None
         if self.shown is None:
             self._choose_another(place - 1)
         self.open_stage()
@@ -108,8 +111,17 @@ class IrPane(Pane):
         failed = next((row for row in inside if row.stage.state == "failed"), None)
         return failed or (inside[-1] if inside else None)
 
+    def leave_graph(self) -> None:
+        """Forget the text and the places in it: another graph's come, at the same stage as soon as there is one."""
+        self._wanted = self._wanted or self.key
+        self._places.clear()
+        self.jumps = Jumps()
+        self.key, self._drawn, self.text, self.lines = None, None, "", 0
+        self.rows_changed()
+
     def choose(self, row: StageRow, *, tell: bool = True) -> None:
         """Show the stage of `row`."""
+        self._wanted = None
         if row.key != self.key:
             self._leave()
         self.key = row.key

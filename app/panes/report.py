@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from buddy.app import figures
-from buddy.app.figures import UNICODE, Glyphs
+from buddy.app.figures import UNICODE, Glyphs, short_place
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing
@@ -23,7 +23,7 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> l
     if state.problem is not None:
         lines += [*diagnostic_lines(state.problem, width), []]
     lines += _report(state, recipe, width, glyphs) if state.report else _no_report(state)
-    lines += _notes(state, width)
+    lines += _ending(state, width) + _notes(state, width)
     return lines + _printout(state, width)
 
 
@@ -43,7 +43,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _no_report(state: State) -> list[Cells]:
-    if "run" in state.jobs.values():
+    if "run" in state.under_way(state.graph):
         return [[("running beside eager", "dim")]]
     if "run" in state.problems or "open" in state.problems:
         return []
@@ -128,6 +128,15 @@ def _facts(report: RunReport, width: int, glyphs: Glyphs) -> list[Cells]:
     if not report.inputs_unchanged:
         lines.append([("MISMATCH ", "bad"), ("the run changed its inputs or weights", "text")])
     return lines
+
+
+def _ending(state: State, width: int) -> list[Cells]:
+    """Why the graph ends before its function does."""
+    info = state.info
+    if info is None or not info.broke:
+        return []
+    text = f"the graph breaks off at {short_place(info.broke_at)}: {info.broke}"
+    return [[], *([(piece, "dim")] for piece in wrapped(text, width - 2))]
 
 
 def _notes(state: State, width: int) -> list[Cells]:

@@ -10,12 +10,16 @@ from buddy.app.widgets.look import Cells
 
 @dataclass(frozen=True)
 class Tab:
-    """A phase: `mark` is `!` where a pass failed, `~` where the text is stale; `there` if it has IR."""
+    """A phase: `mark` is `!` where a pass failed, `~` where the text is stale; `there` if it has IR.
+
+    `role` colours a tab that is not the active one, where its mark does not say how.
+    """
 
     name: str
     number: int
     mark: str = ""
     there: bool = True
+    role: str = ""
 
     @property
     def key(self) -> str:
@@ -41,7 +45,7 @@ def tab_cells(tabs: Sequence[Tab], active: str, width: int) -> Cells:
     """The line of tabs."""
     cells: Cells = []
     for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
-        cells.append((label, _role(tab, tab.name == active)))
+        cells.append((label, tab_role(tab, tab.name == active)))
     return cells
 
 
@@ -59,9 +63,12 @@ def _label(tab: Tab, active: bool, short: bool) -> str:
     return f"[{text}]" if active else f" {text} "
 
 
-def _role(tab: Tab, active: bool) -> str:
+def tab_role(tab: Tab, active: bool) -> str:
+    """How a tab is coloured."""
     if active:
         return "tab-active"
+    if tab.role:
+        return tab.role
     if tab.mark == "!":
         return "bad"
     return "tab" if tab.there else "faint"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from textual.widgets import Input
 from buddy.app import figures
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
+
+FOOT = 2
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,23 @@ class ChoiceList(CursorView, can_focus=False):
 
     def row_cells(self, row: int, width: int) -> Cells:
         choice = self.shown[row]
-        room = min(max((len(entry.title) for entry in self.choices), default=0), max(width // 2, 24))
+        room = self._room(width)
         marker = ">" if row == self.cursor else " "
         mark = "* " if choice.marked else "  "
         title = figures.clip(choice.title, room, self.glyphs).ljust(room)
-        return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + choice.summary, "dim")]
+        summary = figures.clip(choice.summary, max(width - room - 5, 0), self.glyphs)
+        return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + summary, "dim")]
+
+    def foot(self, width: int) -> list[Cells]:
+        """The whole summary of the entry under the cursor, where entries are longer than their lines."""
+        if all(len(choice.summary) <= width - self._room(width) - 5 for choice in self.choices):
+            return []
+        pieces = textwrap.wrap(self.current.summary if self.current else "", width - 2)[:FOOT]
+        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT - len(pieces))))]
+
+    def _room(self, width: int) -> int:
+        """How wide the titles are."""
+        return min(max((len(entry.title) for entry in self.choices), default=0), max(width // 2, 24))
 
     def background(self, row: int) -> str:
         return "cursor" if row == self.cursor else ""
@@ -91,7 +106,8 @@ class PickerScreen(ModalScreen[Any]):
 
     def on_mount(self) -> None:
         box = self.query_one("#box")
-        box.styles.height = min(len(self._choices) + 4, max(self.app.size.height - 4, 8))
+        foot = FOOT + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
+        box.styles.height = min(len(self._choices) + 4 + foot, max(self.app.size.height - 4, 8))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(ChoiceList).narrow(event.value)

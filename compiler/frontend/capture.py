@@ -12,6 +12,7 @@ import torch
 from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.captured import CapturedGraph, eager_program
 from buddy.compiler.frontend.convert import to_buddy
+from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.table import fx_table, graph_info
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
@@ -55,7 +56,7 @@ class Recorder:
             if not seen:
                 seen = True
                 real = [*_kept(tensors, conversion.graph), *conversion.constants]
-                info = graph_info(conversion.graph.name, conversion)
+                info = graph_info(conversion.graph.name, conversion, graph_break(aten))
                 eager = eager_program(aten, len(conversion.constants))
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
                 self._keep(CapturedGraph(conversion.graph, info, real, eager, fx_table(conversion), parameters))

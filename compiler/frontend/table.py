@@ -8,6 +8,7 @@ from typing import Any
 from tabulate import tabulate
 
 from buddy.compiler.frontend.convert import Conversion
+from buddy.compiler.frontend.graph_break import NO_BREAK, GraphBreak
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
@@ -19,7 +20,7 @@ def fx_table(conversion: Conversion) -> str:
     return tabulate(cells, headers=["opcode", "name", "target", "args", "kwargs"], disable_numparse=True) + "\n"
 
 
-def graph_info(name: str, conversion: Conversion) -> GraphInfo:
+def graph_info(name: str, conversion: Conversion, broke: GraphBreak = NO_BREAK) -> GraphInfo:
     graph = conversion.graph
     pairs = zip(graph.body, conversion.fx_nodes, strict=True)
     return GraphInfo(
@@ -28,6 +29,8 @@ def graph_info(name: str, conversion: Conversion) -> GraphInfo:
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
         dtype=_main_dtype(graph.operations),
+        broke=broke.reason,
+        broke_at=broke.line,
     )
 
 

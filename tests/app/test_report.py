@@ -32,7 +32,9 @@ def shown(state: State, recipe: Recipe, width: int = 90, glyphs: figures.Glyphs 
 
 @pytest.fixture
 def state(recipe: Recipe) -> State:
-    return State(captured=True, report=report(), ran=recipe)
+    made = State(captured=True)
+    made.shown.reported(recipe, report())
+    return made
 
 
 def test_a_run_shows_verdict_error_and_both_times(state: State, recipe: Recipe) -> None:
@@ -56,13 +58,13 @@ def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) 
 
 
 def test_a_mismatch_is_a_word_and_says_where(state: State, recipe: Recipe) -> None:
-    state.report = report(verdict="mismatch", where="[0, 17]", tolerance="1e-4", nans=3)
+    state.shown.report = report(verdict="mismatch", where="[0, 17]", tolerance="1e-4", nans=3)
     assert "MISMATCH out0" in shown(state, recipe)
     assert "first differs at [0, 17] · within 1e-4 · 3 NaN" in shown(state, recipe)
 
 
 def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(state: State, recipe: Recipe) -> None:
-    state.was = report(max_abs=3.1e-2)
+    state.shown.was = report(max_abs=3.1e-2)
     text = shown(state, recipe.toggled(0))
     assert "STALE" in text
     assert "(was 3.1e-02)" in text
@@ -72,12 +74,14 @@ def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(st
 def test_inputs_that_changed_are_never_hidden(state: State, recipe: Recipe) -> None:
     import msgspec
 
-    state.report = msgspec.structs.replace(report(), inputs_unchanged=False)
+    state.shown.report = msgspec.structs.replace(report(), inputs_unchanged=False)
     assert "changed its inputs or weights" in shown(state, recipe)
 
 
 def test_a_problem_says_what_where_and_what_to_do_and_the_printout_stays(recipe: Recipe) -> None:
-    state = State(printout=["hello", ""], problems={"open": p.Diagnostic("it raised", "model.py:3", "mend it")})
+    state = State(printout=["hello", ""])
+    state.began("open", 1)
+    state.apply(p.Failed(1, p.Diagnostic("it raised", "model.py:3", "mend it")))
     text = shown(state, recipe)
     assert text.index("it raised") < text.index("model.py:3") < text.index("mend it") < text.index("hello")
 

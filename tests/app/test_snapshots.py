@@ -76,7 +76,7 @@ def after(*keys: str, run: bool = False) -> Before:
         app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu")
         if app.state.report is not None:
             same = msgspec.structs.replace(app.state.report.compiled, median=1.0)
-            app.state.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same)
+            app.state.shown.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same)
         app._be_silent()
         app.session_changed(frozenset({"outputs", "status"}))
         await pilot.pause(0.3)

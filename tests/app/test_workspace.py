@@ -131,3 +131,28 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_edit_stays(tmp_path: Pa
 def test_what_is_kept_is_a_recipe_as_toml(workspace: Workspace) -> None:
     workspace.edit(workspace.recipe.with_choice("mm", "eager"), "eager")
     assert workspace.path.read_text() == to_toml(workspace.recipe)
+
+
+def test_each_graph_has_its_own_recipe_history_and_file(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
+    workspace.edit(workspace.recipe.toggled(1), "off")
+    first = workspace.recipe
+    workspace.show(2)
+    assert (workspace.recipe.graph, workspace.recipe.steps, workspace.origin) == (2, recipe.steps, "preset")
+    assert not workspace.can_undo
+    workspace.edit(workspace.recipe.with_choice("mm", "eager"), "eager")
+    later = Workspace("model.py", ("--tiny",), tmp_path)
+    later.begin(recipe)
+    assert later.graph == 2
+    assert [later.recipe_of(number) for number in (0, 2)] == [first, workspace.recipe]
+    assert later.recipe_of(1).steps == recipe.steps
+    workspace.show(0)
+    assert workspace.undo() == "off"
+    assert workspace.recipe_of(2).choice_map() == {"mm": "eager"}
+
+
+def test_a_note_of_the_graph_shown_last_that_is_no_number_is_ignored(workspace: Workspace, recipe: Recipe) -> None:
+    workspace.show(1)
+    workspace.path_of(0).with_suffix(".graph").write_text("first")
+    later = Workspace("model.py", ("--tiny",), workspace.path.parent.parent)
+    later.begin(recipe)
+    assert later.graph == 0

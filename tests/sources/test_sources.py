@@ -403,3 +403,29 @@ def test_loading_needs_no_mlir(script: Write, run_python: Callable[..., Any]) ->
     )
     done = run_python("-c", load, script(PLAIN))
     assert done.stderr.strip() == ""
+
+
+# ---- graphs that break off -------------------------------------------------------------------------------------------
+
+
+def test_a_graph_that_breaks_off_says_why_and_on_which_line(script: Write) -> None:
+    path = script(
+        "import torch\n\n\ndef f(x):\n    y = x + 1\n    print(y.sum().item())\n"
+        "    return y * 2 if y.sum() > 0 else y\n\n\ntorch.compile(f)(torch.ones(3))\n"
+    )
+    infos = [graph.info for graph in load_program(path).graphs]
+    assert [info.name for info in infos] == ["f", "f #2", "f #3"]
+    assert "Tensor.item()" in infos[0].broke
+    assert infos[1].broke == "a branch on a tensor's value"
+    assert [info.broke_at for info in infos[:2]] == [f"{path}:6", f"{path}:7"]
+    assert (infos[2].broke, infos[2].broke_at) == ("", "")
+
+
+def test_the_backward_graph_leaves_the_break_to_the_forward_graph(script: Write) -> None:
+    path = script(
+        "import torch\n\n\ndef f(x):\n    y = x * x\n    print('seen')\n    return y.sum()\n\n\n"
+        "x = torch.ones(3, requires_grad=True)\ntorch.compile(f)(x).backward()\n"
+    )
+    infos = [graph.info for graph in load_program(path).graphs]
+    broken = {info.name: bool(info.broke) for info in infos}
+    assert broken == {"f": True, "f (backward)": False, "f #2": False, "f (backward) #2": False}

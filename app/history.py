@@ -1,0 +1,78 @@
+"""The recipe of one graph as it is edited: what it was before each edit, and what undoing took back. No Textual."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from buddy.compiler.recipe import Recipe
+
+MERGE_SECONDS = 1.0
+LENGTH = 500
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A point in the history: the recipe, the act that led to it, and what makes neighbouring acts one."""
+
+    recipe: Recipe
+    title: str = ""
+    merge: str = ""
+    at: float = 0.0
+
+
+class History:
+    """A recipe that starts as `preset`, or as `kept` where one was kept from last time."""
+
+    def __init__(self, preset: Recipe, kept: Recipe | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.preset = preset
+        self.restored = kept is not None and kept != preset
+        self._past: list[Edit] = []
+        self._future: list[Edit] = []
+        self._now = Edit(kept or preset)
+        self._clock = clock
+
+    @property
+    def recipe(self) -> Recipe:
+        return self._now.recipe
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._past)
+
+    @property
+    def can_redo(self) -> bool:
+        return bool(self._future)
+
+    def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
+        """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
+        if recipe == self.recipe:
+            return False
+        if not self._continues(merge):
+            self._past = [*self._past[-LENGTH:], self._now]
+        self._future.clear()
+        self._now = Edit(recipe, title, merge, self._clock())
+        self.restored = False
+        return True
+
+    def undo(self) -> str:
+        """Go back one edit; returns its title, "" when there is none."""
+        if not self._past:
+            return ""
+        title = self._now.title
+        self._future.append(self._now)
+        self._now, self.restored = self._past.pop(), False
+        return title
+
+    def redo(self) -> str:
+        """Take the last undone edit up again; returns its title, "" when there is none."""
+        if not self._future:
+            return ""
+        self._past.append(self._now)
+        self._now, self.restored = self._future.pop(), False
+        return self._now.title
+
+    def _continues(self, merge: str) -> bool:
+        recent = self._clock() - self._now.at < MERGE_SECONDS
+        return bool(merge) and merge == self._now.merge and recent

@@ -1,0 +1,37 @@
+"""Why Dynamo ended a graph before the function did, and on which line of the user's."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from buddy.compiler.frontend.aten import AtenGraph
+from buddy.compiler.frontend.names import is_library
+
+# What Dynamo calls the jumps of Python's bytecode, in words; its other reasons begin with a line for people.
+_JUMP, _BRANCH = "generic_jump", "a branch on a tensor's value"
+
+
+class GraphBreak(NamedTuple):
+    """The reason and the line (`file:line`); both "" where the graph ends with its function."""
+
+    reason: str = ""
+    line: str = ""
+
+
+NO_BREAK = GraphBreak()
+
+
+def graph_break(aten: AtenGraph) -> GraphBreak:
+    """Where the Dynamo graph of `aten` broke off. A backward graph ends with its forward graph, which says it."""
+    found: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
+    if found is None or not found.graph_break or aten.kind == "backward":
+        return NO_BREAK
+    frames = [frame for frame in found.user_stack if not is_library(frame.filename)]
+    line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return GraphBreak(_in_words(str(found.reason)), line)
+
+
+def _in_words(reason: str) -> str:
+    """The first line of what Dynamo says; hints and links follow it."""
+    first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
+    return _BRANCH if first.startswith(_JUMP) else first

@@ -1,0 +1,232 @@
+"""Several graphs of one program: the line that lists them, and what each keeps for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app import figures
+from buddy.app.graphs import ending, graph_at, graph_cells, standing
+from buddy.app.state import State
+from buddy.app.widgets.look import length
+from buddy.app.workspace import Workspace
+from buddy.compiler import protocol as p
+from buddy.compiler.recipe import Recipe
+
+Open = Callable[..., Any]
+BROKEN = p.GraphInfo("Gate", (), broke="a branch on a tensor's value", broke_at="/home/me/two.py:13")
+TIMING = p.Timing(0.1, 0.09, 0.11, 10)
+
+
+def program(*graphs: p.GraphInfo) -> State:
+    state = State()
+    state.began("open", 1)
+    state.apply(p.Captured(1, graphs))
+    return state
+
+
+@pytest.fixture
+def state() -> State:
+    return program(BROKEN, p.GraphInfo("Gate #2", ()), p.GraphInfo("Head", ()))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, recipe: Recipe) -> Workspace:
+    made = Workspace("two.py", (), tmp_path)
+    made.begin(recipe)
+    return made
+
+
+def report(graph: int, verdict: Any = "ok", in_eager: int = 0) -> p.RunReport:
+    output = p.OutputReport("out", (4,), "f32", 0.0, 0.0, verdict)
+    return p.RunReport(graph, (output,), TIMING, TIMING, 3, in_eager, 0.1)
+
+
+def run(state: State, workspace: Workspace, graph: int, **result: Any) -> None:
+    request = 100 + graph
+    state.began("run", request, workspace.recipe_of(graph))
+    state.apply(p.Compiled(request, graph, (), 0.1))
+    state.apply(p.Ran(request, report(graph, **result)))
+
+
+def line(state: State, workspace: Workspace, width: int = 80) -> str:
+    return "".join(text for text, _ in graph_cells(state, workspace, width, figures.UNICODE))
+
+
+# ---- how each stands -------------------------------------------------------------------------------------------------
+
+
+def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> None:
+    assert standing(state, workspace, 0)[0] == ""
+    state.began("compile", 2, workspace.recipe_of(0))
+    assert standing(state, workspace, 0)[0] == "compiling"
+    state.apply(p.Assigned(2, 0, (p.Assignment("a", "eager"), p.Assignment("b", "linalg"))))
+    state.apply(p.Compiled(2, 0, (), 0.1))
+    assert standing(state, workspace, 0)[0] == "1 in eager"
+    run(state, workspace, 0)
+    run(state, workspace, 1, verdict="mismatch")
+    run(state, workspace, 2, in_eager=1)
+    assert [standing(state, workspace, k)[0] for k in range(3)] == ["ok", "MISMATCH", "ok, 1 in eager"]
+    workspace.edit(workspace.recipe.toggled(0), "off")
+    assert [standing(state, workspace, k)[0] for k in range(3)] == ["stale", "MISMATCH", "ok, 1 in eager"]
+    state.began("compile", 9, workspace.recipe)
+    state.apply(p.Failed(9, p.Diagnostic("no")))
+    assert [standing(state, workspace, k)[0] for k in range(2)] == ["failed", "MISMATCH"]
+
+
+def test_a_break_says_where_and_why() -> None:
+    assert ending(BROKEN) == "breaks off at two.py:13: a branch on a tensor's value"
+    assert ending(p.GraphInfo("whole", ())) == ""
+
+
+def test_the_line_lists_all_and_brackets_the_one_shown(state: State, workspace: Workspace) -> None:
+    run(state, workspace, 2)
+    assert line(state, workspace) == " graphs [0 Gate] 1 Gate #2  2 Head ok "
+
+
+@pytest.mark.parametrize("shown", [0, 15, 31])
+@pytest.mark.parametrize("width", [80, 120])
+def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
+    workspace: Workspace, shown: int, width: int
+) -> None:
+    state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
+    state.graph = shown
+    cells = graph_cells(state, workspace, width, figures.UNICODE)
+    assert length(cells) <= width
+    assert f"[{shown} SomeRatherLongName #{shown}]" in line(state, workspace, width)
+
+
+def test_a_click_finds_the_graph_that_is_drawn_there(state: State, workspace: Workspace) -> None:
+    text = line(state, workspace)
+    at = [graph_at(state, workspace, 80, figures.UNICODE, text.index(name)) for name in ("Gate", "Gate #2", "Head")]
+    assert at == [0, 1, 2]
+    assert graph_at(state, workspace, 80, figures.UNICODE, 1) is None
+    assert graph_at(state, workspace, 80, figures.UNICODE, 79) is None
+
+
+def test_what_is_told_of_one_graph_leaves_the_others(state: State, workspace: Workspace) -> None:
+    for graph in (0, 1):
+        state.began("compile", 10 + graph, workspace.recipe_of(graph))
+    state.apply(p.StageDone(10, 0, p.Stage(0, "fx", "torch", "t0", 3)))
+    state.apply(p.Failed(11, p.Diagnostic("no")))
+    assert state.problem is None
+    assert [row.stage.text for row in state.board.rows()] == ["t0"]
+    state.graph = 1
+    assert state.problem is not None
+    assert state.board.rows() == []
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+async def names(bench: Any) -> list[str]:
+    return [info.name for info in bench.app.state.graphs]
+
+
+@pytest.mark.slow
+async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: Open) -> None:
+    async with workbench("two_models.py", size=(160, 50)) as bench:
+        app = bench.app
+        assert await names(bench) == ["Gate", "Gate #2", "Gate #3", "Head"]
+        assert bench.shows("graphs [0 Gate compiled] 1 Gate #2  2 Gate #3  3 Head")
+        first = [row.name for row in app.graph.rows]
+        await bench.press("space", "r")
+        await bench.until(lambda: app.state.report is not None, "the report")
+        await bench.settled()
+        in_eager = app.workspace.recipe
+        assert app.state.report.nodes_eager == 1
+        text = app.ir.text
+
+        await bench.press("g", "t")
+        await bench.settled()
+        assert bench.shows("[1 Gate #2 compiled]")
+        assert bench.shows("breaks off at two_models.py:17: a branch on a tensor's value")
+        assert app.workspace.recipe.choices == ()
+        assert app.state.report is None
+        assert not app.workspace.can_undo, "an edit of another graph is not undone here"
+        assert [row.name for row in app.graph.rows] != first
+        assert app.ir.text != text
+        await bench.press("r")
+        await bench.until(lambda: app.state.report is not None, "the report")
+        assert app.state.report.graph == 1
+
+        await bench.press("g", "T")
+        await bench.settled()
+        assert [row.name for row in app.graph.rows] == first
+        assert app.workspace.recipe == in_eager
+        assert app.state.report.graph == 0
+        assert bench.shows("[0 Gate ok, 1 in eager] 1 Gate #2 ok ")
+        await bench.press("u")
+        await bench.settled()
+        assert app.workspace.recipe.choices == ()
+        assert bench.shows("[0 Gate stale]")
+
+
+@pytest.mark.slow
+async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palette(workbench: Open) -> None:
+    async with workbench("two_models.py", size=(120, 40)) as bench:
+        column = next(row for row in bench.screen if row.startswith(" graphs ")).index("3 Head")
+        await bench.pilot.click("#graphs", offset=(column, 0))
+        await bench.settled()
+        assert (bench.app.state.graph, bench.app.workspace.recipe.graph) == (3, 3)
+        await bench.press("g", "l")
+        assert bench.shows("breaks off at two_models.py:16: Unsupported Tensor.item()")
+        await bench.type("#3")
+        await bench.press("enter")
+        await bench.settled()
+        assert bench.app.state.graph == 2
+        await bench.press("ctrl+p")
+        await bench.type("next graph")
+        await bench.until(lambda: bench.shows("The next graph of the program"), "the command")
+        await bench.press("enter")
+        await bench.until(lambda: bench.app.state.graph == 3, "the next graph")
+
+
+@pytest.mark.slow
+async def test_the_stage_that_is_read_stays_when_the_graph_changes(workbench: Open) -> None:
+    async with workbench("two_models.py") as bench:
+        await bench.press("8")
+        await bench.drawn()
+        key = bench.app.ir.key
+        await bench.press("g", "t")
+        await bench.settled()
+        assert bench.app.ir.key == key
+        await bench.press("g", "T")
+        await bench.settled()
+        assert bench.app.ir.key == key
+
+
+@pytest.mark.slow
+async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
+    async with workbench("two_models.py") as bench:
+        bench.app.graphs.run_all()
+        await bench.until(lambda: all(bench.app.state.of(k).report for k in range(4)), "the reports")
+        assert all(bench.app.state.of(k).report.ok for k in range(4))
+        assert bench.shows("3 Head ok")
+
+
+@pytest.mark.slow
+async def test_the_next_session_shows_the_same_graph_with_its_recipe(workbench: Open) -> None:
+    async with workbench("two_models.py") as bench:
+        await bench.press("g", "T")
+        await bench.settled()
+        assert bench.app.state.graph == 3
+        await bench.press("space")
+        await bench.settled()
+        recipes = [bench.app.workspace.recipe_of(number) for number in range(4)]
+    async with workbench("two_models.py") as bench:
+        assert bench.app.state.graph == 3
+        assert [bench.app.workspace.recipe_of(number) for number in range(4)] == recipes
+        assert bench.app.workspace.origin == "restored"
+        assert bench.shows("recipe: restored")
+
+
+@pytest.mark.slow
+async def test_a_program_with_one_graph_has_no_list(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        assert not bench.shows("graphs [")
+        await bench.press("g", "t")
+        assert bench.shows("the program has one graph")
