@@ -50,3 +50,8 @@ def install_mlir_alias() -> bool:
     for name in ("", *(f".{top}" for top in _TOP), ".dialects", *(f".dialects.{dialect}" for dialect in _DIALECTS)):
         sys.modules[f"mlir{name}"] = importlib.import_module(f"{PACKAGE}{name}")
     return True
+
+
+def torch_fx() -> Any:
+    """torch-mlir's own importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
+    return _load("fx")

@@ -10,6 +10,7 @@ from transformers import BertConfig, BertModel
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--tiny", action="store_true", help="2 layers, 64 wide, 16 tokens")
+parser.add_argument("--batch", type=int, default=1, help="how many rows of tokens (1)")
 options = parser.parse_args()
 
 TINY = {
@@ -34,7 +35,7 @@ def load() -> BertModel:
 torch.manual_seed(0)
 model = load().eval()
 tokens = 16 if options.tiny else 128
-example_inputs = {"input_ids": torch.randint(model.config.vocab_size, (1, tokens))}
+example_inputs = {"input_ids": torch.randint(model.config.vocab_size, (options.batch, tokens))}
 
 if __name__ == "__main__":
     with torch.no_grad():

@@ -13,6 +13,7 @@ VERBS = {
     "stages": "list the stages a program goes through",
     "passes": "list the passes that a recipe may name",
     "ops": "list the ATen ops that are compiled",
+    "bench": "time programs beside eager, inductor and IREE",
     "engine": "serve a workbench on stdin and stdout",
 }
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130

@@ -28,6 +28,7 @@ SAMPLES = [
     ("gpt2.py", ("--tiny",), "GPT2LMHeadModel"),
     ("gpt2.py", ("--tiny", "--decode"), "Decode"),
     ("llama.py", ("--tiny",), "LlamaForCausalLM"),
+    ("llama.py", ("--tiny", "--decode"), "Decode"),
     ("whisper.py", ("--tiny",), "WhisperModel"),
 ]
 HUGGING_FACE = ("bert.py", "vit.py", "gpt2.py", "llama.py", "whisper.py")

@@ -1,0 +1,78 @@
+"""`buddy-tui bench SUITE|SOURCE`: whole programs, compiled here, beside what else a PyTorch user can pick."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.compiler.bench import report, session
+from buddy.compiler.bench.plan import OURS, SIDES, Plan, PlanError, Subject, check_sides, read_suite
+from buddy.compiler.protocol import Diagnostic
+
+EPILOG = """
+SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that
+defines `model` and `example_inputs`, and what stands behind `--` are its arguments. Each side runs in a process of its
+own with empty caches; calls are timed in turn. Writes bench.json, bench.md, and bench.svg where matplotlib is there.
+"""
+
+
+def parser() -> arguments.Parser:
+    found = arguments.Parser("bench", VERBS["bench"], EPILOG)
+    found.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
+    found.add_argument("--sides", default=",".join(SIDES), metavar="A,B", help=f"of {', '.join(SIDES)} (all)")
+    found.add_argument("--threads", default="1", metavar="N,M", help="numbers of threads, each measured by itself (1)")
+    found.add_argument("--only", default="", metavar="A,B", help="only the subjects of these names")
+    found.add_argument("--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (15)")
+    found.add_argument("--seconds", type=float, default=60.0, metavar="S", help="end a subject's rounds after S (60)")
+    found.add_argument("-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="where to write (bench)")
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=options.json)
+    try:
+        plan = _plan(options, script)
+    except PlanError as error:
+        console.error(Diagnostic(str(error), todo="see buddy-tui bench --help"))
+        return USAGE
+    found = session.run(plan, options.output / "logs", console.progress)
+    console.done()
+    text = report.markdown(found)
+    (options.output / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
+    (options.output / "bench.md").write_text(text)
+    _plot(found, options.output / "bench.svg", console)
+    print(json.dumps(found, indent=2) if options.json else text)
+    return (
+        0 if all(OURS in done["sides"] and "seconds" in done["sides"][OURS] for done in found["subjects"]) else FAILURE
+    )
+
+
+def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> Plan:
+    path = Path(options.source)
+    subjects = read_suite(path) if path.suffix == ".toml" else (Subject(path.stem, str(path), script),)
+    wanted = [name for name in options.only.split(",") if name]
+    for name in wanted:
+        if name not in {subject.name for subject in subjects}:
+            raise PlanError(f"{path} has no subject {name!r}; it has {', '.join(s.name for s in subjects)}")
+    threads = tuple(_number(text) for text in options.threads.split(","))
+    kept = tuple(subject for subject in subjects if not wanted or subject.name in wanted)
+    return Plan(kept, check_sides(options.sides.split(",")), threads, options.rounds, options.seconds)
+
+
+def _number(text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise PlanError(f"--threads takes numbers above 0, not {text!r}")
+    return int(text)
+
+
+def _plot(found: dict[str, object], path: Path, console: Console) -> None:
+    try:
+        report.plot(found, path)
+    except ImportError:
+        console.note(f"no {path.name}: matplotlib is not installed (pip install 'buddy-tui[bench]')")

@@ -1,0 +1,81 @@
+"""What is to be measured: subjects, sides and threads. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+OURS = "buddy"
+EAGER = "eager"
+SIDES = {
+    OURS: "torch.compile with this compiler's default recipe",
+    EAGER: "PyTorch without compilation",
+    "inductor": "torch.compile as PyTorch ships it",
+    "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
+    "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
+}
+
+
+class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
+
+    `group` is "model" for those that count in the geometric mean.
+    """
+
+    name: str
+    source: str
+    arguments: tuple[str, ...] = ()
+    group: str = "model"
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that one run of the benchmark measures."""
+
+    subjects: tuple[Subject, ...]
+    sides: tuple[str, ...] = tuple(SIDES)
+    threads: tuple[int, ...] = (1,)
+    rounds: int = 15
+    seconds: float = 60.0
+    """Rounds of a subject end after this many seconds, but not before five."""
+
+
+class PlanError(Exception):
+    """A suite that cannot be measured as written; the text says what and where."""
+
+
+class _Suite(msgspec.Struct, forbid_unknown_fields=True):
+    subject: list[Subject]
+
+
+def read_suite(path: Path) -> tuple[Subject, ...]:
+    """The subjects of a TOML file, `[[subject]]` with the fields of `Subject`; sources are relative to the file.
+
+    Raises `PlanError`.
+    """
+    try:
+        suite = msgspec.convert(tomllib.loads(path.read_text()), _Suite)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise PlanError(f"{path}: {error}") from error
+    return tuple(
+        msgspec.structs.replace(subject, source=str((path.parent / subject.source).resolve()))
+        for subject in suite.subject
+    )
+
+
+def check_sides(names: Sequence[str]) -> tuple[str, ...]:
+    """The sides by name, ours among them.
+
+    Raises `PlanError` that names an unknown one, and those there are.
+    """
+    for name in names:
+        if name not in SIDES:
+            raise PlanError(f"there is no side {name!r}; there are {', '.join(SIDES)}")
+    return tuple(dict.fromkeys((OURS, *names)))
