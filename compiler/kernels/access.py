@@ -55,11 +55,16 @@ def flatten(value: Any) -> Any:
         return value
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     offset = dynamic if layout.offset is None else layout.offset
-    mark = "" if offset == 0 else f", strided<[1], offset: {'?' if offset == dynamic else offset}>"
-    space = f", {type_.memory_space}" if type_.memory_space is not None else ""
-    flat = ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{mark}{space}>")
     offsets = [memref.ExtractStridedMetadataOp(value).results[1]] if layout.offset is None else []
-    return memref.reinterpret_cast(flat, value, offsets, [], [], [offset], [layout.span], [1])
+    return memref.reinterpret_cast(flat_type(type_), value, offsets, [], [], [offset], [layout.span], [1])
+
+
+def flat_type(type_: Any) -> Any:
+    """The type of `flatten`'s result for a memref of `type_`."""
+    layout = layout_of(type_)
+    mark = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
+    space = f", {type_.memory_space}" if type_.memory_space is not None else ""
+    return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{mark}{space}>")
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from buddy.compiler.bindings import func, ir, memref, vector
-from buddy.compiler.kernels.access import flatten
 from buddy.compiler.kernels.blocking import Blocking
 from buddy.compiler.kernels.contraction import Contraction
+from buddy.compiler.kernels.crossing import argument_types, flat_operands
 from buddy.compiler.kernels.dot import DotProducts
 from buddy.compiler.kernels.emit import Emitter, Index, for_blocks
 from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
@@ -20,17 +20,17 @@ Start = Literal["zero", "accumulate"]
 def kernel_function(
     name: str, types: Sequence[Any], contraction: Contraction, blocking: Blocking, start: Start
 ) -> func.FuncOp:
-    """A private function (A, B, C) -> () at the insertion point; `types` are those of its memref arguments.
+    """A private function (A, B, C) -> () at the insertion point, for memrefs of `types` as `crossing` passes them.
 
     B has the shape `panels_of(contraction, blocking).shape` when `blocking.source` is "packed". C is overwritten when
     `start` is "zero".
     """
-    function = func.FuncOp(name, (list(types), []), visibility="private")
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
         end = func.ReturnOp([])
     with ir.InsertionPoint(end):
-        a, b, c = (flatten(value) for value in entry.arguments)
+        a, b, c = flat_operands(entry.arguments, types)
         flats = (b, a, c) if contraction.swapped else (a, b, c)
         if blocking.source == "dot":
             DotProducts(Emitter(entry), flats, contraction, blocking.lanes, start == "zero").emit()

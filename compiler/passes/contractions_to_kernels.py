@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import func, ir
+from buddy.compiler.kernels import crossing
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.blocking import Blocking, Source, choose
 from buddy.compiler.kernels.contraction import NAMED, Contraction, analyse, is_contraction
@@ -61,7 +62,7 @@ class _Rewriter:
         start = self._start(op, contraction, blocking)
         name = self._kernel(op.location, [value.type for value in operands], contraction, blocking, start)
         with ir.InsertionPoint(op), op.location:
-            func.CallOp([], ir.FlatSymbolRefAttr.get(name), operands)
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), crossing.arguments(operands))
         self.context.remark(ContractionsToKernels.name, op.location, _describe(contraction, blocking, start))
         op.erase()
         drop_dead_views(raw)
