@@ -1,0 +1,1 @@
+"""Convolution kernels on channels-last buffers: implicit matrix products, and depthwise windows."""

@@ -1,0 +1,197 @@
+"""`convolutions-to-kernels`: numbers against PyTorch over shapes, windows and targets; packing; what is left."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+from filecheck_text import filecheck
+from mlir_jit import Compiled
+from windows import Window
+
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+from buddy.compiler.target import Target
+
+TARGETS = {
+    "avx512": Target("avx512", 64, 32),
+    "avx2": Target("avx2", 32, 16),
+    "neon": Target("neon", 16, 32),
+    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
+}
+CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)
+EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
+
+
+def random_windows(count: int, seed: int) -> list[Window]:
+    """Windows whose sizes are multiples of no block."""
+    draw = random.Random(seed)
+    found = []
+    while len(found) < count:
+        window = Window(
+            draw.randint(1, 33), draw.randint(1, 33), draw.choice(CHANNELS), draw.choice(CHANNELS),
+            kernel=draw.choice((1, 2, 3, 5)), stride=draw.choice((1, 2, 3)), padding=draw.choice((0, 1, 2)),
+            dilation=draw.choice((1, 2)), batch=draw.choice((1, 2, 3)),
+        )  # fmt: skip
+        if min(window.outputs) > 0:
+            found.append(window)
+    return found
+
+
+GROUPED = [
+    Window(9, 11, 6, 9, groups=3, padding=1),
+    Window(8, 8, 64, 96, groups=2, stride=2, padding=1, batch=2),
+    Window(7, 5, 34, 68, groups=17, kernel=2),
+    Window(6, 7, 12, 24, groups=12, padding=1),  # a multiplier of 2
+    Window(6, 7, 24, 12, groups=12, padding=1),  # two channels in, one out
+]
+DEPTHWISE = [
+    Window(7, 7, 33, 33, groups=33, padding=1),
+    Window(28, 13, 16, 16, groups=16, kernel=5, padding=2, stride=2),
+    Window(14, 14, 40, 40, groups=40, kernel=5, padding=2, batch=2),
+    Window(17, 19, 13, 13, groups=13, kernel=3, stride=3, dilation=2),
+    Window(12, 12, 5, 5, groups=5, kernel=9, padding=4),  # a window too large to unroll
+    Window(4, 4, 31, 31, groups=31, kernel=1),
+]
+
+
+def packed(compiled: Compiled, number: int, weights: np.ndarray) -> np.ndarray:
+    """The weights as the kernel of function `f{number}` reads them."""
+    arguments = re.search(rf"func.func @f{number}\((.*)\)", compiled.text)
+    assert arguments
+    name = re.search(r'buddy.pack = "(\w+)"', arguments.group(1))
+    shape = re.search(r"%arg1: memref<([\dx]+)xf\d\d>", arguments.group(1))
+    assert name
+    assert shape
+    panels = np.full([int(size) for size in shape.group(1).split("x")], np.nan, weights.dtype)
+    compiled(name.group(1), weights, panels)
+    return panels
+
+
+def check(module: Compiled, number: int, window: Window, *, parameter: bool = True, start: float = np.nan) -> None:
+    image, weights = window.operands()
+    a, b, c = window.arrays(image, weights)
+    c[...] = start
+    module(f"f{number}", a, packed(module, number, b) if parameter else b, c)
+    expected = window.expected(image, weights) + (0 if np.isnan(start) else start)
+    np.testing.assert_allclose(c, expected, rtol=0, atol=allowed(window), err_msg=str(window))
+
+
+def allowed(window: Window) -> float:
+    """Sums of `depth` products are around one, so their roundings add up to about the root of `depth` epsilons; results
+    up to eight times as large as that occur."""
+    depth = window.channels // window.groups * window.kernel**2
+    return 8 * EPSILON[window.element] * depth**0.5
+
+
+def compiled(windows: list[Window], target: str = "avx512") -> Compiled:
+    text = "\n".join(window.function(f"f{i}") for i, window in enumerate(windows))
+    return Compiled(text, [ConvolutionsToKernels(), ContractionsToKernels()], target=TARGETS[target])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_many_shapes(target: str) -> None:
+    windows = random_windows(24, seed=3)
+    module = compiled(windows, target)
+    assert "linalg.generic" not in module.text, module.remarks
+    assert sum("packed weights" in remark for remark in module.remarks) > 12
+    for i, window in enumerate(windows):
+        check(module, i, window)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["grouped", "depthwise"])
+def test_groups(kind: str, target: str) -> None:
+    windows = {"grouped": GROUPED, "depthwise": DEPTHWISE}[kind]
+    module = compiled(windows, target)
+    assert all(("channel by channel" in remark) == (kind == "depthwise") for remark in module.remarks), module.remarks
+    for i, window in enumerate(windows):
+        check(module, i, window)
+
+
+def test_double_precision() -> None:
+    windows = [Window(9, 11, 7, 13, padding=1, element="f64"), Window(9, 8, 13, 13, groups=13, element="f64")]
+    module = compiled(windows)
+    for i, window in enumerate(windows):
+        check(module, i, window)
+
+
+@pytest.mark.parametrize("window", [Window(9, 11, 7, 37, padding=1), Window(9, 11, 21, 21, padding=1, groups=21)])
+def test_without_a_fill_it_adds(window: Window) -> None:
+    module = Compiled(window.function("f0", zero=False), [ConvolutionsToKernels()])
+    assert module.remarks[0].endswith(", adds to C")
+    check(module, 0, window, start=3.0)
+
+
+@pytest.mark.parametrize("window", [Window(6, 7, 5, 37, padding=1), Window(9, 8, 21, 21, padding=1, groups=21)])
+def test_weights_that_are_no_parameter_are_packed_at_each_call(window: Window) -> None:
+    module = Compiled(window.function("f0", parameter=False), [ConvolutionsToKernels()])
+    assert "@pack_" not in module.text
+    assert module.remarks[0].endswith(", at each call")
+    check(module, 0, window, parameter=False)
+
+
+def test_packing_can_be_switched_off() -> None:
+    window = Window(6, 7, 5, 37, padding=1)
+    module = Compiled(window.function("f0"), [ConvolutionsToKernels(pack_weights=False)])
+    assert "@pack_" not in module.text
+    check(module, 0, window, parameter=False)
+
+
+@pytest.mark.parametrize("window", [Window(8, 9, 5, 19, padding=1), Window(8, 9, 19, 19, padding=1, groups=19)])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_infinity_and_nan_stay_in_their_windows(window: Window, value: float) -> None:
+    module = compiled([window])
+    image, weights = window.operands()
+    image[0, 3, 4, 5] = value
+    a, b, c = window.arrays(image, weights)
+    module("f0", a, packed(module, 0, b), c)
+    # The zeros of the padding are far from the marked pixel, so that no reference multiplies them with it.
+    expected = window.eager(image, weights).permute(0, 2, 3, 1).numpy().reshape(c.shape)
+    assert not np.isfinite(expected).all()
+    np.testing.assert_allclose(c, expected, rtol=0, atol=allowed(window))
+
+
+def test_the_ir_has_a_call_and_a_packing_function() -> None:
+    module = compiled([Window(8, 9, 5, 19, padding=1)])
+    filecheck(
+        module.text,
+        """
+        CHECK: func.func @f0({{.*}}: memref<1x45x32xf32> {buddy.pack = "pack_0", buddy.parameter
+        CHECK-NOT: linalg
+        CHECK: call @conv_8x9x19_3x3x5(%arg0, %arg1, %arg2)
+        CHECK: func.func private @conv_8x9x19_3x3x5(
+        CHECK: vector.fma
+        CHECK: func.func @pack_0({{.*}}: memref<19x5x3x3xf32>, {{.*}}: memref<1x45x32xf32>)
+        """,
+    )
+    assert module.remarks == [
+        "8x9 pixels, 19 channels over 3x3x5: 4x3 pixels by 32 channels in registers, packed weights"
+    ]
+
+
+def test_equal_convolutions_share_a_kernel_that_comes_from_all_of_them() -> None:
+    function = Window(8, 9, 5, 19).function("f")
+    text = "".join(
+        function.replace("@f", f"@f{i}").replace("\n      return", f' loc("graph":{i}:0)\n      return') for i in (1, 2)
+    )
+    module = Compiled(text, [ConvolutionsToKernels()], nodes=["conv1", "conv2"])
+    assert module.text.count("func.func private") == 1
+    assert module.nodes_of("conv_6x7x19_3x3x5") == {"conv1", "conv2"}
+    assert module.nodes_of("pack_0") == {"conv1", "conv2"}
+
+
+def test_what_is_left_says_why() -> None:
+    pointwise = Window(8, 9, 5, 19, kernel=1)
+    swapped = Window(4, 4, 4, 4, kernel=2).function("f1").replace("->(n,h,w,o)", "->(n,o,h,w)")
+    swapped = swapped.replace("memref<1x3x3x4xf32>", "memref<1x4x3x3xf32>")
+    empty = Window(4, 4, 4, 4, kernel=2, batch=0).function("f2")
+    assert Compiled(pointwise.function("f"), [ConvolutionsToKernels()]).remarks == [
+        "convolution left as it is: it is a plain matrix product"
+    ]
+    assert Compiled(swapped, [ConvolutionsToKernels()]).remarks == [
+        "convolution left as it is: channels are not its last dim"
+    ]
+    assert Compiled(empty, [ConvolutionsToKernels()]).remarks == ["convolution left as it is: no elements"]
