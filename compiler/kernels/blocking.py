@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from buddy.compiler.kernels.arithmetic import bytes_of
 from buddy.compiler.kernels.contraction import Contraction
-from buddy.compiler.kernels.dot import fits as fits_dot_products
 from buddy.compiler.kernels.emit import split
 from buddy.compiler.target import Target
 
-Source = Literal["direct", "panel", "packed", "dot"]
+Source = Literal["direct", "panel", "packed", "dot", "stream"]
 
 # Results of a fused multiply-add are ready after about this many cycles at one vector instruction per cycle.
 FMA_LATENCY = 4
 MAX_VECTORS = 8
+
+# Up to so many rows the time goes into reading B, at the bandwidth of memory if it is read as one stream.
+FEW_ROWS = 4
+# Iterations that a kernel's outer loop should have, so that any number of threads up to 16 gets nearly equal shares.
+SHARES = 32
+_SHARE_FLOP = 1 << 20  # at least, in each
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,9 @@ class Blocking:
     """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
 
     `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from
-    panels that were packed before the call ("packed"), or in place along K ("dot", without register blocks).
+    panels that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place
+    as one stream of rows ("stream", `depth` at once, over `vectors * lanes` columns). Threads share `chunk` rows at a
+    time (0: all rows).
     """
 
     rows: int
@@ -30,33 +38,88 @@ class Blocking:
     lanes: int
     depth: int
     source: Source
+    chunk: int = 0
 
     @property
     def columns(self) -> int:
         return self.vectors * self.lanes
 
+    def blocks_k(self, contraction: Contraction) -> bool:
+        """Whether K is taken in blocks of `depth`."""
+        blocked = self.source not in ("dot", "stream") and len(contraction.k) == 1
+        return blocked and self.depth < contraction.k[0].size
+
     def describe(self) -> str:
         if self.source == "dot":
             return f"dot products in vectors of {self.lanes}"
+        if self.source == "stream":
+            return f"rows of B streamed in vectors of {self.lanes}"
         return f"{self.rows}x{self.columns} register block, {self.source} B"
 
 
 def choose(contraction: Contraction, target: Target, source: Source | None = None) -> Blocking:
     """The blocking with the least estimated time; `source` fixes where B is read."""
-    element = 4 if contraction.element == "f32" else 8
-    lanes = target.lanes(element)
-    rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers)
+    width = bytes_of(contraction.element)
+    lanes = target.lanes(width)
     if source is None and fits_dot_products(contraction):
         return Blocking(1, 1, lanes, max(1, contraction.depth), "dot")
+    if source is None and _streams(contraction, lanes):
+        return _stream(contraction, lanes, target)
+    rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers)
     where = source or _source(contraction, rows)
-    depth = _depth(contraction, vectors * lanes * element, target.l2)
-    return Blocking(rows, vectors, lanes, depth, where)
+    depth = _depth(contraction, vectors * lanes * width, target.l2)
+    return Blocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
+
+
+def reads_in_place(contraction: Contraction) -> bool:
+    """Whether B is as fast to read where it lies as in panels, so that packing a parameter would only cost memory."""
+    return fits_dot_products(contraction)
+
+
+def fits_dot_products(contraction: Contraction) -> bool:
+    """Whether there are few rows and both factors are contiguous along K: packing B would cost more than it saves."""
+    k, n = contraction.k, contraction.n
+    contiguous = len(k) == 1 and k[0].strides[0] == k[0].strides[1] == 1
+    return contiguous and contraction.m.size <= FEW_ROWS and (n.size == 1 or n.strides[1] != 1)
+
+
+def _streams(contraction: Contraction, lanes: int) -> bool:
+    """Whether there are few rows, and rows of B that are too long for sums in registers."""
+    n = contraction.n
+    few = contraction.m.size <= FEW_ROWS and len(contraction.k) == 1
+    return few and n.strides[1] == 1 and n.size > MAX_VECTORS * lanes
+
+
+def _stream(contraction: Contraction, lanes: int, target: Target) -> Blocking:
+    """One row of B at a time is one stream from memory; several save work on C where B is in cache or rows are long."""
+    size, rows = contraction.n.size, max(1, contraction.m.size)
+    cached = size * contraction.depth * bytes_of(contraction.factor_element) <= target.l2
+    columns = min(max(1024, -(-size // 8)), 4096 // rows)
+    vectors = max(1, min(columns, size) // lanes)
+    return Blocking(rows, vectors, lanes, 4 if cached or size >= 16384 else 1, "stream")
+
+
+def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:
+    """Rows of C that one iteration takes: all, or a multiple of `rows` that makes enough iterations for threads."""
+    m, tiles = contraction.m.size, -(-contraction.n.size // columns)
+    for loop in contraction.outer:
+        tiles *= loop.size
+    blocks = -(-m // rows)
+    # A panel that is packed on the way should be used by some hundred rows.
+    least = max(-(-_SHARE_FLOP // max(1, 2 * contraction.depth * columns)), 192 if source == "panel" else 1)
+    pieces = min(-(-SHARES // max(1, tiles)), max(1, m // least))
+    if pieces <= 1:
+        return max(1, blocks) * rows
+    even = [count for count in range(pieces, 2 * pieces) if blocks % count == 0 and m // count >= least]
+    return -(-blocks // (even[0] if even else pieces)) * rows
 
 
 def _register_block(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
+    # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
+    widest = MAX_VECTORS if m > 1 else FMA_LATENCY
     candidates = [
         (rows, vectors)
-        for vectors in range(1, min(MAX_VECTORS, max(1, -(-n // lanes))) + 1)
+        for vectors in range(1, min(widest, max(1, -(-n // lanes))) + 1)
         for rows in range(1, max(1, min(m, registers)) + 1)
         if rows * vectors + vectors + 1 <= registers
     ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.kernels.arithmetic import accumulator
 
 NAMED = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
+_MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
 
 
 def indexing_maps(op: Any) -> list[Any]:
@@ -17,10 +20,11 @@ def indexing_maps(op: Any) -> list[Any]:
 
 
 def is_contraction(op: Any) -> bool:
-    """Whether `op` computes `C[c] += A[a] * B[b]` over its loops, in float arithmetic without casts."""
-    if op.name in NAMED:
-        return _same_float_types(op)
-    return op.name == "linalg.generic" and len(op.operands) == 3 and _same_float_types(op) and _multiplies_and_adds(op)
+    """Whether `op` computes `C[c] += A[a] * B[b]` over its loops; factors may be widened before they are multiplied."""
+    if op.name == "linalg.generic":
+        shaped = len(op.operands) == 3 and all(isinstance(value.type, ir.ShapedType) for value in op.operands)
+        return shaped and sum_type(op) is not None and _multiplies_and_adds(op) and _has_reduction(op)
+    return op.name in NAMED and sum_type(op) is not None and _multiplies_and_adds(op)
 
 
 def reads_loops(op: Any) -> bool:
@@ -28,23 +32,34 @@ def reads_loops(op: Any) -> bool:
     return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
 
 
-def _same_float_types(op: Any) -> bool:
-    elements = {str(value.type.element_type) for value in op.operands}
-    return len(elements) == 1 and elements <= {"f32", "f64"}
+def elements_of(op: Any) -> tuple[str, str, str]:
+    """The element types of A, B and C."""
+    a, b, c = (str(value.type.element_type) for value in op.operands)
+    return a, b, c
+
+
+def sum_type(op: Any) -> str | None:
+    """The element type that the products of `op` are summed in; `None` where no kernel fits its types."""
+    a, b, c = elements_of(op)
+    return accumulator((a, b), c)
 
 
 def _multiplies_and_adds(op: Any) -> bool:
     block = op.regions[0].blocks[0]
-    body = list(block.operations)
-    if [inner.name for inner in body] != ["arith.mulf", "arith.addf", "linalg.yield"]:
+    body = [inner.operation for inner in block.operations]
+    if [inner.name for inner in body[-3:]] not in _MULTIPLY_ADD:
         return False
-    product, total, result = body
+    *casts, product, total, result = body
     a, b, c = block.arguments
+    widened = {a: a, b: b}
+    for cast in casts:
+        if cast.name not in ("arith.extf", "arith.extsi") or cast.operands[0] not in (a, b):
+            return False
+        widened[cast.operands[0]] = cast.result
     return (
-        _is_pair(product.operands, a, b)
+        _is_pair(product.operands, widened[a], widened[b])
         and _is_pair(total.operands, product.result, c)
         and result.operands[0] == total.result
-        and _has_reduction(op)
     )
 
 
@@ -62,7 +77,8 @@ class Contraction:
     """`C[outer, m, n] += sum over k of A[outer, m, k] * B[outer, k, n]`.
 
     Strides of a loop are those of (A, B, C), in elements. `swapped` says that A is the op's second operand. `m` and
-    `n` are the loops that a register block covers (size 1 where there is none); `outer` are all the others.
+    `n` are the loops that a register block covers (size 1 where there is none); `outer` are all the others. Products
+    are summed in `element`; `factor` and `result` are the element types of A and B, and of C ("" for `element`).
     """
 
     element: str
@@ -71,6 +87,17 @@ class Contraction:
     n: Loop
     k: tuple[Loop, ...]
     swapped: bool
+    factor: str = ""
+    result: str = ""
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops over C: the outer ones, m, n."""
+        return (*self.outer, self.m, self.n)
+
+    @property
+    def factor_element(self) -> str:
+        return self.factor or self.element
 
     @property
     def depth(self) -> int:
@@ -101,7 +128,38 @@ def analyse(op: Any) -> Contraction:
     for loop in loops:
         if not (loop.used[0] or loop.used[1]):
             raise UnsupportedError("a loop of the contraction indexes neither factor")
-    return _roles(merge(loops), str(op.operands[0].type.element_type))
+    found = _roles(merge(loops), sum_type(op) or "")
+    return replace(found, factor=elements_of(op)[0], result=elements_of(op)[2])
+
+
+def split_at(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:
+    """The contraction with loops cut in two wherever a stride in C of `boundaries` lies within them.
+
+    The faster part keeps the loop's role, the other becomes an outer loop. Raises `UnsupportedError` where a loop does
+    not divide there.
+    """
+    for stride in boundaries:
+        for role in ("m", "n", *range(len(contraction.outer))):
+            contraction = _cut(contraction, role, stride)
+    return contraction
+
+
+def _cut(contraction: Contraction, role: str | int, stride: int) -> Contraction:
+    loop = contraction.outer[role] if isinstance(role, int) else getattr(contraction, role)
+    step = loop.strides[2]
+    if not step < stride < step * loop.size:
+        return contraction
+    inner, rest = divmod(stride, step)
+    if rest or loop.size % inner:
+        raise UnsupportedError("an operand is not linear along a loop of the kernel")
+    slow = replace(loop, size=loop.size // inner, strides=tuple(inner * s for s in loop.strides))
+    fast = replace(loop, size=inner)
+    outer = list(contraction.outer)
+    if isinstance(role, int):
+        outer[role : role + 1] = [slow, fast]
+        return replace(contraction, outer=tuple(outer))
+    cut = replace(contraction, outer=(*outer, slow))
+    return replace(cut, m=fast) if role == "m" else replace(cut, n=fast)
 
 
 def _roles(loops: list[Loop], element: str) -> Contraction:

@@ -9,6 +9,7 @@ from typing import Any
 
 from buddy.compiler.bindings import arith, func, ir, vector
 from buddy.compiler.kernels.access import Loop, flatten
+from buddy.compiler.kernels.arithmetic import converted
 from buddy.compiler.kernels.blocking import Blocking
 from buddy.compiler.kernels.contraction import Contraction
 from buddy.compiler.kernels.emit import Emitter, Index, for_blocks
@@ -118,7 +119,7 @@ class PanelCopy:
 
     Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
     written to the flat memref `target` at `start + k * row_stride + column`; both starts are given with each copy.
-    A row is `width` wide; `lanes` is a power of two.
+    A row is `width` wide; `lanes` is a power of two. Elements are converted where the two types differ.
     """
 
     e: Emitter
@@ -160,12 +161,13 @@ class PanelCopy:
 
         def body(column: Index, _: list[Any]) -> Sequence[Any]:
             value = e.load_scalar(self.source, e.add(here, e.mul(column, self.column_stride)))
-            e.store_scalar(value, self.target, e.add(there, column))
+            e.store_scalar(converted(value, self._element), self.target, e.add(there, column))
             return ()
 
         e.loop(0, active, 1, body)
 
     def _store(self, value: Any, there: Index, column: int) -> None:
+        value = converted(value, self._element)
         self.e.store(value, self.target, self.e.add(there, column), self.width - column)
 
     def _zeros(self, there: Index, first: int) -> None:
@@ -203,15 +205,19 @@ class PanelCopy:
         e = self.e
         here, there = e.add(here, e.mul(column, self.column_stride)), e.add(there, column)
         rows = [e.load(self.source, e.add(here, i * self.column_stride), self.lanes) for i in range(count)]
-        rows += [e.zero(self._vector)] * (self.lanes - count)
+        rows += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         width = self.lanes if self.width % self.lanes == 0 else count
         for i, value in enumerate(transposed(rows)):
-            e.store(value, self.target, e.add(there, i * self.row_stride), width)
+            e.store(converted(value, self._element), self.target, e.add(there, i * self.row_stride), width)
         return ()
 
     @property
+    def _element(self) -> Any:
+        return self.target.type.element_type
+
+    @property
     def _vector(self) -> Any:
-        return ir.VectorType.get([self.lanes], self.target.type.element_type)
+        return ir.VectorType.get([self.lanes], self._element)
 
 
 def transposed(rows: list[Any]) -> list[Any]:

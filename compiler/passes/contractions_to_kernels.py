@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import func, ir
-from buddy.compiler.kernels import crossing
 from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.blocking import Blocking, Source, choose
+from buddy.compiler.kernels.blocking import Blocking, choose, reads_in_place
 from buddy.compiler.kernels.contraction import NAMED, Contraction, analyse, is_contraction
-from buddy.compiler.kernels.gemm import Start, kernel_function
-from buddy.compiler.kernels.memory import zero_fill_before
+from buddy.compiler.kernels.crossing import arguments
+from buddy.compiler.kernels.epilogue import ResultSpec
+from buddy.compiler.kernels.gemm import kernel_function
 from buddy.compiler.kernels.packing import Panels, panels_of
+from buddy.compiler.kernels.stages import Neighbours, neighbours
 from buddy.compiler.kernels.walk import collect, unique_symbol
 from buddy.compiler.kernels.weights import PackedWeights, drop_dead_views
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -30,12 +32,12 @@ class ContractionsToKernels(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         rewriter = _Rewriter(root, context, PackedWeights(root) if self.pack_weights else None)
-        for op in [op for op in collect(root) if op.name.startswith("linalg.")]:
+        for op in [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]:
             try:
                 if is_contraction(op):
                     rewriter.rewrite(op)
                 elif op.name in NAMED:
-                    raise UnsupportedError("kernels exist for f32 and f64 without casts")
+                    raise UnsupportedError("no kernel multiplies and adds these element types")
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
         rewriter.finish()
@@ -48,43 +50,36 @@ class _Rewriter:
         self.packed_for: dict[Panels, list[Any]] = {}  # locations of the contractions that read them
 
     def rewrite(self, op: Any) -> None:
-        contraction = analyse(op)
-        operands = list(op.operands)
+        found = neighbours(op, analyse(op))
+        contraction, spec = found.contraction, found.spec
+        first, second, result = op.operands
+        factors = [first, second]
         number = 0 if contraction.swapped else 1
-        place = self.weights.parameter(operands[number]) if self.weights else None
-        source: Source | None = "packed" if place is not None else None
-        blocking = choose(contraction, self.context.target, source)
-        raw = operands[number]
+        raw = factors[number]
+        place = self.weights.parameter(raw) if self.weights and not reads_in_place(contraction) else None
+        blocking = choose(contraction, self.context.target, None if place is None else "packed")
         if self.weights is not None and place is not None:
             panels = panels_of(contraction, blocking)
             self.packed_for.setdefault(panels, []).append(op.location)
-            operands[number] = self.weights.packed(place, panels)
-        start = self._start(op, contraction, blocking)
-        name = self._kernel(op.location, [value.type for value in operands], contraction, blocking, start)
-        with ir.InsertionPoint(op), op.location:
-            func.CallOp([], ir.FlatSymbolRefAttr.get(name), crossing.arguments(operands))
-        self.context.remark(ContractionsToKernels.name, op.location, _describe(contraction, blocking, start))
+            factors[number] = self.weights.packed(place, panels)
+        operands = [*factors, *spec.buffers(result)]
+        location = self.context.locations.union([op.location, *found.locations])
+        name = self._kernel(location, [value.type for value in operands], contraction, blocking, spec)
+        with ir.InsertionPoint(op), location:
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(operands))
+        self.context.remark(ContractionsToKernels.name, location, _describe(contraction, blocking, found))
         op.erase()
+        found.erase()
         drop_dead_views(raw)
 
-    def _start(self, op: Any, contraction: Contraction, blocking: Blocking) -> Start:
-        """ "zero" when C was filled with zeros just before, which is then left out."""
-        if len(contraction.k) == 1 and blocking.depth < contraction.k[0].size:
-            return "accumulate"
-        fill = zero_fill_before(op, op.operands[2])
-        if fill is None:
-            return "accumulate"
-        fill.erase()
-        return "zero"
-
     def _kernel(
-        self, location: Any, types: list[Any], contraction: Contraction, blocking: Blocking, start: Start
+        self, location: Any, types: Sequence[Any], contraction: Contraction, blocking: Blocking, spec: ResultSpec
     ) -> str:
-        key = (tuple(str(type_) for type_ in types), contraction, blocking, start)
+        key = (tuple(str(type_) for type_ in types), contraction, blocking, spec.key)
         if key not in self.kernels:
-            name = unique_symbol(self.root, _name(contraction, start))
+            name = unique_symbol(self.root, _name(contraction, spec))
             with ir.InsertionPoint(self.root.regions[0].blocks[0]), location:
-                function = kernel_function(name, types, contraction, blocking, start)
+                function = kernel_function(name, types, contraction, blocking, spec)
             self.kernels[key] = (name, function, [])
         name, _, locations = self.kernels[key]
         locations.append(location)
@@ -105,13 +100,15 @@ class _Rewriter:
             op.location = union
 
 
-def _name(contraction: Contraction, start: Start) -> str:
-    verb = "matmul" if start == "zero" else "matmul_add"
+def _name(contraction: Contraction, spec: ResultSpec) -> str:
+    verb = "matmul_add" if spec.accumulate or spec.prologue else "matmul"
     batch = "".join(f"{loop.size}x" for loop in contraction.outer)
-    return f"{verb}_{batch}{contraction.m.size}x{contraction.depth}x{contraction.n.size}"
+    tail = "_epilogue" if spec.epilogue else ""
+    return f"{verb}_{batch}{contraction.m.size}x{contraction.depth}x{contraction.n.size}{tail}"
 
 
-def _describe(contraction: Contraction, blocking: Blocking, start: Start) -> str:
+def _describe(contraction: Contraction, blocking: Blocking, found: Neighbours) -> str:
     batch = "x".join(str(loop.size) for loop in contraction.outer)
     shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}" + (f" over {batch}" if batch else "")
-    return f"{shape}: {blocking.describe()}" + ("" if start == "zero" else ", adds to C")
+    types = "" if contraction.factor_element in ("f32", "f64") else f" {contraction.factor_element}"
+    return ", ".join([f"{shape}{types}: {blocking.describe()}", *found.notes])

@@ -1,0 +1,191 @@
+"""The register-blocked kernel: a block of C stays in registers over all of K, or over a cache's worth of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from buddy.compiler.bindings import memref, vector
+from buddy.compiler.kernels.arithmetic import converted, multiply_add
+from buddy.compiler.kernels.emit import Index, for_blocks
+from buddy.compiler.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.kernels.gemm.base import Kernel
+from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
+
+Range = tuple[Index, Index]  # steps of the only loop of K
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """`rows` x `columns` of C, the share of one iteration that threads may divide.
+
+    `a` and `b` are the offsets of its first elements (`b` in the panel that is worked on), `place` where its results
+    go. `ahead` is where the next packed panel starts, if that should be fetched from memory meanwhile, and `block` the
+    number of the tile's first block of rows.
+    """
+
+    a: Index
+    b: Index
+    place: Place
+    rows: int
+    columns: int
+    ahead: Index | None = None
+    block: Index = 0
+
+
+class BlockedGemm(Kernel):
+    """C in blocks of `rows x columns`; B is read in place, from packed panels, or from a panel packed on the way."""
+
+    @property
+    def panels(self) -> Panels:
+        return panels_of(self.c, self.block)
+
+    def emit(self) -> None:
+        sizes = [*(loop.size for loop in self.c.outer), self.c.n.size, self.c.m.size]
+        blocks = [*(1 for _ in self.c.outer), self.block.columns, self.block.chunk or max(1, self.c.m.size)]
+        self.e.parallel_blocks(sizes, blocks, self._iteration, self.work)
+
+    def _iteration(self, numbers: list[Index], active: list[int]) -> None:
+        e, c, block = self.e, self.c, self.block
+        *outer, panel, chunk = numbers
+        *_, columns, rows = active
+        row, column = e.mul(chunk, block.chunk), e.mul(panel, block.columns)
+        a = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
+        first = e.mul(chunk, block.chunk // block.rows)
+        tile = _Tile(a, 0, self.place(outer, row, column), rows, columns, block=first)
+        if block.source == "packed":
+            start = self._packed_start(outer)
+            here, ahead = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
+            self._over_depth(replace(tile, b=here, ahead=ahead), self.b, None)
+        elif block.source == "direct":
+            self._over_depth(replace(tile, b=self._raw_start(outer, column)), self.b, None)
+        else:
+            self._with_panel(tile, self._raw_start(outer, column))
+
+    def _raw_start(self, outer: list[Index], column: Index) -> Index:
+        return self.e.add(self.start(1, outer), self.e.mul(column, self.c.n.strides[1]))
+
+    def _packed_start(self, outer: list[Index]) -> Index:
+        used = [index for index, loop in zip(outer, self.c.outer, strict=True) if loop.used[1]]
+        return self.e.dot(used, self.panels.outer_strides)
+
+    def _next_panel(self, start: Index, number: Index) -> Index | None:
+        """Where the panel after panel `number` starts, when the panels come from memory one after the other."""
+        if len(self.c.k) != 1 or self.block.blocks_k(self.c) or self.c.m.size <= self.block.rows:
+            return None
+        following = self.e.minimum(self.e.add(number, 1), self.panels.shape[-3] - 1)
+        return self.e.add(start, self.e.mul(following, self.panels.panel))
+
+    def _with_panel(self, tile: _Tile, raw: Index) -> None:
+        """`tile` on a panel of its own, packed from offset `raw` of B on."""
+        depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
+        scratch = memref.alloc(self.scratch_type(depth * self.block.columns), [], [], alignment=ALIGNMENT)
+        self._over_depth(tile, scratch, raw)
+        memref.dealloc(scratch)
+
+    # ---- K -----------------------------------------------------------------------------------------------------------
+
+    def _over_depth(self, tile: _Tile, panel: Any, raw: Index | None) -> None:
+        """All of K, in blocks if need be; each is packed to `panel` first where B's offset `raw` is given."""
+        if not self.block.blocks_k(self.c):
+            if raw is not None:
+                pack_panel(self.e, self.panels, self.b, raw, panel, 0, tile.columns)
+            self._all_rows(tile, panel, self.results, None)
+            return
+        e, columns = self.e, self.block.columns
+        buffer = memref.alloc(self.scratch_type(tile.rows * columns), [], [], alignment=ALIGNMENT)
+        spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
+        sums = Results(e, spec, [buffer], self.lanes, self.element)
+        self.move(tile.rows, tile.columns, self.results, tile.place, sums, sums.origin)
+
+        def block(lower: Index, _: list[Any]) -> Sequence[Any]:
+            here = replace(tile, place=sums.origin)
+            upper = e.minimum(e.add(lower, self.block.depth), self.c.k[0].size)
+            if raw is not None:
+                there = e.mul(lower, -columns)
+                pack_panel(e, self.panels, self.b, raw, panel, there, tile.columns, (lower, upper))
+                here = replace(here, b=there)
+            self._all_rows(here, panel, sums, (lower, upper))
+            return ()
+
+        e.loop(0, self.c.k[0].size, self.block.depth, block)
+        self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.place)
+        memref.dealloc(buffer)
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def _all_rows(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None) -> None:
+        e, m = self.e, self.c.m
+
+        def rows(number: Index, count: int) -> None:
+            row = e.mul(number, self.block.rows)
+            here = replace(
+                tile,
+                a=e.add(tile.a, e.mul(row, m.strides[0])),
+                place=results.moved(tile.place, self.m_loop, row),
+                rows=count,
+            )
+            if tile.ahead is not None:
+                share = e.mul(e.add(tile.block, number), self._share * self.c.depth)
+                here = replace(here, ahead=e.add(tile.ahead, share))
+            self._block(here, panel, results, k_range)
+
+        for_blocks(e, tile.rows, self.block.rows, rows)
+
+    @property
+    def _share(self) -> int:
+        """Elements of the next panel that each step of K fetches, so that all blocks of rows together fetch it all."""
+        return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
+
+    def _block(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None) -> None:
+        """The tile's rows and columns of C, held in registers over the steps of K in `k_range` (`None`: over all)."""
+        spots = [
+            (results.moved(tile.place, self.m_loop, row), column, tile.columns - column)
+            for row in range(tile.rows)
+            for column in range(0, tile.columns, self.lanes)
+        ]
+        sums = [results.initial(*spot) for spot in spots]
+        for spot, value in zip(spots, self._over_k(tile, panel, k_range, sums), strict=True):
+            results.finish(value, *spot)
+
+    def _over_k(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
+        """The sums after the steps of K in `k_range`."""
+        e, loops = self.e, self.c.k
+        steps = [loop.strides[1] for loop in loops]
+        if self.block.source != "direct":
+            steps = row_major([loop.size for loop in loops], self.block.columns)
+
+        def level(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
+            if depth == len(loops):
+                return self._step(a, b, panel, tile, sums)
+
+            def body(k: Index, inner: list[Any]) -> Sequence[Any]:
+                if tile.ahead is not None:
+                    self._fetch(panel, e.add(tile.ahead, e.mul(k, self._share)))
+                here = e.add(a, e.mul(k, loops[depth].strides[0]))
+                return level(depth + 1, here, e.add(b, e.mul(k, steps[depth])), inner)
+
+            lower, upper = k_range or (0, loops[depth].size)
+            return e.loop(lower, upper, 1, body, sums)
+
+        return level(0, tile.a, tile.b, sums)
+
+    def _fetch(self, panel: Any, offset: Index) -> None:
+        memref.prefetch(panel, [self.e.value(offset)], False, 3, True)
+
+    def _step(self, a: Index, b: Index, panel: Any, tile: _Tile, sums: list[Any]) -> list[Any]:
+        """One step of K: a rank-one update of the block. A zero-padded panel is read in whole vectors."""
+        e, lanes = self.e, self.lanes
+        limit = tile.columns if self.block.source == "direct" else self.block.columns
+        factors = [
+            converted(e.load(panel, e.add(b, column), lanes, limit - column), self.element)
+            for column in range(0, tile.columns, lanes)
+        ]
+        result = []
+        for row in range(tile.rows):
+            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self.c.m.strides[0])))
+            factor = vector.broadcast(self.vector, converted(scalar, self.element))
+            base = row * len(factors)
+            result += [multiply_add(factor, other, sums[base + j]) for j, other in enumerate(factors)]
+        return result

@@ -1,0 +1,122 @@
+"""The marked ops around a contraction or convolution that its kernel takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.access import UnsupportedError
+from buddy.compiler.kernels.contraction import Contraction, split_at
+from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, Extent, ResultSpec, Stage, boundaries, joint_of, matched
+from buddy.compiler.kernels.memory import root_of, zero_fill_before
+from buddy.compiler.kernels.weights import drop_dead_views
+
+C = 2  # the operand of a contraction that holds its sums
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What a kernel for `contraction` takes over: the ops `taken`, which `erase` removes; `notes` say it in words."""
+
+    contraction: Contraction
+    spec: ResultSpec
+    taken: tuple[Any, ...]
+    notes: tuple[str, ...]
+    locations: tuple[Any, ...] = field(default=())
+
+    def erase(self) -> None:
+        """Remove the ops that the kernel has taken over, and what only they used."""
+        for op in self.taken:
+            operands = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
+            op.erase()
+            for value in operands:
+                drop_unused(value)
+
+
+def neighbours(op: Any, contraction: Contraction) -> Neighbours:
+    """What stands around `op` (on memrefs) and goes into its kernel; the loops are cut where that helps."""
+    result, notes, taken = op.operands[C], list[str](), list[Any]()
+    prologue = _before(op, PROLOGUE)
+    epilogue = _after(op, EPILOGUE)
+    stages: dict[str, Stage | None] = {PROLOGUE: None, EPILOGUE: None}
+    for mark, other in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
+        if other is None:
+            continue
+        try:
+            contraction, stages = _with_stage(contraction, stages, mark, other, result)
+        except UnsupportedError as reason:
+            notes.append(f"{other.name} apart: {reason}")
+            del other.attributes[mark]
+            continue
+        taken.append(other)
+        notes.append(_noted(mark, other))
+    fill = None if stages[PROLOGUE] else zero_fill_before(op, result)
+    accumulate = fill is None and stages[PROLOGUE] is None
+    if fill is not None:
+        fill.erase()
+    if accumulate:
+        notes.append("adds to C")
+    strides = tuple(loop.strides[C] for loop in contraction.loops)
+    spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
+    return Neighbours(contraction, spec, tuple(taken), tuple(notes), tuple(other.location for other in taken))
+
+
+def extents(contraction: Contraction) -> list[Extent]:
+    return [(loop.size, loop.strides[C]) for loop in contraction.loops]
+
+
+def _with_stage(
+    contraction: Contraction, stages: dict[str, Stage | None], mark: str, op: Any, result: Any
+) -> tuple[Contraction, dict[str, Stage | None]]:
+    """The contraction cut for `op` too, and all stages along its loops."""
+    joint = joint_of(op, result)
+    cut = split_at(contraction, boundaries(op, joint))
+    found = {mark: matched(op, joint, extents(cut))}
+    for other, stage in stages.items():
+        if stage is not None:
+            found[other] = matched(stage.op.op, stage.joint, extents(cut))
+    return cut, {**stages, **found}
+
+
+def _noted(mark: str, op: Any) -> str:
+    count = len(op.regions[0].blocks[0].operations) - 1
+    kind = "starts from" if mark == PROLOGUE else "epilogue of"
+    return f"{kind} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
+
+
+def _after(op: Any, mark: str) -> Any | None:
+    """The op with `mark` that reads the result of `op`."""
+    return next((user for user in _users(root_of(op.operands[C])) if mark in user.attributes and user != op), None)
+
+
+def _before(op: Any, mark: str) -> Any | None:
+    """The op with `mark` right in front of `op` that writes its result."""
+    previous = None
+    for user in _users(root_of(op.operands[C])):
+        nearer = previous is None or previous.is_before_in_block(user)
+        if user.block == op.block and user != op and user.is_before_in_block(op) and nearer:
+            previous = user
+    return previous if previous is not None and mark in previous.attributes else None
+
+
+def _users(value: Any) -> Sequence[Any]:
+    """The ops that use `value`, through views of it too."""
+    found: list[Any] = []
+    for use in value.uses:
+        owner = use.owner.operation
+        if owner.name.startswith("memref.") and len(owner.results) == 1:
+            found += _users(owner.results[0])
+        else:
+            found.append(owner)
+    return found
+
+
+def drop_unused(value: Any) -> None:
+    """Erase the views that lead to `value`, and the allocation behind them, where nothing uses them."""
+    root = root_of(value)
+    drop_dead_views(value)
+    allocated = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
+    if allocated and not any(True for _ in root.uses):
+        root.owner.erase()

@@ -1,0 +1,188 @@
+"""`fuse-epilogues`: element-wise ops around a contraction move next to it, for its kernel to take them over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.access import UnsupportedError
+from buddy.compiler.kernels.contraction import is_contraction
+from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, joint_of
+from buddy.compiler.kernels.memory import VIEWS, root_of, surely_disjoint
+from buddy.compiler.kernels.structured import KINDS, read
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+_RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
+_HARMLESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+
+
+@register
+@dataclass(frozen=True)
+class FuseEpilogues(MlirPass):
+    """The only reader of a contraction's result becomes its epilogue, and what fills the result first its prologue.
+
+    Both are marked and put next to the contraction. A kernel then applies the epilogue to its sums while they are in
+    registers, and starts from what the prologue gives; where no kernel takes them, they stay what they are. With
+    `epilogues` or `prologues` off, those are left alone.
+    """
+
+    name: ClassVar[str] = "fuse-epilogues"
+    summary: ClassVar[str] = "bias, residual, activation and cast move to the contraction whose kernel will apply them"
+
+    epilogues: bool = True
+    prologues: bool = True
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _is_producer(op)]:
+            for wanted, fuse in ((self.prologues, _fuse_prologue), (self.epilogues, _fuse_epilogue)):
+                if wanted:
+                    try:
+                        text = fuse(op)
+                    except UnsupportedError as reason:
+                        text = f"{op.name}: {reason}"
+                    if text:
+                        context.remark(self.name, op.location, text)
+
+
+def _is_producer(op: Any) -> bool:
+    on_buffers = len(op.results) == 0 and len(op.operands) == 3
+    return on_buffers and ("conv" in op.name or is_contraction(op))
+
+
+# ---- epilogues -------------------------------------------------------------------------------------------------------
+
+
+def _fuse_epilogue(op: Any) -> str:
+    """Mark the reader of what `op` computes, and move `op` in front of it; what was done.
+
+    Raises `UnsupportedError` with the reason where that cannot be.
+    """
+    result = op.operands[2]
+    root = root_of(result)
+    if not isinstance(root, ir.OpResult) or root.owner.name != "memref.alloc":
+        raise UnsupportedError("its result is the function's")
+    users = _accesses(root)
+    if users is None:
+        raise UnsupportedError("its result is reached through a view of a part")
+    start = _initialiser(op, users)
+    readers = [user for user in users if user not in (op, start)]
+    if len(readers) != 1:
+        raise UnsupportedError(f"{len(readers)} ops read its result")
+    reader = readers[0]
+    if reader.name not in KINDS or reader.block != op.block:
+        raise UnsupportedError(f"{reader.name} reads its result")
+    _check_epilogue(op, reader)
+    moved = [start, op] if start is not None else [op]
+    _check_moves(op, moved, reader)
+    for one in moved:
+        one.move_before(reader)
+    reader.attributes[EPILOGUE] = ir.UnitAttr.get()
+    return f"{reader.name} that reads the result is its epilogue"
+
+
+def _check_epilogue(op: Any, reader: Any) -> None:
+    structured = read(reader)
+    joint = joint_of(reader, op.operands[2])
+    check_stage(structured)
+    if joint >= structured.inputs:
+        raise UnsupportedError("its result is changed in place")
+    for output in structured.operands[structured.inputs :]:
+        if not all(surely_disjoint(output, factor) for factor in list(op.operands)[:2]):
+            raise UnsupportedError(f"{reader.name} may overwrite its factors")
+
+
+def _check_moves(op: Any, moved: list[Any], reader: Any) -> None:
+    """Raises unless nothing between `op` and `reader` writes what `op` reads."""
+    if not op.is_before_in_block(reader):
+        raise UnsupportedError("its result is read before")
+    factors = list(op.operands)[:2]
+    for other in _between(op, reader):
+        if other not in moved and any(_may_write(other, factor) for factor in factors):
+            raise UnsupportedError(f"{other.name} in between may overwrite its factors")
+
+
+# ---- prologues -------------------------------------------------------------------------------------------------------
+
+
+def _fuse_prologue(op: Any) -> str:
+    """Mark what gives C its first values, and move it in front of `op`; what was done, "" where there is nothing."""
+    result = op.operands[2]
+    users = _accesses(root_of(result))
+    start = _initialiser(op, users) if users is not None else None
+    if start is None or start.name == "linalg.fill":
+        return ""
+    structured = read(start)
+    check_stage(structured)
+    if structured.outputs != 1 or structured.reads(structured.inputs):
+        raise UnsupportedError(f"{start.name} that starts its sums does more than that")
+    inputs = structured.operands[: structured.inputs]
+    if not all(surely_disjoint(value, result) for value in inputs):
+        raise UnsupportedError(f"{start.name} that starts its sums may read them too")
+    if any(_may_write(other, value) for other in _between(start, op) for value in inputs):
+        raise UnsupportedError(f"what {start.name} starts its sums with may be overwritten before")
+    start.move_before(op)
+    start.attributes[PROLOGUE] = ir.UnitAttr.get()
+    return f"{start.name} that starts the sums is its prologue"
+
+
+def _initialiser(op: Any, users: list[Any]) -> Any | None:
+    """The last op in front of `op` that touches its result, when that only writes it."""
+    last: Any = None
+    for user in users:
+        if user.block == op.block and user != op and user.is_before_in_block(op):
+            last = user if last is None or last.is_before_in_block(user) else last
+    if last is None:
+        return None
+    if last.name not in KINDS or root_of(last.operands[len(last.operands) - 1]) != root_of(op.operands[2]):
+        return None
+    return last
+
+
+# ---- what ops touch --------------------------------------------------------------------------------------------------
+
+
+def _accesses(root: Any) -> list[Any] | None:
+    """The ops that read or write `root`; `None` where one does so through a view that is more than a reshape."""
+    found: list[Any] = []
+    for use in root.uses:
+        owner = use.owner.operation
+        if owner.name in _RESHAPES:
+            inner = _accesses(owner.results[0])
+            if inner is None:
+                return None
+            found += [one for one in inner if one not in found]
+        elif owner.name in VIEWS:
+            return None
+        elif owner not in found:
+            found.append(owner)
+    return found
+
+
+def _between(first: Any, last: Any) -> Iterator[Any]:
+    """The ops after `first` and before `last`, in whose block it stands before it."""
+    for other in last.block:
+        other = other.operation
+        if other == last:
+            return
+        if other != first and first.is_before_in_block(other):
+            yield other
+
+
+def _may_write(op: Any, buffer: Any) -> bool:
+    if op.name in _HARMLESS or op.name.startswith(("arith.", "math.")):
+        return False
+    memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
+    if op.name.startswith("linalg."):
+        memrefs = memrefs[-_outputs(op) :]
+    elif len(op.regions):
+        return True
+    return not all(surely_disjoint(value, buffer) for value in memrefs)
+
+
+def _outputs(op: Any) -> int:
+    if "operandSegmentSizes" in op.attributes:
+        return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
+    return 1
