@@ -6,10 +6,13 @@ module of the project says `from buddy.compiler.bindings import ir, linalg`, nev
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
+from functools import lru_cache
+from importlib import metadata
 from typing import Any
 
 PACKAGE = os.environ.get("BUDDY_MLIR_PACKAGE", "torch_mlir")
@@ -37,6 +40,14 @@ def __getattr__(name: str) -> Any:
     if name in _DIALECTS:
         return _load(f"dialects.{name}")
     raise AttributeError(name)
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    """The version of the package that the bindings come from; "local" where it is no installed one."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(PACKAGE.replace("_", "-"))
+    return "local"
 
 
 def install_mlir_alias() -> bool:

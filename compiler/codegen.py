@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import re
 import tempfile
 from dataclasses import dataclass
@@ -12,17 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from buddy.compiler.bindings import PACKAGE, execution_engine, ir, llvm
+from buddy.compiler.bindings import PACKAGE, execution_engine, ir, llvm, version
+from buddy.compiler.disk_cache import OBJECTS
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import digest
 from buddy.compiler.target import host_features
 
-CACHE_VARIABLE = "BUDDY_CACHE"
-
 _LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
-CACHE_LIMIT = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -61,13 +55,12 @@ def _compile(function: Any, symbols: dict[str, Any], locations: LocationSets, op
     with function.context, ir.Location.unknown():
         module, externals, sets = _alone(function, symbols, locations)
         text = module.operation.get_asm(enable_debug_info=True)
-        key = digest(text, opt_level, host_features(), PACKAGE, _compiler_version())
-        path = _cache_folder() / f"{key}.o"
-        data = _read(path)
+        key = digest(text, opt_level, host_features(), PACKAGE, version())
+        data = OBJECTS.read(key)
         reused = data is not None
         if data is None:
             data = _emit(module, externals, opt_level)
-            _write(path, data)
+            OBJECTS.write(key, data)
     return FunctionObject(_name(function), data, sets, reused)
 
 
@@ -159,51 +152,3 @@ def _emit(module: Any, externals: list[str], opt_level: int) -> bytes:
         path = Path(folder, "function.o")
         engine.dump_to_object_file(str(path))
         return path.read_bytes()
-
-
-@lru_cache(maxsize=1)
-def _compiler_version() -> str:
-    from importlib import metadata
-
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(PACKAGE.replace("_", "-"))
-    return "local"
-
-
-# ---- the cache on disk -----------------------------------------------------------------------------------------------
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("buddy-tui"), "objects")
-
-
-def _read(path: Path) -> bytes | None:
-    """The cached object; a damaged one counts as absent."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    size, _, rest = data.partition(b"\n")
-    return rest if size == str(len(rest)).encode() else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Keep an object; a cache that cannot be written costs time, not the result."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(str(len(data)).encode() + b"\n" + data)
-        os.replace(file.name, path)
-        _trim_once(path.parent)
-
-
-@lru_cache(maxsize=1)
-def _trim_once(folder: Path) -> None:
-    """Once a process: drop the oldest objects until the rest is within the limit."""
-    found = sorted(((entry.stat(), entry.path) for entry in os.scandir(folder)), key=lambda pair: pair[0].st_mtime)
-    size = sum(status.st_size for status, _ in found)
-    for status, path in found:
-        if size <= CACHE_LIMIT:
-            break
-        os.unlink(path)
-        size -= status.st_size

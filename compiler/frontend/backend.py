@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from buddy.compiler import program_cache
+from buddy.compiler.artifact import Artifact
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
@@ -174,14 +176,24 @@ def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torc
 
 
 def _compiled(graph: Graph, settings: Settings) -> LoadedProgram:
-    from buddy.compiler.compilation import Compiler
-
-    compiler, recipe = Compiler(graph), settings.recipe()
-    if settings.fallback == "error":
-        refuse_eager(graph, compiler.assignments(recipe))
-    program = LoadedProgram(compiler.compile(recipe).artifact)
+    recipe = settings.recipe()
+    artifact = program_cache.find(graph, recipe)
+    if artifact is None or (artifact.eager_calls and settings.fallback == "error"):
+        artifact = _artifact(graph, recipe, settings)
+    program = LoadedProgram(artifact)
     _programs.add(program)
     return program
+
+
+def _artifact(graph: Graph, recipe: Recipe, settings: Settings) -> Artifact:
+    from buddy.compiler.compilation import Compiler
+
+    compiler = Compiler(graph)
+    if settings.fallback == "error":
+        refuse_eager(graph, compiler.assignments(recipe))
+    artifact = compiler.compile(recipe).artifact
+    program_cache.keep(graph, recipe, artifact)
+    return artifact
 
 
 def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:

@@ -128,6 +128,8 @@ def test_catalogues_are_filtered(verb: Verb, name: str, text: str, expected: str
         (("run", "samples/addmm.py", "--eager", "conv*"), 2, "no node 'conv*'"),
         (("run", "samples/addmm.py", "--timeout", "0"), 2, "more than 0"),
         (("dump", "samples/addmm.py"), 2, "--stage"),
+        (("run", "samples/addmm.py", "--graph", "net"), 2, "0 (model)"),
+        (("run", "samples/addmm.py", "--graph", "0", "--all"), 2, "only one"),
         (("dump", "samples/addmm.py", "--all"), 2, "-o DIR"),
         (("dump", "samples/addmm.py", "--stage", "nowhere"), 2, "no stage 'nowhere'"),
         (("run", "samples/addmm.py", "--engine", "no-such-program"), 1, "no-such-program"),
@@ -193,3 +195,65 @@ def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:
     done = verb("ops", "addmm", "--engine", behind)
     assert done.returncode == 0, done.stderr
     assert "AddMMOp" in done.stdout
+
+
+# ---- several graphs --------------------------------------------------------------------------------------------------
+
+TWO = "samples/two_models.py"
+
+
+def test_run_takes_every_graph_or_one_by_number_or_name(verb: Verb) -> None:
+    found = json.loads(verb("run", TWO, "--all", "--json", "--repeats", "1").stdout)
+    assert [(graph["graph"], graph["name"], graph["ok"]) for graph in found["graphs"]] == [
+        (0, "Gate", True),
+        (1, "Gate #2", True),
+        (2, "Gate #3", True),
+        (3, "Head", True),
+    ]
+    assert "Tensor.item()" in found["graphs"][0]["broke"]["why"]
+    assert found["graphs"][1]["broke"]["line"].endswith("two_models.py:17")
+    assert "broke" not in found["graphs"][3]
+    for wanted, name in (("3", "Head"), ("Gate #2", "Gate #2")):
+        done = verb("run", TWO, "--graph", wanted, "--repeats", "1")
+        assert done.returncode == 0, done.stderr
+        assert [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("graph ")] == [
+            f"graph {3 if name == 'Head' else 1}, {name}"
+        ]
+
+
+def test_dump_takes_a_stage_of_one_graph_or_of_every_one(verb: Verb, tmp_path: Path) -> None:
+    one = verb("dump", TWO, "--stage", "lower", "--graph", "Head")
+    assert one.stdout.count("func.func @forward") == 1
+    every = verb("dump", TWO, "--stage", "lower", "--all")
+    assert [line for line in every.stdout.splitlines() if line.startswith("// graph")] == [
+        "// graph 0: Gate",
+        "// graph 1: Gate #2",
+        "// graph 2: Gate #3",
+        "// graph 3: Head",
+    ]
+    assert one.stdout in every.stdout
+    first = verb("dump", TWO, "--stage", "lower")
+    assert first.stdout in every.stdout
+    assert "3 (Head)" in first.stderr
+    done = verb("dump", TWO, "--all", "--stage", "fx", "-o", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.txt")) == [
+        f"graph{number}/00-fx.txt" for number in range(4)
+    ]
+
+
+def test_a_node_left_to_eager_in_one_graph_leaves_the_others(verb: Verb) -> None:
+    found = json.loads(verb("run", TWO, "--json", "--repeats", "1", "--eager", "relu").stdout)
+    assert [graph["nodes"]["eager"] for graph in found["graphs"]] == [1, 0, 0, 0]
+
+
+def test_the_cache_is_shown_and_cleared(verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUDDY_CACHE", str(tmp_path))
+    verb("run", "samples/arith_add.py", "--repeats", "1")
+    before = json.loads(verb("cache", "--json").stdout)
+    assert before["folder"] == str(tmp_path)
+    assert before["caches"]["objects"]["files"] > 0
+    done = verb("cache", "--clear")
+    assert done.returncode == 0, done.stderr
+    assert "objects" in done.stdout
+    assert json.loads(verb("cache", "--json").stdout)["caches"]["objects"] == {"files": 0, "bytes": 0}

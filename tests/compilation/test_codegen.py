@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler import codegen
+from buddy.compiler import codegen, disk_cache
 from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import Recipe, digest
 from tests.models import stack
 from tests.programs import Line, assert_same
 
@@ -17,7 +17,7 @@ from tests.programs import Line, assert_same
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An object cache of the test's own."""
-    monkeypatch.setenv(codegen.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
     return tmp_path / "objects"
 
 
@@ -77,13 +77,13 @@ def test_a_truncated_object_is_made_again(cache: Path, emitted: list[int]) -> No
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("a file where the cache's folder should be")
-    monkeypatch.setenv(codegen.CACHE_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "file"))
     assert_same(compiled(), expected())
 
 
 def test_no_half_written_files_are_left_behind(cache: Path) -> None:
     compiled()
-    assert {path.suffix for path in cache.iterdir()} == {".o"}
+    assert {len(path.name) for path in cache.iterdir()} == {len(digest("any key"))}
 
 
 def test_a_function_two_programs_share_is_one_object(cache: Path, emitted: list[int]) -> None:

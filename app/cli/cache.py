@@ -1,0 +1,38 @@
+"""`buddy-tui cache`: what compiled code is kept on disk, where, and how to be rid of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from buddy.app.cli import FAILURE, VERBS
+from buddy.app.cli.console import Console, table
+from buddy.compiler import disk_cache
+from buddy.compiler.protocol import Diagnostic
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="buddy-tui cache", description=VERBS["cache"])
+    found.add_argument("--clear", action="store_true", help="remove all of it")
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options = parser().parse_args(list(words))
+    if options.clear:
+        try:
+            disk_cache.clear()
+        except OSError as error:
+            Console().error(Diagnostic(f"the cache could not be cleared: {error}", str(disk_cache.folder())))
+            return FAILURE
+    held = disk_cache.contents()
+    if options.json:
+        caches = {name: {"files": files, "bytes": size} for name, (files, size) in held.items()}
+        print(json.dumps({"folder": str(disk_cache.folder()), "limit": disk_cache.LIMIT, "caches": caches}, indent=2))
+        return 0
+    print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB each")
+    rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in held.items()]
+    print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
+    return 0
