@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,8 @@ from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import EAGER, Recipe
 
 Table = dict[tuple[str, int], Any]
+# Told of each node with the MLIR ops made for it, in order.
+OnNode = Callable[[Op, Sequence[Any]], None]
 
 # How registries name the op that an eager call lowers, for those who look a node's road up.
 NO_CLASS = "{target} has no op class: give one the target {target!r}, or add it to `_ops_map`"
@@ -50,21 +52,25 @@ class _Lowerer:
     registries: dict[str, Registry]
     choices: dict[str, str]
     locations: LocationSets
+    on_node: OnNode | None = None
     assigned: dict[str, Assignment] = field(default_factory=dict)
 
     def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
-        """One `func.func`; the insertion point is in the module."""
+        """One `func.func`, a declaration where it is private and empty; the insertion point is in the module."""
         arguments = _with_elements(function.inputs)
         results = _with_elements(function.outputs)
         kind = ir.FunctionType.get(_types(arguments), _types(results))
         whole = self.locations.location(name for i in range(len(function.nodes)) for name in function.origins(i))
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
+        declared = not public and not body
         flags = [
-            _argument(i, parameter, public)
+            _argument(i, parameter, public, declared)
             for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
             if value in arguments
         ]
         op.arg_attrs = ir.ArrayAttr.get(flags)
+        if declared:
+            return
         block = op.add_entry_block([self.locations.location([value[0].stable]) for value in arguments])
         table: Table = {}
         with ir.InsertionPoint(block), whole:
@@ -80,8 +86,16 @@ class _Lowerer:
             else:
                 position = positions[item.name]
                 with self.locations.location(function.origins(position)):
-                    assignment = self._node(item, table)
+                    assignment = self._told(item, table) if self.on_node else self._node(item, table)
                 self._assign(function, position, assignment)
+
+    def _told(self, node: Op, table: Table) -> Assignment:
+        operations = ir.InsertionPoint.current.block.operations
+        before = len(operations)
+        assignment = self._node(node, table)
+        assert self.on_node is not None
+        self.on_node(node, list(operations)[before:])
+        return assignment
 
     def _assign(self, function: cut.Function, position: int, assignment: Assignment) -> None:
         for site in function.sites:
@@ -174,9 +188,10 @@ def _is_complex(node: Op) -> bool:
     return any(meta.dtype in (TensorDType.Complex64, TensorDType.Complex128) for meta in metas)
 
 
-def _argument(index: int, is_parameter: bool, public: bool) -> Any:
+def _argument(index: int, is_parameter: bool, public: bool, declared: bool) -> Any:
     """The attributes of a function's argument: nothing may write to it, and where it comes from."""
-    attributes = {"bufferization.writable": ir.BoolAttr.get(False)}
+    read_only = {"bufferization.access": ir.StringAttr.get("read")}
+    attributes = read_only if declared else {"bufferization.writable": ir.BoolAttr.get(False)}
     if is_parameter:
         attributes["buddy.parameter"] = ir.UnitAttr.get()
     if public:
@@ -194,16 +209,19 @@ def new_context() -> Any:
 
 
 def lower(
-    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None
-) -> Lowered:
+    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
+    parts: cut.Partition | None = None, on_node: OnNode | None = None,
+) -> Lowered:  # fmt: skip
     """Top-level IR of `graph` under `recipe`, in `context`; `first` is a registry to search before all others.
 
-    Raises `NodeError` for a node that can be neither compiled nor called in eager.
+    `parts` stands in for the partition that the recipe asks for; its functions without nodes are only declared. Raises
+    `NodeError` for a node that can be neither compiled nor called in eager.
     """
-    parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
+    if parts is None:
+        parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
     found = registries(recipe.flavour)
     ordered = {"user": first, **found} if first is not None else found
-    lowerer = _Lowerer(ordered, recipe.choice_map(), locations)
+    lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
     with context, locations.nowhere(context):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -211,15 +229,15 @@ def lower(
                 lowerer.function(function, function.nodes, public=False)
             main = cut.main_function(graph, graph._func_name)
             lowerer.function(main, parts.body, public=True)
-    assignments = tuple(lowerer.assigned[op.stable] for op in graph.operations)
-    return Lowered(module, assignments, parts)
+    here = (lowerer.assigned.get(op.stable) for op in graph.operations)
+    return Lowered(module, tuple(assignment for assignment in here if assignment is not None), parts)
 
 
 def lower_top_level(
     graph: Graph, flavour: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
     first: Registry | None = None, context: Any = None,
 ) -> Any:  # fmt: skip
-    """The top-level module alone, as a script that says `graph.lower_to_top_level_ir()` wants it.
+    """The top-level module alone, in a context of its own unless one is given.
 
     Raises `NodeError` as `lower` does.
     """

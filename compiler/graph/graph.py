@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
 
 Transform = Callable[["Graph"], object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a graph that a script holds goes down to MLIR.
+
+    `first()` gives lowerings to search before the flavour's registries, `on_node` is told of each node with the MLIR
+    ops made for it, and `external_calls` says whether nodes may call functions of libraries.
+    """
+
+    flavour: Literal["linalg", "tosa"] = "tosa"
+    first: Callable[[], Any] = lambda: None
+    on_node: Callable[[Op, Sequence[Any]], None] | None = None
+    external_calls: bool = False
 
 
 class Graph:
@@ -32,6 +47,10 @@ class Graph:
         self._func_name = func_name
         self._body: list[Op] = []
         self._table = NodeTable(self)
+        self.settings = Settings()
+        self._imported_module: Any = None
+        self._locations: Any = None
+        self._context: Any = None
 
     # ---- what there is -----------------------------------------------------------------------------------------------
 
@@ -280,6 +299,49 @@ class Graph:
         for function in func_list:
             function(self)
             self.link()
+
+    # ---- ways down ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _ctx(self) -> Any:
+        """The MLIR context that the graph's module is made in."""
+        if self._context is None:
+            from buddy.compiler.lowering import new_context
+
+            self._context = new_context()
+        return self._context
+
+    def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
+        """Make `_imported_module`: the graph in TOSA, linalg and friends, one function from tensors to tensors.
+
+        Its arguments are the placeholders in order; with `do_params_pack`, one 1-D tensor per element type holds all
+        parameters, in the order of `params`, and inputs follow. Raises `CompilationError` for a node that can be
+        neither compiled nor called in eager.
+        """
+        from buddy.compiler.modules import top_level
+
+        self._imported_module = top_level(self, do_params_pack).module
+
+    def lower_to_llvm_ir(self) -> None:
+        """Take `_imported_module`, made where there is none, to the LLVM dialect with the default pipeline.
+
+        Raises `CompilationError` when a pass fails.
+        """
+        from buddy.compiler.modules import to_llvm_dialect
+
+        if self._imported_module is None:
+            self.lower_to_top_level_ir()
+        to_llvm_dialect(self)
+
+    def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
+        """Lower the graph anew, all the way, and return what runs it: a function from its tensors to a list of results.
+
+        The tensors are those that the function of `lower_to_top_level_ir` takes. `_imported_module` is left in the LLVM
+        dialect. Raises `CompilationError` as the steps do.
+        """
+        from buddy.compiler.modules import compiled
+
+        return compiled(self, do_params_pack)
 
     def __str__(self) -> str:
         """The graph as text, one node a line, with its result types."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import GraphError
 
 if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph
+
+Item = TypeVar("Item")
 
 
 class NodeTable(dict[Any, Op]):
@@ -113,28 +115,36 @@ def in_order(graph: Graph) -> list[Op]:
 
     Raises `GraphError` for nodes that read each other in a circle.
     """
-    pending = [op for op in graph._body if not isinstance(op, OutputOp)]
-    outputs = [op for op in graph._body if isinstance(op, OutputOp)]
-    placed: dict[Op, None] = {}
-    for op in sorted(pending, key=lambda op: not isinstance(op, PlaceholderOp)):
-        _place(op, placed, graph)
-    return [*placed, *outputs]
+
+    def circle(nodes: list[Op]) -> GraphError:
+        names = " → ".join(op.name for op in nodes)
+        return GraphError(f"nodes read each other in a circle · graph {graph.name}, {names} · cut it")
+
+    computing = (op for op in graph._body if not isinstance(op, (PlaceholderOp, OutputOp)))
+    placed = depth_first([*graph.placeholders, *computing], lambda op: op.parents, circle)
+    return [*placed, *(op for op in graph._body if isinstance(op, OutputOp))]
 
 
-def _place(root: Op, placed: dict[Op, None], graph: Graph) -> None:
-    """Depth first, without recursion: a graph may be thousands of nodes deep."""
-    path: dict[Op, Iterator[Op]] = {}
-    following: Op | None = root
-    while following is not None or path:
-        if following is not None and following not in placed:
-            if following in path:
-                circle = " → ".join(op.name for op in path)
-                raise GraphError(f"nodes read each other in a circle · graph {graph.name}, {circle} · cut it")
-            path[following] = iter(following.parents)
-        top = next(reversed(path), None)
-        if top is None:
-            return
-        following = next(path[top], None)
-        if following is None:
-            placed[top] = None
-            del path[top]
+def depth_first(
+    items: Iterable[Item], reads: Callable[[Item], Iterable[Item]], circle: Callable[[list[Item]], Exception]
+) -> list[Item]:
+    """`items` and what they lead to, each after what it `reads`, otherwise in order.
+
+    Without recursion, since a graph may be thousands of nodes deep. Raises what `circle` makes of items that wait for
+    each other.
+    """
+    placed: dict[Item, None] = {}
+    for item in items:
+        path: dict[Item, Iterator[Item]] = {} if item in placed else {item: iter(reads(item))}
+        while path:
+            top = next(reversed(path))
+            following = next((found for found in path[top] if found not in placed), None)
+            if following is None:
+                placed[top] = None
+                del path[top]
+            elif following in path:
+                waiting = list(path)
+                raise circle(waiting[waiting.index(following) :])
+            else:
+                path[following] = iter(reads(following))
+    return list(placed)

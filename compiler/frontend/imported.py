@@ -1,0 +1,92 @@
+"""A graph that a script has imported, with the tensors that its placeholders stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.trace import Trace
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import GraphError
+from buddy.compiler.presets import default_recipe
+
+Program = Callable[[Sequence[torch.Tensor]], list[Any]]
+
+
+class Imported:
+    """`graph` has its parameters first, then its buffers and constants, then its inputs.
+
+    Tensors belong to placeholders, not to positions, so a script may delete or move placeholders.
+    """
+
+    def __init__(self, captured: CapturedGraph) -> None:
+        self.graph: Graph = captured.graph
+        self._eager = captured.eager
+        self._captured = list[Op](self.graph.placeholders)
+        self._tensors = dict(zip(self._captured, captured.tensors, strict=True))
+        first = {self._captured[position] for position in captured.parameters}
+        ranks = {op: 2 if op in self.graph.inputs else 0 if op in first else 1 for op in self._captured}
+        self.graph.body = sorted(self.graph.body, key=lambda op: ranks.get(op, 3))
+
+    def state(self) -> list[torch.Tensor]:
+        """The tensors of `graph.params`, in order.
+
+        Raises `GraphError` for a parameter that a script has put there, since nobody knows its value.
+        """
+        for op in self.graph.params:
+            if op not in self._tensors:
+                raise GraphError(
+                    f"nothing is known of the value of {op.name} · graph {self.graph.name}, a parameter that was not "
+                    "captured · run graph.compile() and hand all tensors over yourself"
+                )
+        return [self._tensors[op] for op in self.graph.params]
+
+    def all_tensors(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors of all placeholders, in order, when a script gives the inputs or everything.
+
+        Raises `ValueError` when it gives another number of tensors.
+        """
+        inputs, everything = len(self.graph.inputs), len(self.graph.placeholders)
+        if len(given) not in (inputs, everything):
+            raise ValueError(
+                f"{len(given)} tensors were given; the graph takes {inputs} inputs, or {everything} with its state"
+            )
+        tensors = given if len(given) == everything else [*self.state(), *given]
+        placed = dict(zip([*self.graph.params, *self.graph.inputs], tensors, strict=True))
+        return [placed[op] for op in self.graph.placeholders]
+
+    def eager(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """What was captured, in eager PyTorch; the graph may have been rewritten since, its meaning stays."""
+        placed = self._tensors | dict(zip(list[Op](self.graph.placeholders), tensors, strict=True))
+        return self._eager([placed[op] for op in self._captured])
+
+    def compiled(self, first: Any, trace: Trace) -> Program:
+        """The graph as it is now, compiled; `first` is a registry to search before all others."""
+        from buddy.compiler.compilation import Compiler
+        from buddy.compiler.runner import LoadedProgram
+
+        self.graph.link()
+        traced = trace.added_to(self.graph)
+        recipe = default_recipe(flavour=self.graph.settings.flavour)
+        program = LoadedProgram(Compiler(traced, first).compile(recipe).artifact)
+        return lambda tensors: trace.taken_off(program(tensors))
+
+
+class Params(Mapping[Graph, list[torch.Tensor]]):
+    """The parameters and buffers of each imported graph, as it is now."""
+
+    def __init__(self, imported: Mapping[Graph, Imported]) -> None:
+        self._imported = imported
+
+    def __getitem__(self, graph: Graph) -> list[torch.Tensor]:
+        return self._imported[graph].state()
+
+    def __iter__(self) -> Iterator[Graph]:
+        return iter(self._imported)
+
+    def __len__(self) -> int:
+        return len(self._imported)

@@ -1,0 +1,172 @@
+"""`GraphDriver`: a graph as a main graph that calls one subgraph per group of ops."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.linking import depth_first
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
+from buddy.compiler.graph.partition import Call, Function, Partition
+from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
+
+# The name of the only group where a script made none.
+WHOLE = "subgraph0"
+Ops = dict[str, list[Op]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """What the main graph runs in one go: a group of ops, or a single op that no group holds and so has no name."""
+
+    name: str
+    ops: list[Op]
+
+
+class GraphDriver:
+    """Cuts a graph into the subgraphs that its `op_groups` name, and builds the main graph that calls them.
+
+    Without groups all ops are one subgraph. Ops that no group holds stay in the main graph. A `GetItemOp` goes where
+    its tuple is made, since only tensors cross a call, and a group that holds nothing else is none.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.build_subgraph_by_group()
+
+    @property
+    def subgraphs(self) -> list[Graph]:
+        return list(self._subgraphs.values())
+
+    def build_subgraph_by_group(self) -> tuple[dict[str, Graph], Ops, Ops]:
+        """Build the subgraphs anew from the graph as it is: by name, with what each takes and what each gives.
+
+        A subgraph gives whatever another one, the main graph or the caller reads. Raises `GraphError` for a group that
+        holds what the graph does not, an op that two groups hold, and groups that wait for each other.
+        """
+        self._graph.link()
+        home = _homes(self._graph)
+        self._order = _in_order(self._graph, home)
+        groups = {unit.name: unit for unit in self._order if unit.name}
+        named = {name: groups[name] for name in self._graph.op_groups or [WHOLE] if name in groups}
+        self._subgraphs_inputs = {name: _inputs(unit, home) for name, unit in named.items()}
+        self._subgraphs_outputs = {name: _outputs(unit, home) for name, unit in named.items()}
+        self._subgraphs = {
+            name: _subgraph(self._graph, unit, self._subgraphs_inputs[name], self._subgraphs_outputs[name])
+            for name, unit in named.items()
+        }
+        return self._subgraphs, self._subgraphs_inputs, self._subgraphs_outputs
+
+    def topological_sort_subgraph(self) -> list[str]:
+        """The subgraphs' names, each after those whose results it reads."""
+        return [unit.name for unit in self._order if unit.name]
+
+    def construct_main_graph(self, do_param_pack: bool = False) -> Any:
+        """The main graph as an MLIR module, whose function calls the subgraphs' functions, declared private.
+
+        With `do_param_pack` the parameters arrive as one 1-D tensor per element type, in the order of `graph.params`,
+        before the inputs. Raises `CompilationError` for an op that stays in the main graph and cannot be lowered.
+        """
+        from buddy.compiler.modules import set_device, top_level
+
+        declared = tuple(self._declaration(name) for name in self._subgraphs)
+        body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
+        module = top_level(self._graph, do_param_pack, Partition(declared, body)).module
+        for name, subgraph in self._subgraphs.items():
+            if subgraph.device is not DeviceType.CPU:
+                set_device(module, name, subgraph.device)
+        return module
+
+    def _declaration(self, name: str) -> Function:
+        """The function's signature. Nothing is known of what it holds, so the call is what its nodes lead to."""
+        inputs = self._subgraphs_inputs[name]
+        state = tuple(isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode for op in inputs)
+        return Function(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), state)
+
+    def _call(self, unit: _Unit) -> Call:
+        inputs, outputs = self._subgraphs_inputs[unit.name], self._subgraphs_outputs[unit.name]
+        return Call(unit.name, _values(inputs), _values(outputs), tuple(unit.ops))
+
+
+def _values(ops: Sequence[Op]) -> tuple[tuple[Op, int], ...]:
+    return tuple((op, 0) for op in ops)
+
+
+def _homes(graph: Graph) -> dict[Op, _Unit]:
+    """Where each op runs. A getitem runs where its tuple is made."""
+    home: dict[Op, _Unit] = {}
+    for name, ops in (graph.op_groups or {WHOLE: graph.operations}).items():
+        unit = _Unit(name, [])
+        if name == graph._func_name:
+            raise GraphError(f"group {name} is called like the main function · graph {graph.name} · rename the group")
+        for op in ops:
+            if graph.node_table.get(op.name) is not op:
+                raise GraphError(f"{op.name} is not in the graph · group {name} · take it out of the group")
+            if home.setdefault(op, unit) is not unit:
+                both = f"{home[op].name} and {name}"
+                raise GraphError(f"{op.name} is in two groups, {both} · graph {graph.name} · leave it in one of them")
+    for op in graph.operations:
+        source = op.args[0] if isinstance(op, GetItemOp) else op
+        home[op] = home.get(source) or _Unit("", [])
+        home[op].ops.append(op)
+    return {op: home[op] for op in graph.operations}
+
+
+def _inputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
+    """What the group reads from outside, in order of first use."""
+    return list(dict.fromkeys(parent for op in unit.ops for parent in op.parents if home.get(parent) is not unit))
+
+
+def _outputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
+    """What anything outside the group reads, the graph's own output among it."""
+    return [op for op in unit.ops if any(home.get(child) is not unit for child in op._children)]
+
+
+def _in_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
+    """What the main graph runs, each after what it reads; otherwise in the order of the graph."""
+
+    def reads(unit: _Unit) -> list[_Unit]:
+        found = (home[parent] for parent in _inputs(unit, home) if parent in home)
+        return list(dict.fromkeys(found))
+
+    def circle(units: list[_Unit]) -> GraphError:
+        names = ", ".join(unit.name or unit.ops[0].name for unit in units)
+        return GraphError(f"these wait for each other: {names} · the groups of {graph.name} · group the ops otherwise")
+
+    return depth_first(dict.fromkeys(home[op] for op in graph.operations), reads, circle)
+
+
+def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence[Op]) -> Graph:
+    """The group as a graph of its own, of copies: editing the one leaves the other as it is."""
+    found = Graph(unit.name, unit.name, graph.group_map_device.get(unit.name, DeviceType.CPU))
+    found.settings, found._context, found._locations = graph.settings, graph._ctx, graph._locations
+    copies: dict[Op, Op] = {}
+    for op in inputs:
+        copies[op] = _placeholder(op)
+        found.add_node(copies[op])
+    for op in unit.ops:
+        copies[op] = _copy(op, copies)
+        found.add_node(copies[op])
+    output = OutputOp("output")
+    output.stable = "output"
+    output._arguments = [tuple(copies[op] for op in outputs)]
+    found.add_node(output)
+    return found
+
+
+def _placeholder(op: Op) -> PlaceholderOp:
+    found = PlaceholderOp(op.name, op.kind if isinstance(op, PlaceholderOp) else NodeType.InputNode)
+    found.stable, found.module, found.location, found.target = op.stable, op.module, op.location, op.target
+    found.metas = op.metas[:1]
+    return found
+
+
+def _copy(op: Op, copies: Mapping[Op, Op]) -> Op:
+    found = copy.copy(op)
+    found._arguments = map_nodes(op._arguments, copies.__getitem__)
+    found._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)
+    found._children, found._declared, found._view = [], [], None
+    return found

@@ -1,0 +1,115 @@
+"""A Buddy graph's own MLIR module, as scripts ask for it: made, taken through the pipeline, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from buddy.compiler import codegen, diagnosis, signature
+from buddy.compiler.artifact import Artifact, TensorSpec
+from buddy.compiler.bindings import ir
+from buddy.compiler.compilation import CompilationError
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.partition import Partition
+from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
+from buddy.compiler.lowering import NodeError, lower
+from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.packed_parameters import pack_parameters
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.pipeline import StepError, run_step
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.recipe import Recipe
+
+Run = Callable[..., list[Any]]
+
+
+class TopLevel(NamedTuple):
+    """A top-level module, and what the caller hands over for each `buddy.source` of its entry's arguments."""
+
+    module: Any
+    arguments: tuple[TensorMeta, ...]
+
+
+def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevel:
+    """The top-level module of `graph`; with `pack` its parameters arrive as one 1-D tensor per element type.
+
+    `parts` says which of its nodes are calls of functions that are elsewhere. Raises `GraphError` for a graph that
+    cannot be executed and `CompilationError` for a node that can be neither compiled nor called in eager.
+    """
+    graph.link()
+    settings = graph.settings
+    if graph._locations is None:
+        graph._locations = LocationSets()
+    recipe = Recipe(flavour=settings.flavour, partition="whole")
+    try:
+        found = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
+    except NodeError as error:
+        raise CompilationError(diagnosis.of_node(error)) from error
+    if graph.device is not DeviceType.CPU:
+        set_device(found.module, graph._func_name, graph.device)
+    arguments = tuple(op.tensor_meta for op in graph.placeholders)
+    return TopLevel(found.module, _packed(graph, found.module) if pack else arguments)
+
+
+def _packed(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
+    placeholders = list(enumerate(graph.placeholders))
+    parameters = [(i, op.tensor_meta.dtype) for i, op in placeholders if op.kind is NodeType.FakeNode]
+    inputs = [i for i, op in placeholders if op.kind is not NodeType.FakeNode]
+    packs = pack_parameters(module, graph._func_name, parameters, inputs)
+    return (*packs, *(graph.placeholders[i].tensor_meta for i in inputs))
+
+
+def set_device(module: Any, name: str, device: DeviceType) -> None:
+    """Say on function `name` of a module where it is to run."""
+    for op in module.body:
+        if ir.StringAttr(op.operation.attributes["sym_name"]).value == name:
+            with module.context:
+                op.operation.attributes["buddy.device"] = ir.StringAttr.get(device.value)
+
+
+def to_llvm_dialect(graph: Graph) -> signature.Entry | None:
+    """Take the graph's module through the MLIR passes of the default recipe, in place.
+
+    Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
+    pass fails; the module may then be half rewritten.
+    """
+    operation, locations = graph._imported_module.operation, graph._locations
+    steps = enumerate(default_recipe(flavour=graph.settings.flavour).steps)
+    entry = signature.of_module(operation)
+    for index, step in steps:
+        if step.level != "mlir" or not step.enabled:
+            continue
+        try:
+            run_step(operation, step, PassContext(locations))
+        except StepError as error:
+            raise CompilationError(diagnosis.of_step(error, step, index)) from error
+        entry = signature.of_module(operation) or entry
+    return entry
+
+
+def compiled(graph: Graph, pack: bool) -> Run:
+    """The graph's module compiled and linked, which is left in the LLVM dialect.
+
+    The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
+    Raises `CompilationError` as `top_level` and `to_llvm_dialect` do.
+    """
+    from buddy.compiler.runner import LoadedProgram
+
+    found = top_level(graph, pack)
+    graph._imported_module, calls = found.module, eager_calls(found.module.operation)
+    entry = to_llvm_dialect(graph)
+    if entry is None:
+        raise CompilationError(diagnosis.no_entry(graph._func_name))
+    recipe = default_recipe(flavour=graph.settings.flavour)
+    objects = codegen.compile_functions(found.module.operation, graph._locations, recipe.opt_level)
+    arguments = signature.arguments(entry, [_spec(meta) for meta in found.arguments])
+    results = tuple(_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op))
+    images = tuple(image.data for image in objects)
+    program = LoadedProgram(Artifact(graph._func_name, images, arguments, results, calls))
+    return lambda *tensors: program(tensors)
+
+
+def _spec(meta: TensorMeta) -> TensorSpec:
+    return TensorSpec(meta.shape, meta.dtype.value)
