@@ -113,12 +113,12 @@ def _strides(op: Structured, joint: int, extent: Extent) -> list[int]:
 
 
 def _check_captures(op: Structured) -> None:
+    known = set(op.block.arguments)
     for inner in op.block.operations:
         for operand in inner.operation.operands:
-            known = isinstance(operand, ir.BlockArgument) and operand.owner == op.block
-            made = isinstance(operand, ir.OpResult) and operand.owner.block == op.block
-            if not (known or made or _constant(operand)):
+            if operand not in known and not _constant(operand):
                 raise UnsupportedError("a body uses a value from outside")
+        known.update(inner.operation.results)
 
 
 def _constant(value: Any) -> bool:

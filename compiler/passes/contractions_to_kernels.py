@@ -32,12 +32,13 @@ class ContractionsToKernels(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         rewriter = _Rewriter(root, context, PackedWeights(root) if self.pack_weights else None)
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]:
+        # All chosen before the first is rewritten: a kernel takes ops around it away.
+        ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
+        for op, known in [(op, is_contraction(op)) for op in ops if op.name in NAMED or is_contraction(op)]:
             try:
-                if is_contraction(op):
-                    rewriter.rewrite(op)
-                elif op.name in NAMED:
+                if not known:
                     raise UnsupportedError("no kernel multiplies and adds these element types")
+                rewriter.rewrite(op)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
         rewriter.finish()
