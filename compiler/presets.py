@@ -61,8 +61,11 @@ _BUFFERS = _steps(
     "results-to-out-params",
     "canonicalize",
     "cse",
-    "plan-memory",
 )  # fmt: skip
+
+# Before the plan: what lives within a row needs no buffer of its own.
+_ROWS = _steps("buffers", "fuse-rows")
+_MEMORY = _steps("buffers", "plan-memory")
 
 _KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics")
 
@@ -106,12 +109,12 @@ def presets() -> dict[str, Preset]:
         _preset(
             "default",
             "fused, packed and vectorised for this machine",
-            [*_GRAPH, *_TO_LINALG, *_FUSION, *_MATH, *_BUFFERS, *_KERNELS, *_LOOPS, *_LLVM],
+            [*_GRAPH, *_TO_LINALG, *_FUSION, *_MATH, *_BUFFERS, *_ROWS, *_MEMORY, *_KERNELS, *_LOOPS, *_LLVM],
         ),
         _preset(
             "upstream",
             "MLIR's own passes to scalar loops; only memory is ours",
-            [*_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_LOOPS, *_LLVM],
+            [*_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_LOOPS, *_LLVM],
         ),
     )
     return {preset.name: preset for preset in found}

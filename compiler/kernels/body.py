@@ -10,6 +10,25 @@ from buddy.compiler.kernels.structured import Structured
 from buddy.compiler.kernels.walk import attributes_of
 
 
+def cloned(block: Any, known: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
+    """Clone the ops of a body, but its terminator, at the insertion point; `known` with what they make.
+
+    `indices` are the values of `linalg.index` per dim.
+    """
+    known = dict(known)
+    *body, _ = block.operations
+    for op in body:
+        operation = op.operation
+        if operation.name == "linalg.index":
+            known[operation.results[0]] = indices[int(ir.IntegerAttr(operation.attributes["dim"]).value)]
+            continue
+        clone = operation.clone().operation
+        for i, operand in enumerate(operation.operands):
+            clone.operands[i] = known.get(operand, operand)
+        known |= dict(zip(operation.results, clone.results, strict=True))
+    return known
+
+
 class VectorBody:
     """Emits the body of `op` once per call, every scalar becoming a vector of `lanes`.
 

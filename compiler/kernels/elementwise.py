@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.kernels.body import VectorBody
+from buddy.compiler.kernels.body import VectorBody, cloned
 from buddy.compiler.kernels.emit import Emitter, Index, element_bytes
 from buddy.compiler.kernels.packing import PanelCopy
 from buddy.compiler.kernels.structured import Structured
@@ -32,6 +32,9 @@ def emit_elementwise(e: Emitter, op: Structured, target: Target) -> str:
 
     Raises `UnsupportedError`, before anything is emitted, where no loop is contiguous in all operands.
     """
+    if not op.loops:
+        _emit_single(e, op)
+        return "a single element, without a loop"
     lanes = lanes_for(op, target)
     inner = vector_loop(op, op.loops)
     if inner is not None:
@@ -40,12 +43,20 @@ def emit_elementwise(e: Emitter, op: Structured, target: Target) -> str:
     if _moves_one_operand(op) and (pair := _transposing_loops(op)) is not None:
         _emit_transpose(e, op, *pair, lanes)
         return f"transposed in {lanes}x{lanes} squares" + _over(op.loops, pair)
-    raise UnsupportedError("no loop is contiguous in all of its operands" if op.loops else "a single element")
+    raise UnsupportedError("no loop is contiguous in all of its operands")
 
 
 def _over(loops: Sequence[Loop], used: Sequence[Loop]) -> str:
     sizes = "x".join(str(loop.size) for loop in loops if loop not in used)
     return f", {sizes} times" if sizes else ""
+
+
+def _emit_single(e: Emitter, op: Structured) -> None:
+    flats = [flatten(value) for value in op.operands]
+    known = {op.arguments[i]: e.load_scalar(flat, 0) for i, flat in enumerate(flats) if op.reads(i)}
+    known = cloned(op.block, known | op.scalars, {dim: e.value(0) for dim in op.indexed})
+    for scalar, flat in zip(op.yielded, flats[op.inputs :], strict=True):
+        e.store_scalar(known.get(scalar, scalar), flat, 0)
 
 
 class _Elementwise:

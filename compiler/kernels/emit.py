@@ -23,12 +23,15 @@ def nanoseconds(flop: float = 0, moved: float = 0) -> float:
 
 
 class Emitter:
-    """Emits at the current insertion point; constants go to the start of `entry`, so that they dominate every use."""
+    """Emits at the current insertion point; constants go to the start of `entry`, so that they dominate every use.
 
-    def __init__(self, entry: Any) -> None:
+    `shared`: what is emitted stands inside a loop whose iterations threads share.
+    """
+
+    def __init__(self, entry: Any, shared: bool = False) -> None:
         self.entry = entry
         self._constants: dict[tuple[str, str], Any] = {}
-        self._shared = False  # inside a loop whose iterations threads share
+        self._shared = shared
 
     def constant(self, attribute: Any) -> Any:
         """The value of `attribute` (a typed attribute), one constant op per function."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from buddy.compiler.bindings import ir
 
+RESULT = "buddy.result"  # argument attribute: a buffer of the caller's that nothing else overlaps
+
 VIEWS = frozenset(
     {
         "memref.collapse_shape",
@@ -28,13 +30,23 @@ def root_of(value: Any) -> Any:
 
 
 def surely_disjoint(left: Any, right: Any) -> bool:
-    """Whether two memrefs cannot overlap: different allocations, or an allocation and an argument."""
+    """Whether two memrefs cannot overlap: views of different buffers, one of which stands by itself."""
     a, b = root_of(left), root_of(right)
-    return bool(a != b and (_allocated(a) or _allocated(b)))
+    return bool(a != b and (stands_alone(a) or stands_alone(b)))
 
 
-def _allocated(root: Any) -> bool:
-    return isinstance(root, ir.OpResult) and root.owner.name in ("memref.alloc", "memref.alloca")
+def stands_alone(root: Any) -> bool:
+    """Whether only views of `root` overlap with it: an allocation, or an out-parameter."""
+    if isinstance(root, ir.OpResult):
+        return root.owner.name in ("memref.alloc", "memref.alloca")
+    return isinstance(root, ir.BlockArgument) and RESULT in _argument_attributes(root)
+
+
+def _argument_attributes(argument: Any) -> Any:
+    owner = argument.owner.owner.operation
+    if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
+        return ()
+    return ir.DictAttr(ir.ArrayAttr(owner.attributes["arg_attrs"])[argument.arg_number])
 
 
 def zero_fill_before(op: Any, buffer: Any) -> Any | None:

@@ -55,13 +55,19 @@ class Fold:
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
 
 
-def folds_of(op: Structured) -> list[Fold]:
-    """How each output is accumulated.
+def folds_of(op: Structured) -> dict[int, Fold]:
+    """How each output, by its operand number, is accumulated; those that the body does not read are only stored.
 
     Raises `UnsupportedError` for bodies that are no plain folds.
     """
-    arguments = op.arguments[op.inputs :]
-    return [_fold(scalar, argument) for scalar, argument in zip(op.yielded, arguments, strict=True)]
+    folds = {}
+    for number, scalar in enumerate(op.yielded, start=op.inputs):
+        moves = any(loop.strides[number] for loop in op.reductions)
+        if op.reads(number) and moves:
+            raise UnsupportedError("an output that is read moves along a reduction")
+        if not moves:
+            folds[number] = _fold(scalar, op.arguments[number])
+    return folds
 
 
 def _fold(yielded: Any, argument: Any) -> Fold:
@@ -81,26 +87,27 @@ def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
     Raises `UnsupportedError`, before anything is emitted, for what has no contiguous loop or is no plain fold.
     """
     folds = folds_of(op)
-    if any(loop.strides[op.inputs + i] for loop in op.reductions for i in range(op.outputs)):
-        raise UnsupportedError("an output moves along a reduction")
     if op.indexed:
         raise UnsupportedError("a reduction that asks for its index")
     lanes = lanes_for(op, target)
-    along = _contiguous_reduction(op)
+    along = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(folds))
     if along is not None:
         _Along(e, op, folds, along, lanes).emit()
         return f"{along.size} elements folded in vectors of {lanes}"
     across = vector_loop(op, op.parallel)
     if across is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
+    if len(folds) < op.outputs:
+        raise UnsupportedError("an output moves along a reduction")
     _Across(e, op, folds, across, lanes).emit()
     return f"columns folded in vectors of {lanes}"
 
 
-def _contiguous_reduction(op: Structured) -> Loop | None:
+def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
+    """The reduction loop along which inputs are contiguous or stay, and the outputs that are `stored` contiguous."""
     for loop in reversed(op.reductions):
         read = loop.strides[: op.inputs]
-        if all(stride in (0, 1) for stride in read) and 1 in read:
+        if all(stride in (0, 1) for stride in read) and 1 in read and all(loop.strides[i] == 1 for i in stored):
             return loop
     return None
 
@@ -108,10 +115,12 @@ def _contiguous_reduction(op: Structured) -> Loop | None:
 class _Reduction:
     """What both directions share: offsets, loads and terms."""
 
-    def __init__(self, e: Emitter, op: Structured, folds: list[Fold], inner: Loop, lanes: int) -> None:
-        self.e, self.op, self.folds, self.inner, self.lanes = e, op, folds, inner, lanes
+    def __init__(self, e: Emitter, op: Structured, folds: dict[int, Fold], inner: Loop, lanes: int) -> None:
+        self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
+        self.folded, self.folds = list(folds), list(folds.values())
+        self.stored = [i for i in range(op.inputs, len(op.operands)) if i not in folds]
         self.flats = [flatten(value) for value in op.operands]
-        self.body = VectorBody(e, op, lanes, frozenset(fold.combine for fold in folds))
+        self.body = VectorBody(e, op, lanes, frozenset(fold.combine for fold in self.folds))
         self.outer = [loop for loop in op.parallel if loop is not inner]
         self.reduced = [loop for loop in op.reductions if loop is not inner]
 
@@ -140,7 +149,8 @@ class _Reduction:
         return e.loop(0, loop.size, 1, level, sums)
 
     def _terms(self, starts: list[Index], index: Index, active: int | None = None) -> list[Any]:
-        """The vector that each fold adds at `index` along the vector loop; unused lanes are neutral."""
+        """The vector that each fold adds at `index` along the vector loop, other outputs being stored; unused lanes are
+        neutral."""
         e, op = self.e, self.op
         values = {}
         for i in range(op.inputs):
@@ -150,6 +160,9 @@ class _Reduction:
                 values[op.arguments[i]] = self.body.spread(e.load_scalar(self.flats[i], starts[i]))
         known = self.body.emit(values, {})
         terms = [self.body.value(fold.term, known) for fold in self.folds]
+        for i in self.stored:
+            value = self.body.value(op.yielded[i - op.inputs], known)
+            e.store(value, self.flats[i], e.add(starts[i], index), active)
         if active is None:
             return terms
         mask = e.mask(self.lanes, active)
@@ -173,7 +186,7 @@ class _Along(_Reduction):
         total = sums[:width]
         for i in range(width, len(sums), width):
             total = self._joined(total, sums[i : i + width])
-        for i, (fold, value) in enumerate(zip(self.folds, total, strict=True), start=self.op.inputs):
+        for i, fold, value in zip(self.folded, self.folds, total, strict=True):
             start = e.load_scalar(self.flats[i], starts[i])
             e.store_scalar(fold.join(start, across(value, fold.join)), self.flats[i], starts[i])
 

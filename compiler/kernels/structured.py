@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.bindings import ir
@@ -66,22 +66,32 @@ def read(op: Any) -> Structured:
 
     Raises `UnsupportedError` for what cannot be done in vectors, with the reason.
     """
+    found = structure_of(op)
+    _check_vectors(found.block)
+    _check_elements(found.operands)
+    return replace(found, loops=tuple(merge(found.loops, found.indexed)))
+
+
+def structure_of(op: Any) -> Structured:
+    """`op`, of one of `KINDS`, on memrefs, with a loop for each dim of its iteration space.
+
+    Raises `UnsupportedError` where memory is not accessed at sums of loop indices, or in the body too.
+    """
     if len(op.results):
         raise UnsupportedError("it works on tensors, not on buffers")
     block = op.regions[0].blocks[0]
-    _check_body(block)
+    _check_pure(block)
     pairs = list(zip(op.operands, block.arguments, strict=True))
     buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
     scalars = {argument: value for value, argument in pairs if not isinstance(value.type, ir.MemRefType)}
     operands = tuple(value for value, _ in buffers)
-    _check_elements(operands)
     maps, reductions = _maps(op, operands)
     layouts = [layout_of(value.type) for value in operands]
     loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts)
     outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
     indexed = _indexed_dims(block)
     arguments = tuple(argument for _, argument in buffers)
-    return Structured(op, operands, outputs, tuple(merge(loops, indexed)), block, arguments, scalars, indexed)
+    return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed)
 
 
 def _maps(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
@@ -104,15 +114,20 @@ def _maps(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
     return [identity] * len(operands), parallel
 
 
-def _check_body(block: Any) -> None:
+def _check_pure(block: Any) -> None:
+    for op in block.operations:
+        name = op.operation.name
+        if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
+            raise UnsupportedError(f"{name} in its body")
+
+
+def _check_vectors(block: Any) -> None:
     for op in block.operations:
         name = op.operation.name
         if name in _TRAPPING:
             raise UnsupportedError(f"{name} may trap in unused lanes")
         if name.startswith("math.") and name not in _VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
-        if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
-            raise UnsupportedError(f"{name} in its body")
 
 
 def _check_elements(operands: tuple[Any, ...]) -> None:

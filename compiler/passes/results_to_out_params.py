@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import func, ir, memref
+from buddy.compiler.kernels.memory import RESULT
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 
 _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
@@ -77,11 +78,11 @@ def _move_results(function: Any) -> None:
 
 
 def _extend_argument_attributes(function: Any, inputs: int, results: int) -> None:
-    empty = ir.DictAttr.get({})
+    empty, result = ir.DictAttr.get({}), ir.DictAttr.get({RESULT: ir.UnitAttr.get()})
     old = (
         list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [empty] * inputs
     )
-    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *[empty] * results])
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *[result] * results])
     if "res_attrs" in function.attributes:
         del function.attributes["res_attrs"]
 

@@ -26,10 +26,10 @@ class VectorizeGenerics(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         CopiesToLoops().run(root, context)
-        emitters: dict[Any, Emitter] = {}
+        emitters: dict[tuple[Any, bool], Emitter] = {}
         for op in [op for op in collect(root) if op.name in KINDS]:
-            entry = _entry_block(op)
-            emitter = emitters.setdefault(entry.owner.operation, Emitter(entry))
+            entry, shared = _surroundings(op)
+            emitter = emitters.setdefault((entry.owner.operation, shared), Emitter(entry, shared))
             try:
                 text = _vectorize(emitter, op, context)
             except UnsupportedError as reason:
@@ -46,9 +46,10 @@ def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
         return emit(emitter, structured, context.target)
 
 
-def _entry_block(op: Any) -> Any:
-    """The entry block of the function around `op`."""
-    parent = op.parent
+def _surroundings(op: Any) -> tuple[Any, bool]:
+    """The entry block of the function around `op`, and whether it stands in a loop that threads share."""
+    parent, shared = op.parent, False
     while parent.operation.name != "func.func":
+        shared = shared or parent.operation.name == "scf.parallel"
         parent = parent.operation.parent
-    return parent.regions[0].blocks[0]
+    return parent.regions[0].blocks[0], shared

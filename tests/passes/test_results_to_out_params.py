@@ -25,7 +25,7 @@ def test_an_allocated_result_is_written_in_place() -> None:
     filecheck(
         after(text),
         """
-        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[OUT:.*]]: memref<4xf32>) {
+        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[OUT:.*]]: memref<4xf32> {buddy.result}) {
         CHECK-NEXT: linalg.copy ins(%[[X]] : memref<4xf32>) outs(%[[OUT]] : memref<4xf32>)
         CHECK-NEXT: return
         """,
@@ -44,7 +44,7 @@ def test_an_allocated_result_is_written_in_place_through_a_reshape() -> None:
     filecheck(
         after(text),
         """
-        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[OUT:.*]]: memref<2x2xf32>) {
+        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[OUT:.*]]: memref<2x2xf32> {buddy.result}) {
         CHECK-NEXT: %[[FLAT:.*]] = memref.collapse_shape %[[OUT]]
         CHECK-NEXT: linalg.copy ins(%[[X]] : memref<4xf32>) outs(%[[FLAT]] : memref<4xf32>)
         CHECK-NOT: memref.copy
@@ -56,7 +56,7 @@ def test_an_argument_that_is_returned_is_copied() -> None:
     filecheck(
         after("func.func @f(%x: memref<4xf32>) -> memref<4xf32> {\n return %x : memref<4xf32>\n}"),
         """
-        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[OUT:.*]]: memref<4xf32>) {
+        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[OUT:.*]]: memref<4xf32> {buddy.result}) {
         CHECK-NEXT: memref.copy %[[X]], %[[OUT]]
         CHECK-NEXT: return
         """,
@@ -74,7 +74,7 @@ def test_a_buffer_returned_twice_is_written_once_and_copied_once() -> None:
     filecheck(
         after(text),
         """
-        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[FIRST:.*]]: memref<4xf32>, %[[SECOND:.*]]: memref<4xf32>) {
+        CHECK: func.func @f(%[[X:.*]]: memref<4xf32>, %[[FIRST:.*]]: {{.*}}, %[[SECOND:.*]]: {{.*}}) {
         CHECK-NOT: memref.alloc
         CHECK: memref.copy %[[FIRST]], %[[SECOND]]
         """,
@@ -93,7 +93,7 @@ def test_a_caller_allocates_what_its_callee_writes() -> None:
     filecheck(
         after(text),
         """
-        CHECK: func.func private @g(memref<4xf32>, memref<4xf32>)
+        CHECK: func.func private @g(memref<4xf32>, memref<4xf32> {buddy.result})
         CHECK: %[[BUFFER:.*]] = memref.alloc() {alignment = 64 : i64} : memref<4xf32>
         CHECK-NEXT: call @g(%{{.*}}, %[[BUFFER]]) : (memref<4xf32>, memref<4xf32>) -> ()
         CHECK-NEXT: linalg.copy ins(%[[BUFFER]]

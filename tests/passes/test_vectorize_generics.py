@@ -54,10 +54,13 @@ def test_elementwise_with_broadcasts(m: int) -> None:
         np.testing.assert_array_equal(y, x * np.float32(2) + row - column)
 
 
-def test_a_single_element_stays_scalar() -> None:
-    assert Compiled(elementwise(1, 1), [VectorizeGenerics()]).remarks == [
-        "linalg.generic left to scalar loops: a single element"
-    ]
+def test_a_single_element_needs_no_loop() -> None:
+    compiled = vectorized(elementwise(1, 1))
+    assert compiled.remarks == ["linalg.generic: a single element, without a loop"]
+    assert "scf.for" not in compiled.text
+    x, y = numbers(1, 1), np.zeros((1, 1), np.float32)
+    compiled("f1", x, np.float32([3]), np.float32([[5]]), y)
+    np.testing.assert_array_equal(y, x * np.float32(2) + np.float32(3) - np.float32(5))
 
 
 def reduction(name: str, m: int, n: int, axis: int, combine: str, initial: str) -> str:

@@ -1,0 +1,359 @@
+"""`fuse-rows`: ops that follow each other row by row (softmax, normalisations) become one loop over rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, memref
+from buddy.compiler.kernels.access import UnsupportedError
+from buddy.compiler.kernels.emit import Emitter, Index, element_bytes, nanoseconds
+from buddy.compiler.kernels.memory import VIEWS
+from buddy.compiler.kernels.row_stages import Stage, emit_stage, stages_of
+from buddy.compiler.kernels.rows import Access, Bounds, RowOp, conflict, leading_rows, refined, row_bytes, split_rows
+from buddy.compiler.kernels.structured import KINDS, Structured, structure_of
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+# Bytes of rows that one iteration of the outer loop works on: enough to be worth a thread's while.
+_CHUNK = 16 << 10
+_TOUCHES_NOTHING = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+_LINE = 64
+
+
+@register
+@dataclass(frozen=True)
+class FuseRows(MlirPass):
+    """Around each reduction, neighbours with the same outer loops join, as long as no row needs another row's values.
+
+    What only lives within a row gets room for a row, not for a whole tensor. `max_row_kib` is the size from which a
+    row counts as too long to stay in a cache; 0 means half of the L2 cache.
+    """
+
+    name: ClassVar[str] = "fuse-rows"
+    summary: ClassVar[str] = "softmax, norms and their neighbours become one loop over rows that stay in cache"
+
+    max_row_kib: int = 0
+
+    def run(self, root: Any, context: PassContext) -> None:
+        limit = self.max_row_kib << 10 or context.target.l2 // 2
+        for function in [op for op in collect(root) if op.name == "func.func" and op.regions[0].blocks]:
+            block = function.regions[0].blocks[0]
+            for run in _runs(block):
+                for group in _groups(run, limit, context):
+                    _fuse(block, group, context)
+
+
+@dataclass
+class _Op:
+    """A structured op in its place among its neighbours."""
+
+    op: Any
+    structured: Structured
+    taken: bool = False
+
+    @property
+    def reduces(self) -> bool:
+        return bool(self.structured.reductions)
+
+
+@dataclass
+class _Group:
+    """Neighbours that become one loop over `bounds[-1]` rows."""
+
+    members: list[_Op]
+    bounds: Bounds
+    rows: list[RowOp] = field(default_factory=list)
+
+
+def _runs(block: Any) -> list[list[_Op]]:
+    """The structured ops of a block, cut where anything else may touch memory."""
+    runs: list[list[_Op]] = [[]]
+    for op in block.operations:
+        operation = op.operation
+        found = _structured(operation)
+        if found is not None:
+            runs[-1].append(_Op(operation, found))
+        elif operation.name not in _TOUCHES_NOTHING and not operation.name.startswith("arith."):
+            runs.append([])
+    return [run for run in runs if len(run) > 1]
+
+
+def _structured(op: Any) -> Structured | None:
+    if op.name not in KINDS:
+        return None
+    try:
+        return structure_of(op)
+    except UnsupportedError:
+        return None
+
+
+def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_Group]:
+    for position, anchor in enumerate(run):
+        if not anchor.reduces or anchor.taken:
+            continue
+        try:
+            group = _grown(run, position, limit)
+        except UnsupportedError as reason:
+            context.remark(FuseRows.name, anchor.op.location, f"{anchor.op.name} not fused by rows: {reason}")
+            continue
+        for member in group.members:
+            member.taken = True
+        yield group
+
+
+def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
+    """The group around the reduction at `position`.
+
+    Raises `UnsupportedError` with the reason why there is none.
+    """
+    anchor = run[position]
+    count = leading_rows(anchor.structured)
+    if count == 1:
+        raise UnsupportedError("it has a single row")
+    bounds = refined((1, count), anchor.structured)
+    assert bounds is not None
+    group = _Group([anchor], bounds, [split_rows(anchor.structured, bounds)])
+    if row_bytes(group.rows[0]) > limit:
+        raise UnsupportedError(f"a row of {row_bytes(group.rows[0])} bytes does not stay in cache")
+    reason = ""
+    for side in (range(position - 1, -1, -1), range(position + 1, len(run))):
+        for number in side:
+            refusal = _refusal(group, run[number], number < position, limit)
+            if refusal:
+                reason = reason or refusal
+                break
+    _trim(group)
+    if not _worth_it(group):
+        raise UnsupportedError(f"nothing next to it shares its rows{f' ({reason})' if reason else ''}")
+    return group
+
+
+def _refusal(group: _Group, op: _Op, first: bool, limit: int) -> str:
+    """Take `op` into `group`, before or after the others, or say why not."""
+    if op.taken:
+        return "the neighbour belongs to another loop"
+    bounds = refined(group.bounds, op.structured)
+    if bounds is None:
+        return "the neighbour has other outer loops"
+    try:
+        rows = [split_rows(member.structured, bounds) for member in group.members]
+        new = split_rows(op.structured, bounds)
+    except UnsupportedError as reason:
+        return str(reason)
+    if row_bytes(new) > limit:
+        return "the neighbour's rows do not stay in cache"
+    found = next((text for other in (*rows, new) if (text := conflict(new, other, bounds))), "")
+    if not found:
+        place = 0 if first else len(rows)
+        group.bounds, group.rows = bounds, [*rows[:place], new, *rows[place:]]
+        group.members.insert(place, op)
+    return found
+
+
+def _trim(group: _Group) -> None:
+    """Drop ops at both ends that share no written buffer with any of the others."""
+    for end in (0, -1):
+        while len(group.members) > 1 and not _connected(group, end):
+            del group.members[end], group.rows[end]
+
+
+def _connected(group: _Group, end: int) -> bool:
+    own = group.rows[end]
+    others = [op for op in group.rows if op is not own]
+    return any(
+        a.root == b.root and (a.written or b.written) for a in own.accesses for op in others for b in op.accesses
+    )
+
+
+def _worth_it(group: _Group) -> bool:
+    """Whether two ops walk along the same rows of a buffer."""
+    walked = [{access.root for access in op.accesses if any(access.inner)} for op in group.rows]
+    return any(a & b for i, a in enumerate(walked) for b in walked[i + 1 :])
+
+
+# ---- rewriting -------------------------------------------------------------------------------------------------------
+
+
+def _fuse(block: Any, group: _Group, context: PassContext) -> None:
+    ops = [member.op for member in group.members]
+    temporary = _temporaries(group)
+    rows, placed = _in_place(group.rows, temporary, group.bounds)
+    scratch = [root for root in temporary if root not in placed]
+    stages = stages_of(rows, scratch)
+    forgotten = {root for stage in stages for root in stage.forgotten}
+    scratch = [root for root in scratch if root not in forgotten]
+    location = context.locations.union([op.location for op in ops])
+    with ir.InsertionPoint(ops[-1]), location:
+        loop = _RowLoop(Emitter(block), group.bounds, stages, scratch)
+        loop.emit([_stage_location(stage, context) for stage in stages])
+    text = f"{len(ops)} ops in one loop over {group.bounds[-1]} rows, {len(stages)} stages"
+    if temporary:
+        text += f", {len(temporary)} temporaries of a row each"
+    context.remark(FuseRows.name, location, text)
+    for op in ops:
+        op.erase()
+    for root in temporary:
+        _erase_dead(root)
+
+
+def _stage_location(stage: Stage, context: PassContext) -> Any:
+    return context.locations.union([op.op.op.location for op in stage.ops])
+
+
+def _temporaries(group: _Group) -> list[Any]:
+    """The allocations that only the group's ops use."""
+    ops = {member.op for member in group.members}
+    roots = list(dict.fromkeys(access.root for op in group.rows for access in op.accesses if access.written))
+    return [root for root in roots if _allocated(root) and all(user in ops for user in _users(root))]
+
+
+def _allocated(root: Any) -> bool:
+    return isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
+
+
+def _users(value: Any) -> Iterator[Any]:
+    for use in value.uses:
+        owner = use.owner.operation
+        if owner.name in VIEWS:
+            yield from _users(owner.results[0])
+        else:
+            yield owner
+
+
+def _erase_dead(value: Any) -> None:
+    for use in list(value.uses):
+        _erase_dead(use.owner.operation.results[0])
+    value.owner.operation.erase()
+
+
+def _in_place(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[list[RowOp], set[Any]]:
+    """`rows` with temporaries kept in the row of the result that is made of them at last, and which these are."""
+    placed: set[Any] = set()
+    for root in temporary:
+        found = _result_instead(rows, root, temporary)
+        if found is None:
+            continue
+        own, result = found
+        rows = [_moved(op, own, result) for op in rows]
+        placed.add(root)
+    return rows, placed
+
+
+def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[Access, Access] | None:
+    """The last access to `root`, and that of a result of the same shape which nothing has touched before."""
+    touching = [i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses)]
+    last = rows[touching[-1]]
+    own = next(access for access in last.accesses if access.root == root)
+    if last.op.reductions or own.written or not any(own.inner) or not _dense(last, own):
+        return None
+    everywhere = [access for op in rows for access in op.accesses if access.root == root]
+    if any((access.offset, access.inner) != (own.offset, own.inner) for access in everywhere):
+        return None
+    for result in last.accesses:
+        if result.written and result.root not in temporary and _may_hold(own, result):
+            before = (access.root for op in rows[: touching[-1]] for access in op.accesses)
+            if result.root not in before and sum(access.root == result.root for access in last.accesses) == 1:
+                return own, result
+    return None
+
+
+def _dense(op: RowOp, access: Access) -> bool:
+    return access.span == math.prod(loop.size for loop in op.inner) and all(access.inner)
+
+
+def _may_hold(own: Access, result: Access) -> bool:
+    return own.inner == result.inner and own.value.type.element_type == result.value.type.element_type
+
+
+def _moved(op: RowOp, own: Access, result: Access) -> RowOp:
+    """`op` with the rows of `own` in those of `result`."""
+    accesses = tuple(
+        replace(access, value=result.value, root=result.root, offset=result.offset, rows=result.rows)
+        if access.root == own.root
+        else access
+        for access in op.accesses
+    )
+    return replace(op, accesses=accesses)
+
+
+class _RowLoop:
+    """The loop over chunks of rows, within it one over a chunk's rows; each chunk has its own room for temporaries."""
+
+    def __init__(self, e: Emitter, bounds: Bounds, stages: Sequence[Stage], scratch: Sequence[Any]) -> None:
+        self.e, self.stages = e, stages
+        *self.outer, self.rows = [b // a for a, b in pairwise(bounds)]
+        largest = max(row_bytes(op) for stage in stages for op in stage.ops)
+        self.chunk = max(1, min(self.rows, _CHUNK // largest))
+        self.chunks = [*self.outer, -(-self.rows // self.chunk)]
+        self.scratch = {root: self._allocated(root) for root in scratch}
+
+    def _allocated(self, root: Any) -> tuple[Any, int, int]:
+        """Room for a row of `root` per chunk: the buffer, the distance of two chunks, the first element of a row."""
+        found = [access for stage in self.stages for op in stage.ops for access in op.accesses if access.root == root]
+        start = min(access.offset for access in found)
+        extent = max(access.offset + access.span for access in found) - start
+        element = root.type.element_type
+        line = max(1, _LINE // element_bytes(element))
+        pitch = -(-extent // line) * line
+        alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _LINE)
+        return (
+            memref.alloc(ir.MemRefType.get([math.prod(self.chunks) * pitch], element), [], [], alignment=alignment),
+            pitch,
+            start,
+        )
+
+    def emit(self, locations: Sequence[Any]) -> None:
+        e = self.e
+
+        def chunk(indices: list[Index]) -> None:
+            *outer, number = indices
+            lower = e.mul(number, self.chunk)
+            upper = e.add(lower, self.chunk)
+            if self.rows % self.chunk:
+                upper = e.minimum(upper, self.rows)
+            place: Index = 0
+            for size, index in zip(self.chunks, indices, strict=True):
+                place = e.add(e.mul(place, size), index)
+            e.loop(lower, upper, 1, lambda row, _: self._row([*outer, row], place, locations))
+
+        e.parallel(self.chunks, chunk, self._work())
+
+    def _work(self) -> float:
+        """The time of all rows on one thread in nanoseconds, roughly."""
+        ops = [op for stage in self.stages for op in stage.ops]
+        rows = self.rows * math.prod(self.outer)
+        flop = sum(len(op.op.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
+        return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
+
+    def _row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> Sequence[Any]:
+        views: dict[Any, Any] = {}
+
+        def view(access: Access, sizes: Sequence[int]) -> Any:
+            key = (access.root, access.offset, access.rows, access.inner)
+            if key not in views:
+                views[key] = self._view(access, sizes, indices, chunk)
+            return views[key]
+
+        for stage, location in zip(self.stages, locations, strict=True):
+            with location:
+                emit_stage(self.e, stage, indices, view)
+        return ()
+
+    def _view(self, access: Access, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
+        """The memref of an access in one row: a dim per loop that it moves along."""
+        e, base = self.e, access.root
+        if base in self.scratch:
+            base, pitch, start = self.scratch[base]
+            offset = e.add(e.mul(chunk, pitch), access.offset - start)
+        else:
+            offset = e.dot(indices, access.rows, access.offset)
+        strides = [stride for stride in access.inner if stride]
+        mark = f"strided<[{', '.join(map(str, strides))}], offset: ?>"
+        shape = "".join(f"{size}x" for size in sizes)
+        type_ = ir.Type.parse(f"memref<{shape}{base.type.element_type}, {mark}>")
+        dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+        return memref.reinterpret_cast(type_, base, [e.value(offset)], [], [], [dynamic], sizes, strides)

@@ -1,0 +1,272 @@
+"""`fuse-rows`: what becomes one loop over rows, what does not and why, and that numbers stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.fuse_rows import FuseRows
+from buddy.compiler.passes.plan_memory import PlanMemory
+from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+
+ID, ROW, COLUMN = "affine_map<(i,j)->(i,j)>", "affine_map<(i,j)->(i,0)>", "affine_map<(i,j)->(j)>"
+RESULT = "{buddy.result}"
+FUNC = "attributes {llvm.emit_c_interface}"
+SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
+
+
+def generic(maps: list[str], kinds: str, ins: str, outs: str, body: str) -> str:
+    iterators = ", ".join('"parallel"' if kind == "p" else '"reduction"' for kind in kinds)
+    return f"""
+      linalg.generic {{indexing_maps = [{", ".join(maps)}], iterator_types = [{iterators}]}}
+        ins({ins}) outs({outs}) {{ {body} }}"""
+
+
+def softmax(m: int, n: int, name: str = "f") -> str:
+    """Rows less their maximum, exponentials (here: squares), their sum, the quotient."""
+    whole, column = f"memref<{m}x{n}xf32>", f"memref<{m}x1xf32>"
+    return f"""
+    func.func @{name}(%x: {whole}, %y: {whole} {RESULT}) {FUNC} {{
+      %low = arith.constant 0xFF800000 : f32
+      %zero = arith.constant 0.0 : f32
+      %peak = memref.alloc() : {column}
+      linalg.fill ins(%low : f32) outs(%peak : {column})
+      {
+        generic(
+            [ID, ROW],
+            "pr",
+            f"%x : {whole}",
+            f"%peak : {column}",
+            '''^bb0(%a: f32, %b: f32):
+          %0 = arith.maximumf %b, %a : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      %powers = memref.alloc() : {whole}
+      {
+        generic(
+            [ID, ROW, ID],
+            "pp",
+            f"%x, %peak : {whole}, {column}",
+            f"%powers : {whole}",
+            '''^bb0(%a: f32, %b: f32, %c: f32):
+          %0 = arith.subf %a, %b : f32
+          %1 = arith.mulf %0, %0 : f32
+          linalg.yield %1 : f32''',
+        )
+    }
+      %sum = memref.alloc() : {column}
+      linalg.fill ins(%zero : f32) outs(%sum : {column})
+      {
+        generic(
+            [ID, ROW],
+            "pr",
+            f"%powers : {whole}",
+            f"%sum : {column}",
+            '''^bb0(%a: f32, %b: f32):
+          %0 = arith.addf %b, %a : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      {
+        generic(
+            [ID, ROW, ID],
+            "pp",
+            f"%powers, %sum : {whole}, {column}",
+            f"%y : {whole}",
+            '''^bb0(%a: f32, %b: f32, %c: f32):
+          %0 = arith.divf %a, %b : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      return
+    }}"""
+
+
+def expected_softmax(x: np.ndarray) -> np.ndarray:
+    powers = (x.astype(np.float64) - x.max(1, keepdims=True)) ** 2
+    return powers / powers.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("m", [2, 5, 64])
+def test_numbers_of_a_softmax_like_chain(m: int) -> None:
+    sizes = [n for n in SIZES if n > 1]
+    text = "".join(softmax(m, n, f"f{n}") for n in sizes)
+    compiled = Compiled(text, [FuseRows(), PlanMemory(), VectorizeGenerics()])
+    assert "linalg." not in compiled.text
+    for n in sizes:
+        x = np.random.default_rng(n).standard_normal((m, n)).astype(np.float32)
+        y = np.full_like(x, np.nan)
+        compiled(f"f{n}", x, y)
+        np.testing.assert_allclose(y, expected_softmax(x), rtol=n * 1e-6, err_msg=str(n))
+
+
+def test_a_softmax_becomes_one_loop_that_works_in_the_rows_of_the_result() -> None:
+    compiled = Compiled(softmax(96, 40), [FuseRows()])
+    assert compiled.remarks == ["6 ops in one loop over 96 rows, 5 stages, 3 temporaries of a row each"]
+    assert compiled.text.count("memref<96x40xf32>\n") == 0, "a whole temporary is left"
+    allocated = [line for line in compiled.text.splitlines() if "memref.alloc" in line]
+    assert len(allocated) == 2, "the maximum and the sum; powers live in the result"
+    # Powers and their sum are one pass over the row.
+    assert compiled.text.count("linalg.generic") == 5
+
+
+def test_special_values_stay_in_their_row() -> None:
+    compiled = Compiled(softmax(4, 33), [FuseRows(), VectorizeGenerics()])
+    x = np.random.default_rng(0).standard_normal((4, 33)).astype(np.float32)
+    x[1, 32], x[2, 0] = np.nan, np.inf
+    y = np.zeros_like(x)
+    compiled("f", x, y)
+    np.testing.assert_allclose(y[[0, 3]], expected_softmax(x[[0, 3]]), rtol=1e-4)
+    assert np.isnan(y[1]).all()
+    assert np.isnan(y[2]).all()
+
+
+@pytest.mark.parametrize("rows", [37, 2048])
+def test_many_rows_are_shared_between_threads_in_chunks(rows: int) -> None:
+    compiled = Compiled(softmax(rows, 129), [FuseRows()])
+    assert ("scf.parallel" in compiled.text) == (rows == 2048)
+    compiled = Compiled(softmax(rows, 129), [FuseRows(), VectorizeGenerics()])
+    assert compiled.text.count("scf.parallel") <= 1
+    x = np.random.default_rng(0).standard_normal((rows, 129)).astype(np.float32)
+    y = np.zeros_like(x)
+    compiled("f", x, y)
+    np.testing.assert_allclose(y, expected_softmax(x), rtol=1e-4)
+
+
+def test_a_bias_a_residual_and_a_mask_by_index_join_through_reshapes() -> None:
+    """[2, 3, 5] + bias, where the last index is below the middle one, summed by rows; the sum has another shape."""
+    cube, flat, sums = "memref<2x3x5xf32>", "memref<6x5xf32>", "memref<6xf32>"
+    every = "affine_map<(b,i,j)->(b,i,j)>"
+    text = f"""
+    func.func @f(%x: {cube}, %bias: memref<5xf32>, %y: {flat} {RESULT}) {FUNC} {{
+      %zero = arith.constant 0.0 : f32
+      %t = memref.alloc() : {cube}
+      {
+        generic(
+            [every, "affine_map<(b,i,j)->(j)>", every],
+            "ppp",
+            f"%x, %bias : {cube}, memref<5xf32>",
+            f"%t : {cube}",
+            '''^bb0(%a: f32, %b: f32, %c: f32):
+          %zero2 = arith.constant 0.0 : f32
+          %i = linalg.index 1 : index
+          %j = linalg.index 2 : index
+          %below = arith.cmpi ult, %j, %i : index
+          %0 = arith.addf %a, %b : f32
+          %1 = arith.select %below, %0, %zero2 : f32
+          linalg.yield %1 : f32''',
+        )
+    }
+      %r = memref.collapse_shape %t [[0, 1], [2]] : {cube} into {flat}
+      %s = memref.alloc() : {sums}
+      linalg.fill ins(%zero : f32) outs(%s : {sums})
+      {
+        generic(
+            [ID, "affine_map<(i,j)->(i)>"],
+            "pr",
+            f"%r : {flat}",
+            f"%s : {sums}",
+            '''^bb0(%a: f32, %b: f32):
+          %0 = arith.addf %b, %a : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      {
+        generic(
+            [ID, "affine_map<(i,j)->(i)>", ID],
+            "pp",
+            f"%r, %s : {flat}, {sums}",
+            f"%y : {flat}",
+            '''^bb0(%a: f32, %b: f32, %c: f32):
+          %0 = arith.subf %a, %b : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      return
+    }}"""
+    compiled = Compiled(text, [FuseRows(), VectorizeGenerics()])
+    assert compiled.remarks[0].startswith("4 ops in one loop over 6 rows")
+    x, bias = np.arange(30, dtype=np.float32).reshape(2, 3, 5), np.arange(5, dtype=np.float32) * 100
+    y = np.zeros((6, 5), np.float32)
+    compiled("f", x, bias, y)
+    t = np.where(np.arange(5) < np.arange(3)[:, None], x + bias, 0).reshape(6, 5)
+    np.testing.assert_array_equal(y, t - t.sum(1, keepdims=True))
+
+
+def test_a_temporary_that_others_read_stays_whole() -> None:
+    text = softmax(8, 16).replace("return", "memref.copy %powers, %x : memref<8x16xf32> to memref<8x16xf32>\nreturn")
+    compiled = Compiled(text, [FuseRows(), VectorizeGenerics()])
+    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    before, y = x.copy(), np.zeros_like(x)
+    compiled("f", x, y)
+    np.testing.assert_allclose(y, expected_softmax(before), rtol=1e-5)
+    np.testing.assert_allclose(x, (before - before.max(1, keepdims=True)) ** 2, rtol=1e-6)
+
+
+def transposed_reader(mark: str) -> str:
+    """A sum over rows, and an op that reads what another row has written."""
+    whole, sums = "memref<8x8xf32>", "memref<8xf32>"
+    turned = "affine_map<(i,j)->(j,i)>"
+    return f"""
+    func.func @f(%x: {whole}, %s: {sums} {mark}, %y: {whole} {mark}) {FUNC} {{
+      %t = memref.alloc() : {whole}
+      {
+        generic(
+            [ID, ID],
+            "pp",
+            f"%x : {whole}",
+            f"%t : {whole}",
+            '''^bb0(%a: f32, %b: f32):
+          %0 = arith.mulf %a, %a : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      {
+        generic(
+            [ID, "affine_map<(i,j)->(i)>"],
+            "pr",
+            f"%t : {whole}",
+            f"%s : {sums}",
+            '''^bb0(%a: f32, %b: f32):
+          %0 = arith.addf %b, %a : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      {
+        generic(
+            [turned, ID],
+            "pp",
+            f"%t : {whole}",
+            f"%y : {whole}",
+            '''^bb0(%a: f32, %b: f32):
+          linalg.yield %a : f32''',
+        )
+    }
+      return
+    }}"""
+
+
+def test_what_needs_other_rows_stays_outside() -> None:
+    compiled = Compiled(transposed_reader(RESULT), [FuseRows(), VectorizeGenerics()])
+    assert compiled.remarks[0].startswith("2 ops in one loop over 8 rows")
+    x = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    s, y = np.zeros(8, np.float32), np.zeros_like(x)
+    compiled("f", x, s, y)
+    np.testing.assert_array_equal(y, (x * x).T)
+    np.testing.assert_allclose(s, (x * x).sum(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reason"),
+    [
+        (transposed_reader(""), {}, "two of their buffers may overlap"),
+        (softmax(1, 64), {}, "it has a single row"),
+        (softmax(8, 4096), {"max_row_kib": 8}, "a row of 16384 bytes does not stay in cache"),
+    ],
+)
+def test_what_is_not_fused_says_why(text: str, options: dict[str, int], reason: str) -> None:
+    compiled = Compiled(text, [FuseRows(**options)])
+    assert any(reason in remark for remark in compiled.remarks), compiled.remarks
+    assert "scf.for" not in compiled.text
