@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, scf, tensor
@@ -212,24 +212,33 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("BatchNormOp")
 def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """With the running statistics; the saved ones, which only training needs, are empty."""
+    """`x * scale + shift` per channel, from the running statistics; the saved ones, which training needs, are empty.
+
+    Scale and shift are tensors of their own, as in PyTorch, so that a channel takes one root and one division.
+    """
     (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
     weight, bias, average, variance = node.args[1:5]
     epsilon, channel = node.args[6], [meta.shape[1], *[1] * (len(meta.shape) - 2)]
     wide = _ACCUMULATE_IN.get(dtype, dtype)
-    given = [arg for arg in (average, variance, weight, bias) if arg is not None]
-    operands = [(value, dtype)]
-    operands += [(reshape(value_of(a, symbol_table), channel, a.tensor_meta.dtype), a.tensor_meta.dtype) for a in given]
 
-    def body(x: Scalar, m: Scalar, v: Scalar, *rest: Scalar) -> Scalar:
-        affine = [cast(p, wide) for p in rest]
-        y = (cast(x, wide) - cast(m, wide)) * (1.0 / s.sqrt(cast(v, wide) + epsilon))
-        if weight is not None:
-            y = y * affine.pop(0)
-        return cast(y + affine[0] if affine else y, meta.dtype)
+    def per_channel(nodes: Sequence[Op | None], made: Sequence[Any], body: Callable[..., Scalar]) -> Any:
+        given = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]
+        operands = [*((reshape(v, channel, t), t) for v, t in given), *((v, wide) for v in made)]
+        return pointwise(operands, channel, wide, lambda *scalars: body(*(cast(x, wide) for x in scalars)))
 
-    saved = [empty(found.shape, found.dtype) for found in node.metas[1:] if found is not None]
-    return [pointwise(operands, meta.shape, meta.dtype, body), *saved]
+    def scale_of(v: Scalar, *w: Scalar) -> Scalar:
+        inverse = 1.0 / s.sqrt(v + epsilon)
+        return inverse * w[0] if w else inverse
+
+    def shift_of(m: Scalar, *rest: Scalar) -> Scalar:
+        *b, a = rest
+        return b[0] - m * a if b else -(m * a)
+
+    scale = per_channel([variance, weight], [], scale_of)
+    shift = per_channel([average, bias], [scale], shift_of)
+    operands = [(value, dtype), (scale, wide), (shift, wide)]
+    result = pointwise(operands, meta.shape, meta.dtype, lambda x, a, b: cast(cast(x, wide) * a + b, meta.dtype))
+    return [result, *(empty(found.shape, found.dtype) for found in node.metas[1:] if found is not None)]
 
 
 @lowering("CumsumOp")
