@@ -14,7 +14,7 @@ import torch
 
 from buddy.compiler import program_cache
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
+from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.graph.graph import Graph
@@ -57,22 +57,32 @@ class Settings:
         return default_recipe(preset=self.preset, flavour=self.flavour)
 
 
+@dataclass(frozen=True)
+class Own:
+    """What a `DynamoCompiler` has in the place of the defaults; `first` is searched before all registries."""
+
+    ops_map: OpsMap | None = None
+    first: dict[str, Any] | None = None
+
+
 def buddy_backend(
     module: torch.fx.GraphModule,
     inputs: Sequence[Any],
     *,
     options: Mapping[str, Any] | None = None,
     compile_graph: Callable[[AtenGraph, Settings], Runner] | None = None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     **_: Any,
 ) -> Callable[..., Any]:
     """What PyTorch finds under the name "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
-    `compile_graph` takes the place of `compile_aten`, for those who measure it.
+    `compile_graph` takes the place of `compile_aten`, for those who measure it or bring something of their own, and
+    `decompositions` that of the default ones.
     """
     settings, compile_one = Settings.of(options), compile_graph or compile_aten
 
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
-        return run_aot(static, tensors, lambda aten: compile_one(aten, settings))
+        return run_aot(static, tensors, lambda aten: compile_one(aten, settings), decompositions)
 
     if _is_dynamic(module):
         return torch._dynamo.disable(Specialised(module, compile_static), reason="compiled code is not traced")
@@ -88,7 +98,7 @@ def refreeze() -> None:
         program.refreeze()
 
 
-def compile_aten(aten: AtenGraph, settings: Settings) -> Runner:
+def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) -> Runner:
     """A compiled ATen graph, or the graph itself where it cannot be compiled and `settings` allow eager.
 
     Raises `FallbackError` and whatever compiling raises when they do not.
@@ -96,7 +106,8 @@ def compile_aten(aten: AtenGraph, settings: Settings) -> Runner:
     from buddy.compiler.compilation import CompilationError
 
     try:
-        return CompiledGraph(to_buddy(aten), settings)
+        own = own or Own()
+        return CompiledGraph(to_buddy(aten, ops_map=own.ops_map), settings, own.first)
     except (UnsupportedGraphError, CompilationError) as error:
         if settings.fallback == "error":
             raise
@@ -110,12 +121,12 @@ class CompiledGraph:
     Results have the strides that eager gives, since AOTAutograd rebuilds views by them.
     """
 
-    def __init__(self, conversion: Conversion, settings: Settings) -> None:
+    def __init__(self, conversion: Conversion, settings: Settings, first: dict[str, Any] | None = None) -> None:
         graph = conversion.graph
         self._constants = conversion.constants
         self._plan = _plan_results(graph)
         self._strides = _result_strides(conversion)
-        self._program = _compiled(graph, settings) if graph.results else None
+        self._program = _compiled(graph, settings, first) if graph.results else None
 
     def __call__(self, *tensors: torch.Tensor) -> list[Any]:
         inputs = [*tensors, *self._constants]
@@ -175,24 +186,27 @@ def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torc
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
-def _compiled(graph: Graph, settings: Settings) -> LoadedProgram:
+def _compiled(graph: Graph, settings: Settings, first: dict[str, Any] | None) -> LoadedProgram:
     recipe = settings.recipe()
-    artifact = program_cache.find(graph, recipe)
+    # Lowerings of a script's own are no part of what programs are kept under.
+    artifact = None if first else program_cache.find(graph, recipe)
     if artifact is None or (artifact.eager_calls and settings.fallback == "error"):
-        artifact = _artifact(graph, recipe, settings)
+        artifact = _artifact(graph, recipe, settings, first)
     program = LoadedProgram(artifact)
     _programs.add(program)
     return program
 
 
-def _artifact(graph: Graph, recipe: Recipe, settings: Settings) -> Artifact:
+def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
     from buddy.compiler.compilation import Compiler
+    from buddy.compiler.ops.registry import Registry
 
-    compiler = Compiler(graph)
+    compiler = Compiler(graph, Registry(first) if first else None)
     if settings.fallback == "error":
         refuse_eager(graph, compiler.assignments(recipe))
     artifact = compiler.compile(recipe).artifact
-    program_cache.keep(graph, recipe, artifact)
+    if not first:
+        program_cache.keep(graph, recipe, artifact)
     return artifact
 
 

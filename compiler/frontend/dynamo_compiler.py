@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from buddy.compiler.frontend.aten import default_decompositions
-from buddy.compiler.frontend.backend import buddy_backend
+from buddy.compiler.frontend.backend import Own, buddy_backend, compile_aten
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture, record_inference
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.export import export
@@ -120,7 +120,15 @@ class DynamoCompiler:
         record_inference(module, inputs, self._recorder(self._func_name))
         if recording():
             return module.forward
-        return buddy_backend(module, inputs, options={"flavour": self._flavour}, **options)
+        own = Own(self._ops_map, self._first_registry())
+        return buddy_backend(
+            module,
+            inputs,
+            options={"flavour": self._flavour},
+            compile_graph=lambda aten, settings: compile_aten(aten, settings, own),
+            decompositions=self._decompositions(),
+            **options,
+        )
 
     def _compile_fx(
         self, module: torch.fx.GraphModule, inputs: Sequence[Any], return_type: Literal["eager", "buddy"] = "eager"
