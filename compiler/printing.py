@@ -20,8 +20,8 @@ _METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
 _DEBUG_ALIASES = ("#loc", "#di_")
 
 
-def print_mlir(operation: Any, locations: LocationSets) -> StageText:
-    """The module as `mlir-opt` prints it, location marks taken off and kept as sets of nodes.
+def marked_text(operation: Any, locations: LocationSets) -> str:
+    """The module as `mlir-opt` prints it, location marks included.
 
     Ops that a pass left without a location are given one first (see `LocationSets.fill`).
     """
@@ -29,6 +29,11 @@ def print_mlir(operation: Any, locations: LocationSets) -> StageText:
     if "loc(unknown)" in marked:
         locations.fill(operation)
         marked = operation.get_asm(enable_debug_info=True, assume_verified=True)
+    return marked
+
+
+def print_mlir(marked: str, locations: LocationSets) -> StageText:
+    """A module's `marked_text` with the location marks taken off and kept as sets of nodes."""
     lines = marked.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []

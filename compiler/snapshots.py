@@ -11,17 +11,20 @@ import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.passes.base import Remark
-from buddy.compiler.printing import op_counts, print_mlir
+from buddy.compiler.printing import marked_text, op_counts, print_mlir
 from buddy.compiler.protocol import Stage
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.recipe import PassStep, digest
 from buddy.compiler.signature import Entry, of_module
 from buddy.compiler.text.stage_text import StageText
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`operation` is the module (absent for stages that are no MLIR), `entry` the calling convention as last seen."""
+    """`operation` is the module (absent for stages that are no MLIR), `entry` the calling convention as last seen.
+
+    `mark` is a hash of the module's text with its location marks: where it stays, so does `text`.
+    """
 
     stage: Stage
     text: StageText
@@ -29,6 +32,7 @@ class Snapshot:
     operation: Any = None
     entry: Entry | None = None
     remarks: tuple[Remark, ...] = ()
+    mark: str = ""
 
     def placed(self, step: PassStep, index: int) -> Snapshot:
         """This snapshot at the place that its step has in another recipe."""
@@ -55,9 +59,11 @@ def of_graph(name: str, graph: Graph, index: int, seconds: float, before: Snapsh
 
 
 def of_top_level(operation: Any, locations: LocationSets) -> Snapshot:
-    text = print_mlir(operation, locations)
+    marked = marked_text(operation, locations)
+    text = print_mlir(marked, locations)
     counts = op_counts(text.content)
-    return Snapshot(Stage(0, "lower", "toplevel", "", 0, ops=counts.total()), text, counts, operation)
+    stage = Stage(0, "lower", "toplevel", "", 0, ops=counts.total())
+    return Snapshot(stage, text, counts, operation, mark=digest(marked))
 
 
 def after_step(
@@ -65,19 +71,21 @@ def after_step(
     remarks: tuple[Remark, ...],
 ) -> Snapshot:  # fmt: skip
     """The snapshot that a pass made of `before`; where it changed nothing, the text is that of `before`."""
-    text = print_mlir(operation, locations)
+    marked = marked_text(operation, locations)
+    mark = digest(marked)
+    text = before.text if mark == before.mark else print_mlir(marked, locations)
     changed = text.content != before.text.content
     counts = op_counts(text.content) if changed else before.counts
     added, removed = _difference(before.counts, counts)
     phase = step.phase or before.stage.phase
     stage = Stage(0, step.name, phase, "", 0, index, seconds * 1e3, counts.total(), added, removed, changed)
     entry = of_module(operation) or before.entry
-    return Snapshot(stage, text, counts, operation, entry, remarks)
+    return Snapshot(stage, text, counts, operation, entry, remarks, mark)
 
 
 def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
     """The module as a failed pass left it, which may not verify."""
-    text = print_mlir(operation, locations)
+    text = print_mlir(marked_text(operation, locations), locations)
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
 
 
