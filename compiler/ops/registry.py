@@ -12,7 +12,16 @@ Lowering = Callable[[Op, SymbolTable], Any]
 
 
 class Registry(dict[str, Lowering]):
-    """Lowerings by op class name. A lowering takes a node and the symbol table, and gives a value, an op or a list."""
+    """Lowerings by op class name. A lowering takes a node and the symbol table, and gives a value, an op or a list.
+
+    `absent` says for some classes why the dialect has no lowering of them: what the table shows beside such a node.
+    """
+
+    def __init__(self, *lowerings: dict[str, Lowering]) -> None:
+        super().__init__()
+        self.absent: dict[str, str] = {}
+        for found in lowerings:
+            self.update(found)
 
     def lowering(self, *names: str) -> Callable[[Lowering], Lowering]:
         """Register the decorated function as the lowering of the op classes `names`."""
@@ -23,3 +32,7 @@ class Registry(dict[str, Lowering]):
             return function
 
         return decorate
+
+    def why_absent(self, name: str) -> str:
+        """Why the registry has no lowering of the op class `name`."""
+        return self.absent.get(name, f"no lowering of {name}")

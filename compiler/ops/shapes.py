@@ -150,7 +150,7 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ArangeOp")
 def arange(node: Op, symbol_table: SymbolTable) -> Any:
-    start, step = _arange_bounds(node)
+    start, step = arange_bounds(node)
     meta = node.tensor_meta
     if 0 in meta.shape:
         return st.empty(meta.shape, meta.dtype)
@@ -162,7 +162,7 @@ def arange(node: Op, symbol_table: SymbolTable) -> Any:
     return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]
 
 
-def _arange_bounds(node: Op) -> tuple[Any, Any]:
+def arange_bounds(node: Op) -> tuple[Any, Any]:
     if node.target.startswith("iota"):
         return node.kwargs.get("start", 0), node.kwargs.get("step", 1)
     if len(node.args) <= 1:

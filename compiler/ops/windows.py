@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,13 @@ class Sliding:
         pairs = zip(self.stride, self.dilation, strict=True)
         return [st.Window(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
 
+    def with_unit_dim(self) -> Sliding:
+        """The same window on an input with a dim of size 1 in front of its others."""
+        return Sliding((1, *self.size), (1, *self.stride), (0, *self.padding), (1, *self.dilation))
+
+    def without_padding(self) -> Sliding:
+        return dataclasses.replace(self, padding=(0,) * len(self.size))
+
     def reach(self, outputs: Sequence[int]) -> list[int]:
         """The padded input sizes that windows at `outputs` positions touch."""
         return [
@@ -53,7 +61,7 @@ def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dty
     return tensor.insert_slice(value, out, [], [], [], starts, list(shape), [1] * len(shape))
 
 
-def _spread(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
     """One number per spatial dim, from a number, a list of one, or a full list."""
     if values is None:
         return tuple(default)
@@ -76,7 +84,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Any:
     if meta.dtype not in (TensorDType.Float32, TensorDType.Float64):
         raise LoweringError(f"no convolution of {meta.dtype.value} yet: it needs sums in a wider type")
     spatial = len(meta.shape) - 2
-    window = Sliding(weight.tensor_meta.shape[2:], *(_spread(node.args[i], spatial) for i in (3, 4, 5)))
+    window = Sliding(weight.tensor_meta.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
     value = padded(value_of(x, symbol_table), window, meta.shape[2:], 0, meta.dtype)
     kernel = value_of(weight, symbol_table)
     summed = _convolved(value, kernel, window, meta.shape, groups, meta.dtype)
@@ -113,13 +121,13 @@ def _convolved(value: Any, kernel: Any, window: Sliding, shape: Sequence[int], g
 # ---- pools -----------------------------------------------------------------------------------------------------------
 
 
-def _pool_window(node: Op) -> Sliding:
+def pool_window(node: Op) -> Sliding:
     """Kernel size, stride (the kernel's size by default) and padding, as pools have them."""
-    size = _spread(node.args[1], 2)
-    stride = _spread(argument(node, 2, "stride"), 2, size)
-    padding = _spread(argument(node, 3, "padding"), 2, (0, 0))
+    size = spread(node.args[1], 2)
+    stride = spread(argument(node, 2, "stride"), 2, size)
+    padding = spread(argument(node, 3, "padding"), 2, (0, 0))
     dilation = argument(node, 4, "dilation") if node.target.startswith("max") else None
-    return Sliding(size, stride, padding, _spread(dilation, 2, (1, 1)))
+    return Sliding(size, stride, padding, spread(dilation, 2, (1, 1)))
 
 
 def _pooled(value: Any, window: Sliding, shape: Sequence[int], fill: float, dtype: TensorDType, fold: Any) -> Any:
@@ -141,7 +149,7 @@ def _pooled(value: Any, window: Sliding, shape: Sequence[int], fill: float, dtyp
 
 @lowering("MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, _pool_window(node)
+    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     lowest = s.limits(meta.dtype)[0]
     values = _pooled(value, window, meta.shape, lowest, meta.dtype, s.maximum)
     return [values, _positions(value, window, meta.shape, meta.dtype)]
@@ -182,7 +190,7 @@ def _loop(dim: int) -> Scalar:
 @lowering("AvgPool2dOp")
 def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
     """The sum over each window by the number of its elements, padding counted or not as asked."""
-    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, _pool_window(node)
+    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     if argument(node, 4, "ceil_mode", False):
         raise LoweringError("no lowering of average pooling with ceil_mode yet")
     divisor = argument(node, 6, "divisor_override")

@@ -332,5 +332,7 @@ CORE = (
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.
 TYPES_OF_TOSA = (
     "broadcast", "rank 0", "a scalar tensor among others", "int32", "bfloat16", "float16", "empty",
-    "pairs of special values", "shapes of integers", "reductions of int32", "reductions of special values",
+    "pairs of special values", "shapes of integers", "reductions of int32", "reductions of special values", "int64",
+    "uint8", "functions of bfloat16", "functions of float16", "casts of integers", "casts of bools", "casts of bytes",
+    "reductions of int64", "reductions of bools", "reductions of bfloat16",
 )  # fmt: skip

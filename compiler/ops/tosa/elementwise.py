@@ -1,0 +1,255 @@
+"""Element-wise ops in TOSA: one op each, or the expression that means the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.elementwise import SQRT1_2, SQRT_2_OVER_PI
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.tosa import registration
+from buddy.compiler.ops.tosa.tensors import (
+    Number,
+    Operand,
+    Tensor,
+    binary,
+    cast,
+    clamp,
+    expanded,
+    is_equal,
+    logical_not,
+    select,
+    truncated,
+    unary,
+)
+from buddy.compiler.ops.utils import LoweringError, SymbolTable
+
+ops_registry = Registry()
+elementwise = partial(registration.elementwise, ops_registry)
+
+# ---- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+@elementwise("AddOp")
+def add(x: Tensor, y: Operand, *, alpha: Number = 1) -> Tensor:
+    return x + (y if alpha == 1 else x.like(y) * alpha)
+
+
+@elementwise("SubOp")
+def sub(x: Tensor, y: Operand, *, alpha: Number = 1) -> Tensor:
+    return x - (y if alpha == 1 else x.like(y) * alpha)
+
+
+@elementwise("RsubOp")
+def rsub(x: Tensor, y: Operand, alpha: Number = 1) -> Tensor:
+    return y - (x if alpha == 1 else x * alpha)
+
+
+@elementwise("MulOp")
+def mul(x: Tensor, y: Operand) -> Tensor:
+    return x * y
+
+
+@elementwise("DivOp")
+def div(x: Tensor, y: Operand) -> Tensor:
+    """`x * (1 / y)` for a number `y` that is a power of two, where it is exact; TOSA has no other float division."""
+    if isinstance(y, Tensor) or not _is_power_of_two(y):
+        raise LoweringError("no float division, and a product with the reciprocal would round twice")
+    return x * (1.0 / y)
+
+
+def _is_power_of_two(value: Number) -> bool:
+    """Whether `value` is one whose reciprocal is a normal f32 (and so exact)."""
+    return 2.0**-100 <= abs(value) <= 2.0**100 and abs(math.frexp(value)[0]) == 0.5
+
+
+def _two(name: str, op: str) -> None:
+    elementwise(name)(lambda x, y: binary(op, x, y))
+
+
+_two("MaximumOp", "maximum")
+_two("MinimumOp", "minimum")
+
+
+@elementwise("PowOp", composed=True)
+def power(x: Tensor, exponent: Operand) -> Tensor:
+    """Small whole exponents are products, as in eager; TOSA's own power is for floats."""
+    if isinstance(exponent, Tensor):
+        return binary("pow", x, exponent)
+    if exponent == 0:
+        return x.like(1)
+    if exponent == 0.5:
+        raise LoweringError("no square root, and one from a power differs at -0.0 and -inf")
+    if exponent == -0.5:
+        return unary("rsqrt", x)
+    if float(exponent).is_integer() and 1 <= abs(exponent) <= 4:
+        product = _product(x, int(abs(exponent)))
+        return product if exponent > 0 else unary("reciprocal", product)
+    return binary("pow", x, exponent)
+
+
+def _product(x: Tensor, count: int) -> Tensor:
+    if count == 1:
+        return x
+    square = x * x
+    return square if count == 2 else square * (x if count == 3 else square)
+
+
+@elementwise("NegOp")
+def neg(x: Tensor) -> Tensor:
+    return -x
+
+
+@elementwise("SquareOp")
+def square(x: Tensor) -> Tensor:
+    return x * x
+
+
+@elementwise("ClampOp", "HardtanhOp")
+def clamp_between(x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        x = x if low is None else binary("maximum", x, low)
+        return x if high is None else binary("minimum", x, high)
+    return clamp(x, low, high)
+
+
+@elementwise("ClampMinOp")
+def clamp_min(x: Tensor, low: Operand) -> Tensor:
+    return clamp_between(x, low)
+
+
+@elementwise("ClampMaxOp")
+def clamp_max(x: Tensor, high: Operand) -> Tensor:
+    return clamp_between(x, None, high)
+
+
+@elementwise("TruncOp")
+def trunc(x: Tensor) -> Tensor:
+    return truncated(x)
+
+
+# ---- functions and activations ---------------------------------------------------------------------------------------
+
+
+def _one(name: str, op: str) -> None:
+    elementwise(name)(lambda x: unary(op, x))
+
+
+for _name, _op in {
+    "AbsOp": "abs", "FloorOp": "floor", "CeilOp": "ceil", "ReciprocalOp": "reciprocal", "RsqrtOp": "rsqrt",
+    "ExpOp": "exp", "LogOp": "log", "ErfOp": "erf", "SinOp": "sin", "CosOp": "cos", "TanhOp": "tanh",
+    "SigmoidOp": "sigmoid",
+}.items():  # fmt: skip
+    _one(_name, _op)
+
+
+@elementwise("Exp2Op", composed=True)
+def exp2(x: Tensor) -> Tensor:
+    return binary("pow", x.like(2), x)
+
+
+@elementwise("SiluOp", composed=True)
+def silu(x: Tensor) -> Tensor:
+    return x * unary("sigmoid", x)
+
+
+@elementwise("ReluOp")
+def relu(x: Tensor) -> Tensor:
+    return clamp(x, 0, None)
+
+
+@elementwise("LeakyReluOp", composed=True)
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return select(x > 0, x, x * negative_slope)
+
+
+@elementwise("HardsigmoidOp", composed=True)
+def hardsigmoid(x: Tensor) -> Tensor:
+    return clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+
+
+@elementwise("HardswishOp", composed=True)
+def hardswish(x: Tensor) -> Tensor:
+    return x * clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+
+
+@elementwise("GeluOp", composed=True)
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        return 0.5 * x * (1.0 + unary("tanh", SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
+    return 0.5 * x * (1.0 + unary("erf", x * SQRT1_2))
+
+
+# ---- comparison, logic, choice, casts --------------------------------------------------------------------------------
+
+
+def _comparison(name: str, body: Callable[[Tensor, Operand], Tensor]) -> None:
+    elementwise(name, among_operands=True)(lambda x, y: body(x, y))
+
+
+_comparison("EqualOp", is_equal)
+_comparison("NeOp", lambda x, y: logical_not(is_equal(x, y)))
+_comparison("GtOp", lambda x, y: x > y)
+_comparison("GeOp", lambda x, y: x >= y)
+_comparison("LtOp", lambda x, y: x < y)
+_comparison("LeOp", lambda x, y: x <= y)
+
+
+def _logical(name: str, op: str) -> None:
+    """On bools the logical op; on integers, for the class of bit operations, the bitwise one."""
+
+    def body(x: Tensor, y: Operand) -> Tensor:
+        return binary(f"logical_{op}" if x.dtype is TensorDType.Bool else f"bitwise_{op}", x, y)
+
+    elementwise(f"Logical{name}Op", f"Bitwise{name}Op")(body)
+
+
+for _name, _op in {"And": "and", "Or": "or", "Xor": "xor"}.items():
+    _logical(_name, _op)
+
+
+@elementwise("LogicalNotOp", "BitwiseNotOp")
+def invert(x: Tensor) -> Tensor:
+    return logical_not(x) if x.dtype is TensorDType.Bool else unary("bitwise_not", x)
+
+
+@elementwise("IsNanOp", among_operands=True)
+def is_nan(x: Tensor) -> Tensor:
+    return logical_not(is_equal(x, x))
+
+
+@registration.lowering(ops_registry, "WhereOp")
+def where(node: Op, symbol_table: SymbolTable) -> Tensor:
+    meta = node.tensor_meta
+    rank = len(meta.shape)
+    condition = cast(registration.operand(node.args[0], rank, symbol_table), TensorDType.Bool)
+    yes, no = (registration.operand(arg, rank, symbol_table, meta.dtype) for arg in node.args[1:3])
+    return expanded(select(condition, yes, no), meta.shape)
+
+
+@elementwise("MaskedFillOp", uncast=(1,))
+def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    return select(mask, x.like(value), x)
+
+
+@elementwise("ConvertElementTypeOp", uncast=(0,))
+def convert(x: Tensor, _dtype: object = None) -> Tensor:
+    """The result's element type says all; the decorator casts to it."""
+    return x
+
+
+@elementwise("CopyOp")
+def copy(x: Tensor, y: Operand, _non_blocking: bool = False) -> Tensor:
+    return x.like(y)
+
+
+ops_registry.absent |= {
+    "SqrtOp": "no square root, and the reciprocal of `rsqrt` would round twice",
+    "RoundOp": "no rounding to the nearest",
+    "Expm1Op": "no exp(x) - 1 that keeps small x",
+    "Log1pOp": "no log(1 + x) that keeps small x",
+    "Log2Op": "no logarithm to base 2, and a scaled natural one is off at powers of two",
+}

@@ -1,0 +1,116 @@
+"""Reading by index in TOSA: `tosa.gather` takes rows of [batch, rows, columns]; everything else is brought there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.tosa import registration
+from buddy.compiler.ops.tosa.registration import tensor_of
+from buddy.compiler.ops.tosa.shapes import check_length
+from buddy.compiler.ops.tosa.tensors import (
+    Tensor,
+    broadcast_shape,
+    cast,
+    dense,
+    expanded,
+    gather,
+    part,
+    reshape,
+    select,
+    transpose,
+)
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized
+
+ops_registry = Registry()
+lowering = partial(registration.lowering, ops_registry)
+
+
+@lowering("EmbeddingOp")
+def embedding(node: Op, symbol_table: SymbolTable) -> Tensor:
+    weight, indices = (tensor_of(arg, symbol_table) for arg in node.args[:2])
+    rows = gather(reshape(weight, [1, *weight.shape]), reshape(indices, [1, prod(indices.shape)]))
+    return reshape(rows, node.tensor_meta.shape)
+
+
+@lowering("GatherOp")
+def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """`result[..., i, ...] = x[..., index[..., i, ...], ...]`: a gather of single columns, the other dims as batch."""
+    x, indices = tensor_of(node.args[0], symbol_table), tensor_of(node.args[2], symbol_table)
+    rank = len(x.shape)
+    if not rank:
+        return x
+    dim = normalized(node.args[1], rank)
+    order = [i for i in range(rank) if i != dim] + [dim]
+    for axis in order[:-1]:
+        x = part(x, axis, 0, indices.shape[axis])
+    x, indices = transpose(x, order), transpose(indices, order)
+    batch, shape = prod(x.shape[:-1]), indices.shape
+    columns = gather(reshape(x, [batch, x.shape[-1], 1]), reshape(indices, [batch, shape[-1]]))
+    return transpose(reshape(columns, shape), [order.index(i) for i in range(rank)])
+
+
+@lowering("IndexOp")
+def index(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """`x[i, :, j]`: the indexed dims in front and merged, one gather of rows, the index dims where they belong."""
+    x, listed = tensor_of(node.args[0], symbol_table), node.args[1]
+    if any(item is not None and not item.tensor_meta.dtype.is_integer for item in listed):
+        raise LoweringError("a mask gives a result whose size is not known before the program runs")
+    chosen = [axis for axis, item in enumerate(listed) if item is not None]
+    kept = [axis for axis in range(len(x.shape)) if axis not in chosen]
+    sizes = [x.shape[axis] for axis in chosen]
+    positions = _merged([tensor_of(listed[axis], symbol_table) for axis in chosen], sizes)
+    rows = reshape(transpose(x, [*chosen, *kept]), [1, prod(sizes), prod(x.shape[axis] for axis in kept)])
+    found = gather(rows, reshape(positions, [1, prod(positions.shape)]))
+    found = reshape(found, [*positions.shape, *(x.shape[axis] for axis in kept)])
+    # Adjacent indices leave their dims where they stood; a slice between them puts the dims in front.
+    first = chosen[0] if chosen[-1] - chosen[0] == len(chosen) - 1 else 0
+    count, rank = len(positions.shape), len(found.shape)
+    order = [*range(count, count + first), *range(count), *range(count + first, rank)]
+    return transpose(found, order)
+
+
+def _merged(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The row-major position that indices into dims of these sizes make together, counted from the front."""
+    rank = max(len(found.shape) for found in indices)
+    aligned = [reshape(found, [1] * (rank - len(found.shape)) + list(found.shape)) for found in indices]
+    total: Tensor | None = None
+    for found, size in zip(aligned, sizes, strict=True):
+        wide = cast(found, TensorDType.Int64)
+        wide = select(wide < 0, wide + size, wide)
+        total = wide if total is None else total * size + wide
+    assert total is not None
+    shape: list[int] = [1] * rank
+    for found in aligned:
+        shape = broadcast_shape(shape, found.shape)
+    return expanded(total, shape)
+
+
+def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) -> Tensor:
+    """A constant bool of [1, …, rows, columns]: `keep(row, column)`."""
+    rows, columns = shape[-2:]
+    check_length(TensorMeta((rows, columns), TensorDType.Bool))
+    values = [keep(row, column) for row in range(rows) for column in range(columns)]
+    return dense(values, [*[1] * (len(shape) - 2), rows, columns], TensorDType.Bool)
+
+
+def causal_mask(shape: Sequence[int]) -> Tensor:
+    """`row >= column`, to be broadcast to `shape`."""
+    return _chosen_by_position(shape, lambda row, column: row >= column)
+
+
+def _triangle(name: str, keep: Callable[[int, int, int], bool]) -> None:
+    @lowering(name)
+    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+        x, diagonal = tensor_of(node.args[0], symbol_table), argument(node, 1, "diagonal", 0)
+        kept = _chosen_by_position(x.shape, lambda row, column: keep(row, column, diagonal))
+        return select(kept, x, x.like(0))
+
+
+_triangle("TriuOp", lambda row, column, diagonal: column >= row + diagonal)
+_triangle("TrilOp", lambda row, column, diagonal: column <= row + diagonal)

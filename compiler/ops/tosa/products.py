@@ -1,0 +1,113 @@
+"""Matrix products and attention in TOSA: `tosa.matmul` is of rank 3, and sums in f32."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.tosa import registration
+from buddy.compiler.ops.tosa.indexing import causal_mask
+from buddy.compiler.ops.tosa.reductions import log_sum_exp, softmax
+from buddy.compiler.ops.tosa.registration import tensor_of
+from buddy.compiler.ops.tosa.tensors import Tensor, cast, matmul, reshape, select, tiled, transpose
+from buddy.compiler.ops.tosa.types import require
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
+
+ops_registry = Registry()
+lowering = partial(registration.lowering, ops_registry)
+
+
+def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Tensor, Tensor]:
+    a, b = (tensor_of(arg, symbol_table) for arg in node.args[first : first + 2])
+    require("matmul", a.dtype)
+    return a, b
+
+
+def _rank_3(x: Tensor) -> Tensor:
+    return reshape(x, [1, *x.shape]) if len(x.shape) == 2 else x
+
+
+def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> Tensor:
+    """The product of two matrices, or of two batches of them, in f32."""
+    a, b = _two(node, symbol_table, first)
+    found = matmul(_rank_3(a), _rank_3(b))
+    return reshape(found, found.shape[1:]) if len(a.shape) == 2 else found
+
+
+@lowering("MatmulOp", "BatchMatmulOp")
+def product(node: Op, symbol_table: SymbolTable) -> Tensor:
+    return cast(_product(node, symbol_table), node.tensor_meta.dtype)
+
+
+@lowering("MatVecOp")
+def matrix_by_vector(node: Op, symbol_table: SymbolTable) -> Tensor:
+    a, v = _two(node, symbol_table)
+    found = matmul(_rank_3(a), reshape(v, [1, v.shape[0], 1]))
+    return cast(reshape(found, [a.shape[0]]), node.tensor_meta.dtype)
+
+
+@lowering("DotOp")
+def dot(node: Op, symbol_table: SymbolTable) -> Tensor:
+    a, b = _two(node, symbol_table)
+    size = a.shape[0]
+    return cast(reshape(matmul(reshape(a, [1, 1, size]), reshape(b, [1, size, 1])), []), node.tensor_meta.dtype)
+
+
+@lowering("AddMMOp", "BaddbmmOp")
+def product_with_addend(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """`beta * addend + alpha * (a @ b)`, rounded to a half type once."""
+    meta = node.tensor_meta
+    alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+    found = _product(node, symbol_table, 1)
+    found = found if alpha == 1 else found * alpha
+    if beta != 0:
+        addend = registration.operand(node.args[0], len(meta.shape), symbol_table, TensorDType.Float32)
+        found = found + (addend if beta == 1 else addend * beta)
+    return cast(found, meta.dtype)
+
+
+@lowering("ScaledDotProductFlashAttentionForCpuOp")
+def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """`softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width], and the log of each row's sum."""
+    q, k, v = (tensor_of(arg, symbol_table) for arg in node.args[:3])
+    require("matmul", q.dtype)
+    if argument(node, 3, "dropout_p", 0.0):
+        raise LoweringError("attention with dropout is random")
+    (batch, heads, rows, _), columns = q.shape, k.shape[2]
+    k, v = (_repeated_heads(found, heads) for found in (k, v))
+    scale = node.kwargs.get("scale")
+    keys = transpose(_merged(k), [0, 2, 1])
+    scores = reshape(matmul(_merged(q), keys), [batch, heads, rows, columns])
+    scores = _masked(node, symbol_table, scores * (q.shape[-1] ** -0.5 if scale is None else scale))
+    weights = _merged(softmax(scores, 3))
+    found = reshape(matmul(cast(weights, v.dtype), _merged(v)), [batch, heads, rows, v.shape[-1]])
+    results = [cast(found, q.dtype)]
+    if node.metas[1] is not None:
+        sums = reshape(log_sum_exp(scores, 3), [batch, heads, rows])
+        results.append(cast(reshape(sums, node.metas[1].shape), node.metas[1].dtype))
+    return results
+
+
+def _repeated_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values with each head as often as query heads share it, one after another."""
+    batch, own, length, width = x.shape
+    apart = tiled(reshape(x, [batch, own, 1, length, width]), [1, 1, heads // own, 1, 1])
+    return reshape(apart, [batch, heads, length, width])
+
+
+def _merged(x: Tensor) -> Tensor:
+    """Batch and heads as one dim."""
+    return reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
+
+
+def _masked(node: Op, symbol_table: SymbolTable, scores: Tensor) -> Tensor:
+    mask, hidden = node.kwargs.get("attn_mask"), scores.like(float("-inf"))
+    if mask is not None:
+        found = registration.operand(mask, len(scores.shape), symbol_table)
+        scores = select(found, scores, hidden) if found.dtype is TensorDType.Bool else scores + found
+    if argument(node, 4, "is_causal", False):
+        scores = select(causal_mask(scores.shape), scores, hidden)
+    return scores

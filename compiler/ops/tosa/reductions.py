@@ -1,0 +1,161 @@
+"""Reductions and normalisations in TOSA: halves are computed in f32 throughout and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.reductions import axes_of
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.tosa import registration
+from buddy.compiler.ops.tosa.registration import tensor_of
+from buddy.compiler.ops.tosa.tensors import Tensor, cast, reduced, reshape, unary, widened
+from buddy.compiler.ops.tosa.types import FLOATS, HALVES
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized
+
+ops_registry = Registry()
+lowering = partial(registration.lowering, ops_registry)
+
+
+def _read(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, list[int]]:
+    """The operand and the axes to reduce."""
+    x = tensor_of(node.args[0], symbol_table)
+    return x, axes_of(argument(node, 1, "dim"), len(x.shape))
+
+
+def _finished(x: Tensor, node: Op, result: int = 0) -> Tensor:
+    """`x` in the shape and element type of a result of `node`."""
+    meta = node.metas[result]
+    assert meta is not None
+    return reshape(cast(x, meta.dtype), meta.shape)
+
+
+def _floats(x: Tensor, op: str) -> Tensor:
+    if x.dtype not in FLOATS:
+        raise LoweringError(f"no {x.dtype.value} {op}")
+    return widened(x)
+
+
+@lowering("SumDimOp")
+def sum_dim(node: Op, symbol_table: SymbolTable) -> Tensor:
+    x, axes = _read(node, symbol_table)
+    result = node.tensor_meta.dtype
+    x = cast(x, TensorDType.Float32 if result in HALVES else result)
+    return _finished(reduced("reduce_sum", x, axes), node)
+
+
+@lowering("MeanOp")
+def mean(node: Op, symbol_table: SymbolTable) -> Tensor:
+    x, axes = _read(node, symbol_table)
+    return _finished(average(_floats(x, "reduce_sum"), axes), node)
+
+
+def average(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """The sum times the reciprocal of the count, over `axes`, which stay as unit dims."""
+    return reduced("reduce_sum", x, axes) * (1.0 / prod(x.shape[axis] for axis in axes))
+
+
+def _extreme(name: str, op: str, of_bools: str) -> None:
+    @lowering(name)
+    def lower(node: Op, symbol_table: SymbolTable) -> Tensor:
+        x, axes = _read(node, symbol_table)
+        return _finished(reduced(of_bools if x.dtype is TensorDType.Bool else op, x, axes), node)
+
+
+_extreme("AmaxOp", "reduce_max", "reduce_any")
+_extreme("AminOp", "reduce_min", "reduce_all")
+
+
+def moments(x: Tensor, axes: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance over `axes`, which stay as unit dims; two passes, so that nothing cancels."""
+    count = prod(x.shape[axis] for axis in axes)
+    middle = average(x, axes)
+    off = x - middle
+    divisor = max(0.0, count - correction)
+    return middle, reduced("reduce_sum", off * off, axes) * (1.0 / divisor if divisor else float("inf"))
+
+
+@lowering("VarOp", "VarMeanOp")
+def var_mean(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+    """Variance, and mean where the node has it as a second result."""
+    x, axes = _read(node, symbol_table)
+    correction = node.kwargs.get("correction")
+    middle, variance = moments(_floats(x, "reduce_sum"), axes, 1 if correction is None else correction)
+    return [_finished(found, node, i) for i, found in enumerate((variance, middle)[: len(node.metas)])]
+
+
+def _powers(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`exp(x - peak)`, its sum and the peak: shifted by the maximum, so that nothing overflows."""
+    peak = reduced("reduce_max", x, [axis])
+    powers = unary("exp", x - peak)
+    return powers, reduced("reduce_sum", powers, [axis]), peak
+
+
+def softmax(x: Tensor, axis: int) -> Tensor:
+    powers, total, _ = _powers(x, axis)
+    return powers * unary("reciprocal", total)
+
+
+def log_sum_exp(x: Tensor, axis: int) -> Tensor:
+    """`log(sum(exp(x)))` along `axis`, which stays as a unit dim."""
+    _, total, peak = _powers(x, axis)
+    return unary("log", total) + peak
+
+
+def _along(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, int]:
+    """The operand as floats with at least one dim, and the axis."""
+    x = _floats(tensor_of(node.args[0], symbol_table), "exp")
+    x = x if x.shape else reshape(x, [1])
+    return x, normalized(node.args[1], len(x.shape))
+
+
+@lowering("SoftmaxOp")
+def softmax_op(node: Op, symbol_table: SymbolTable) -> Tensor:
+    return _finished(softmax(*_along(node, symbol_table)), node)
+
+
+@lowering("LogSoftmaxOp")
+def log_softmax(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """`(x - peak) - log(sum)`: subtracting the peak first keeps large inputs exact."""
+    x, axis = _along(node, symbol_table)
+    _, total, peak = _powers(x, axis)
+    return _finished((x - peak) - unary("log", total), node)
+
+
+@lowering("NativeLayerNormOp")
+def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+    x = _floats(tensor_of(node.args[0], symbol_table), "rsqrt")
+    rank, normal = len(x.shape), len(node.args[1])
+    weight, bias, epsilon = node.args[2:5]
+    middle, variance = moments(x, list(range(rank - normal, rank)), 0)
+    inverse = unary("rsqrt", variance + epsilon)
+    y = (x - middle) * inverse
+    if weight is not None:
+        y = y * registration.operand(weight, rank, symbol_table, x.dtype)
+    if bias is not None:
+        y = y + registration.operand(bias, rank, symbol_table, x.dtype)
+    wanted = zip((middle, inverse), node.metas[1:], strict=True)
+    saved = [found if meta is None else _finished(found, node, i) for i, (found, meta) in enumerate(wanted, start=1)]
+    return [_finished(y, node), *saved]
+
+
+@lowering("BatchNormOp")
+def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
+    """With the running statistics; the saved ones, which only training needs, are empty."""
+    x = _floats(tensor_of(node.args[0], symbol_table), "rsqrt")
+    weight, bias, running_mean, running_variance = node.args[1:5]
+    channel = [1, x.shape[1], *[1] * (len(x.shape) - 2)]
+
+    def per_channel(arg: Op) -> Tensor:
+        return reshape(cast(tensor_of(arg, symbol_table), x.dtype), channel)
+
+    y = (x - per_channel(running_mean)) * unary("rsqrt", per_channel(running_variance) + node.args[6])
+    y = y if weight is None else y * per_channel(weight)
+    y = y if bias is None else y + per_channel(bias)
+    return [_finished(y, node), *(registration.nothing(meta) for meta in node.metas[1:] if meta is not None)]
+
+
+ops_registry.absent |= {"CumsumOp": "no running sum"}

@@ -1,0 +1,111 @@
+"""How TOSA lowerings are registered: operands arrive as `Tensor`, and what TOSA's verifier refuses never gets there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.ops.elementwise import promoted
+from buddy.compiler.ops.registry import Lowering, Registry
+from buddy.compiler.ops.structured import empty
+from buddy.compiler.ops.tosa.tensors import Tensor, cast, expanded, is_exact, reshape, splat
+from buddy.compiler.ops.tosa.types import HALVES
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+
+
+def tensor_of(argument: Any, symbol_table: SymbolTable) -> Tensor:
+    """A node argument as a tensor. Raises `LoweringError` when it is none."""
+    value = value_of(argument, symbol_table)
+    return Tensor(value, argument.tensor_meta.dtype)
+
+
+def lowering(registry: Registry, *names: str, with_empty_operands: bool = False) -> Callable[[Any], Lowering]:
+    """Register the decorated function, which may give `Tensor`s, for tensors that have elements."""
+
+    def decorate(function: Any) -> Lowering:
+        @wraps(function)
+        def lower(node: Op, symbol_table: SymbolTable) -> Any:
+            _check_elements([node] if with_empty_operands else [node, *node.parents])
+            found = function(node, symbol_table)
+            if isinstance(found, list):
+                return [item.value if isinstance(item, Tensor) else item for item in found]
+            return found.value if isinstance(found, Tensor) else found
+
+        return registry.lowering(*names)(lower)
+
+    return decorate
+
+
+def _check_elements(nodes: Sequence[Op]) -> None:
+    if any(0 in op.metas[0].shape for op in nodes if op.metas and op.metas[0] is not None):
+        raise LoweringError("no empty tensors")
+
+
+def elementwise(
+    registry: Registry, *names: str, among_operands: bool = False, uncast: Sequence[int] = (), composed: bool = False
+) -> Callable[[Any], Any]:
+    """Register the decorated expression on `Tensor`s as the lowering of the op classes `names`.
+
+    Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the one that they
+    promote to; those at the positions `uncast` keep their own. Numbers stay numbers, but for one in the first place.
+    Halves are computed in f32 where the expression is `composed` of several ops, or an operand would be rounded first.
+    """
+
+    def decorate(body: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        known = inspect.signature(body).parameters
+
+        @lowering(registry, *names)
+        def lower(node: Op, symbol_table: SymbolTable) -> Any:
+            meta = node.tensor_meta
+            keywords = {key: value for key, value in node.kwargs.items() if key in known}
+            dtype = promoted(node.args) if among_operands else meta.dtype
+            if dtype in HALVES and (composed or keywords or not _all_exact(node.args, dtype, uncast)):
+                dtype = TensorDType.Float32
+            rank = len(meta.shape)
+            arguments = [
+                operand(arg, rank, symbol_table, None if i in uncast else dtype)
+                if i == 0 or isinstance(arg, Op)
+                else arg
+                for i, arg in enumerate(node.args)
+            ]
+            return expanded(cast(body(*arguments, **keywords), meta.dtype), meta.shape)
+
+        return body
+
+    return decorate
+
+
+def _all_exact(arguments: Sequence[Any], dtype: TensorDType, uncast: Sequence[int]) -> bool:
+    """Whether every operand is of the half type `dtype`, or a number that it holds."""
+    operands = [arg for i, arg in enumerate(arguments) if i not in uncast and arg is not None]
+    return all(
+        arg.tensor_meta.dtype is dtype if isinstance(arg, Op) else not _is_number(arg) or is_exact(arg, dtype)
+        for arg in operands
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDType | None = None) -> Tensor:
+    """A tensor or number as a tensor of `rank` dims, since TOSA broadcasts unit dims but adds none.
+
+    `dtype` is the element type to cast to; a number needs one.
+    """
+    if not isinstance(argument, Op):
+        assert dtype is not None
+        return splat(argument, [1] * rank, dtype)
+    found = tensor_of(argument, symbol_table)
+    if dtype is not None:
+        found = cast(found, dtype)
+    return reshape(found, [1] * (rank - len(found.shape)) + list(found.shape))
+
+
+def nothing(meta: TensorMeta) -> Any:
+    """A value for a result without elements, which TOSA has no word for; nothing reads it."""
+    return empty(meta.shape, meta.dtype)

@@ -1,0 +1,330 @@
+"""TOSA expressions: plain Python over `Tensor` becomes TOSA ops, with their types checked and inferred."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from buddy.compiler.bindings import ir, tosa
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.tosa.types import HALVES, require
+from buddy.compiler.ops.utils import LoweringError, constant_attribute, tensor_type
+
+Number = bool | int | float
+Operand = Union["Tensor", Number]
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """An MLIR tensor with the element type that says how to read it. Operators broadcast unit dims, not ranks."""
+
+    value: Any
+    dtype: TensorDType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(ir.RankedTensorType(self.value.type).shape)
+
+    def like(self, operand: Operand) -> Tensor:
+        """`operand` as a tensor of this rank and element type."""
+        if isinstance(operand, Tensor):
+            return cast(operand, self.dtype)
+        return splat(operand, [1] * len(self.shape), self.dtype)
+
+    def __add__(self, other: Operand) -> Tensor:
+        return binary("add", self, other)
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return binary("sub", self, other)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return binary("mul", self, other)
+
+    def __radd__(self, other: Operand) -> Tensor:
+        return binary("add", self.like(other), self)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return binary("sub", self.like(other), self)
+
+    def __rmul__(self, other: Operand) -> Tensor:
+        return binary("mul", self.like(other), self)
+
+    def __neg__(self) -> Tensor:
+        if self.dtype is TensorDType.Int64:
+            # The bindings' conversion of `tosa.negate` makes invalid IR of 64 bits.
+            return self.like(0) - self
+        require("negate", self.dtype)
+        zero = splat(0, [1], self.dtype).value
+        return Tensor(tosa.negate(self.value.type, self.value, zero, zero), self.dtype)
+
+    def __gt__(self, other: Operand) -> Tensor:
+        return binary("greater", self, other)
+
+    def __ge__(self, other: Operand) -> Tensor:
+        return binary("greater_equal", self, other)
+
+    def __lt__(self, other: Operand) -> Tensor:
+        return binary("greater", self.like(other), self)
+
+    def __le__(self, other: Operand) -> Tensor:
+        return binary("greater_equal", self.like(other), self)
+
+
+# ---- constants -------------------------------------------------------------------------------------------------------
+
+
+def splat(value: Number, shape: Sequence[int], dtype: TensorDType) -> Tensor:
+    """A tensor with one value everywhere."""
+    require("const", dtype)
+    kind = tensor_type(shape, dtype)
+    values = ir.DenseElementsAttr.get_splat(kind, constant_attribute(value, dtype))
+    return Tensor(tosa.const(values, results=[kind]), dtype)
+
+
+def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) -> Tensor:
+    """A constant tensor of row-major `values`."""
+    require("const", dtype)
+    kind = tensor_type(shape, dtype)
+    attributes = [constant_attribute(value, dtype) for value in values]
+    return Tensor(tosa.const(ir.DenseElementsAttr.get(attributes, kind), results=[kind]), dtype)
+
+
+def shape_value(sizes: Sequence[int]) -> Any:
+    """A `tosa.const_shape`, which tells sizes, starts and multiples to other ops."""
+    kind = ir.Type.parse(f"!tosa.shape<{len(sizes)}>")
+    values = np.array(sizes, dtype=np.int64)
+    return tosa.const_shape(kind, ir.DenseIntElementsAttr.get(values, type=ir.IndexType.get()))
+
+
+def is_exact(value: Number, dtype: TensorDType) -> bool:
+    """Whether a half type holds `value` as it is."""
+    if dtype is TensorDType.Float16:
+        return bool(np.isnan(value)) or float(np.float16(np.clip(value, -65504, 65504))) == value or np.isinf(value)
+    bits = struct.unpack("<I", struct.pack("<f", float(np.float32(value))))[0]
+    return bool(np.isnan(value)) or (float(np.float32(value)) == value and bits & 0xFFFF == 0)
+
+
+# ---- element-wise ----------------------------------------------------------------------------------------------------
+
+_TO_BOOL = ("equal", "greater", "greater_equal")
+
+
+def binary(op: str, a: Tensor, other: Operand) -> Tensor:
+    """`tosa.<op>` on two tensors of one rank and type, or a tensor and a number."""
+    b = a.like(other)
+    require(op, a.dtype)
+    shape = broadcast_shape(a.shape, b.shape)
+    kind = tensor_type(shape, TensorDType.Bool if op in _TO_BOOL else a.dtype)
+    if op == "equal":
+        return Tensor(tosa.equal(a.value, b.value, results=[kind]), TensorDType.Bool)
+    further = [splat(0, [1], TensorDType.Int8).value] if op == "mul" else []
+    found = getattr(tosa, op)(kind, a.value, b.value, *further)
+    return Tensor(found, TensorDType.Bool if op in _TO_BOOL else a.dtype)
+
+
+def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    """The shape that two of one rank have together."""
+    return [y if x == 1 else x for x, y in zip(a, b, strict=True)]
+
+
+def unary(op: str, x: Tensor) -> Tensor:
+    require(op, x.dtype)
+    return Tensor(getattr(tosa, op)(x.value.type, x.value), x.dtype)
+
+
+def clamp(x: Tensor, low: Number | None, high: Number | None) -> Tensor:
+    """`min(max(x, low), high)`; NaN stays NaN. One `tosa.clamp` where its element types and ordered bounds allow it."""
+    if x.dtype.is_float:
+        low, high = -np.inf if low is None else low, np.inf if high is None else high
+        if low <= high:
+            require("clamp", x.dtype)
+            bounds = constant_attribute(low, x.dtype), constant_attribute(high, x.dtype)
+            return Tensor(tosa.clamp(x.value.type, x.value, *bounds), x.dtype)
+    x = x if low is None else binary("maximum", x, low)
+    return x if high is None else binary("minimum", x, high)
+
+
+def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    require("select", yes.dtype)
+    shape = broadcast_shape(condition.shape, broadcast_shape(yes.shape, no.shape))
+    return Tensor(tosa.select(tensor_type(shape, yes.dtype), condition.value, yes.value, no.value), yes.dtype)
+
+
+def logical_not(x: Tensor) -> Tensor:
+    return unary("logical_not", x)
+
+
+def is_equal(x: Tensor, other: Operand) -> Tensor:
+    """NaN equals nothing; bools are compared by their difference, since `tosa.equal` takes numbers."""
+    if x.dtype is TensorDType.Bool:
+        return logical_not(binary("logical_xor", x, other))
+    return binary("equal", x, other)
+
+
+def truncated(x: Tensor) -> Tensor:
+    """Rounded towards zero: the sign of zero, infinities and NaN stay."""
+    return select(x < 0, unary("ceil", x), unary("floor", x))
+
+
+# ---- casts -----------------------------------------------------------------------------------------------------------
+
+_SIGNED = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
+
+
+def cast(x: Tensor, dtype: TensorDType) -> Tensor:
+    """`x` in another element type with PyTorch's meaning, in as many `tosa.cast` as TOSA's table of casts asks for.
+
+    Raises `LoweringError` where no road leads there: from or to f64, and between floats and i64.
+    """
+    if x.dtype is dtype:
+        return x
+    if TensorDType.Float64 in (x.dtype, dtype) or {x.dtype, dtype} & {TensorDType.Complex64, TensorDType.Complex128}:
+        raise LoweringError(f"no {x.dtype.value} to {dtype.value} cast")
+    if x.dtype is TensorDType.UInt8 and dtype is not TensorDType.Bool:
+        return cast(_unsigned(x), dtype)
+    if TensorDType.Int64 in (x.dtype, dtype) and (x.dtype.is_float or dtype.is_float):
+        raise LoweringError(f"no {x.dtype.value} to {dtype.value} cast")
+    step = _step_between(x.dtype, dtype)
+    return _direct_cast(x, dtype) if step is None else cast(cast(x, step), dtype)
+
+
+def _step_between(old: TensorDType, new: TensorDType) -> TensorDType | None:
+    """The type that a cast goes through where TOSA has no direct one."""
+    between = (*HALVES, TensorDType.Bool)
+    if (old in HALVES and new in between) or (old in between and new in HALVES):
+        return TensorDType.Float32
+    narrow = (TensorDType.UInt8, TensorDType.Int8, TensorDType.Int16)
+    # `tosa.cast` saturates where PyTorch keeps the low bits: floats become narrow integers by way of 32 bits.
+    if (old.is_float and new in narrow) or (old in narrow and new is TensorDType.Int64):
+        return TensorDType.Int32
+    if old is TensorDType.Int64 and new in narrow:
+        return TensorDType.Int32
+    return None
+
+
+def _direct_cast(x: Tensor, dtype: TensorDType) -> Tensor:
+    if x.dtype.is_float and dtype.is_integer:
+        x = truncated(x)
+    if {x.dtype, dtype} == {TensorDType.UInt8, TensorDType.Int8}:
+        return Tensor(x.value, dtype)
+    return Tensor(tosa.cast(tensor_type(x.shape, dtype), x.value), dtype)
+
+
+def _unsigned(x: Tensor) -> Tensor:
+    """Unsigned bytes as i32: TOSA extends the sign, so the bits that it sets are cleared."""
+    wide = Tensor(tosa.cast(tensor_type(x.shape, TensorDType.Int32), x.value), TensorDType.Int32)
+    return binary("bitwise_and", wide, 255)
+
+
+def widened(x: Tensor) -> Tensor:
+    """Halves in f32: what is made of several ops is computed there, and rounded once at the end, as PyTorch does."""
+    return cast(x, TensorDType.Float32) if x.dtype in HALVES else x
+
+
+# ---- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def reshape(x: Tensor, sizes: Sequence[int]) -> Tensor:
+    require("reshape", x.dtype)
+    if x.shape == tuple(sizes):
+        return x
+    return Tensor(tosa.reshape(x.value, shape_value(sizes), results=[tensor_type(sizes, x.dtype)]), x.dtype)
+
+
+def transpose(x: Tensor, order: Sequence[int]) -> Tensor:
+    """Result dim `i` is dim `order[i]` of `x`."""
+    require("transpose", x.dtype)
+    if list(order) == sorted(order):
+        return x
+    kind = tensor_type([x.shape[dim] for dim in order], x.dtype)
+    return Tensor(tosa.transpose(kind, x.value, ir.DenseI32ArrayAttr.get(list(order))), x.dtype)
+
+
+def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """`x` with dims added in front and unit dims repeated, until it has `shape`."""
+    x = reshape(x, [1] * (len(shape) - len(x.shape)) + list(x.shape))
+    return tiled(x, [new // old for new, old in zip(shape, x.shape, strict=True)])
+
+
+def tiled(x: Tensor, multiples: Sequence[int]) -> Tensor:
+    require("tile", x.dtype)
+    if all(multiple == 1 for multiple in multiples):
+        return x
+    kind = tensor_type([size * multiple for size, multiple in zip(x.shape, multiples, strict=True)], x.dtype)
+    return Tensor(tosa.tile(kind, x.value, shape_value(multiples)), x.dtype)
+
+
+def slice_(x: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    require("slice", x.dtype)
+    if x.shape == tuple(sizes):
+        return x
+    kind = tensor_type(sizes, x.dtype)
+    return Tensor(tosa.slice(kind, x.value, shape_value(starts), shape_value(sizes)), x.dtype)
+
+
+def part(x: Tensor, dim: int, start: int, size: int) -> Tensor:
+    """`size` indices of one dim, from `start`."""
+    starts, sizes = [0] * len(x.shape), list(x.shape)
+    starts[dim], sizes[dim] = start, size
+    return slice_(x, starts, sizes)
+
+
+def padded(x: Tensor, before: Sequence[int], after: Sequence[int], fill: Number) -> Tensor:
+    require("pad", x.dtype)
+    if not any(before) and not any(after):
+        return x
+    kind = tensor_type([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], x.dtype)
+    pairs = [n for pair in zip(before, after, strict=True) for n in pair]
+    return Tensor(tosa.pad(kind, x.value, shape_value(pairs), splat(fill, [1], x.dtype).value), x.dtype)
+
+
+def concatenated(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Parts that have elements, one after another along `dim`."""
+    first = parts[0]
+    require("concat", first.dtype)
+    if len(parts) == 1:
+        return first
+    shape = list(first.shape)
+    shape[dim] = sum(found.shape[dim] for found in parts)
+    values = [found.value for found in parts]
+    return Tensor(tosa.concat(values, axis_attribute(dim), results=[tensor_type(shape, first.dtype)]), first.dtype)
+
+
+def axis_attribute(axis: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), axis)
+
+
+# ---- reductions, products, gathers -----------------------------------------------------------------------------------
+
+
+def reduced(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """`tosa.<op>` over one axis after another; they stay as unit dims."""
+    require(op, x.dtype)
+    for axis in axes:
+        shape = [1 if i == axis else size for i, size in enumerate(x.shape)]
+        x = Tensor(getattr(tosa, op)(x.value, axis_attribute(axis), results=[tensor_type(shape, x.dtype)]), x.dtype)
+    return x
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b` of [batch, rows, depth] by [batch, depth, columns]; halves are summed in f32, and stay there."""
+    require("matmul", a.dtype)
+    (batch, rows, _), columns = a.shape, b.shape[2]
+    zero = splat(0, [1], a.dtype).value
+    kind = tensor_type([batch, rows, columns], TensorDType.Float32)
+    return Tensor(tosa.matmul(kind, a.value, b.value, zero, zero), TensorDType.Float32)
+
+
+def gather(values: Tensor, indices: Tensor) -> Tensor:
+    """`result[n, w, c] = values[n, indices[n, w], c]`; indices are i32 or i64 and count from the front."""
+    require("gather", values.dtype)
+    if indices.dtype not in (TensorDType.Int32, TensorDType.Int64):
+        indices = cast(indices, TensorDType.Int32)
+    if values.dtype is TensorDType.Int64:
+        indices = cast(indices, TensorDType.Int64)
+    kind = tensor_type([values.shape[0], indices.shape[1], values.shape[2]], values.dtype)
+    return Tensor(tosa.gather(kind, values.value, indices.value), values.dtype)

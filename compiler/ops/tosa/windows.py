@@ -1,0 +1,166 @@
+"""Convolutions and pools in TOSA, which has channels last; windows must end with the (padded) input exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from buddy.compiler.bindings import ir, tosa
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.tosa import registration
+from buddy.compiler.ops.tosa.registration import tensor_of
+from buddy.compiler.ops.tosa.tensors import Tensor, padded, part, reshape, splat, transpose
+from buddy.compiler.ops.tosa.types import require
+from buddy.compiler.ops.utils import (
+    LoweringError,
+    SymbolTable,
+    argument,
+    mlir_element_type_get,
+    tensor_type,
+)  # fmt: skip
+from buddy.compiler.ops.windows import Sliding, pool_window, spread
+
+ops_registry = Registry()
+lowering = partial(registration.lowering, ops_registry)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return transpose(x, [0, *range(2, len(x.shape)), 1])
+
+
+def _channels_second(x: Tensor) -> Tensor:
+    rank = len(x.shape)
+    return transpose(x, [0, rank - 1, *range(1, rank - 1)])
+
+
+def _fitted(x: Tensor, window: Sliding, outputs: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """`x` (channels last) without what no window reaches, and the padding before and after each dim."""
+    pads = []
+    for i, (reach, before) in enumerate(zip(window.reach(outputs), window.padding, strict=True)):
+        after = reach - before - x.shape[1 + i]
+        if after < 0:
+            x = part(x, 1 + i, 0, x.shape[1 + i] + after)
+        pads += [before, max(after, 0)]
+    return x, pads
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    return ir.DenseI64ArrayAttr.get(list(values))
+
+
+# ---- convolution -----------------------------------------------------------------------------------------------------
+
+
+@lowering("Conv2dOp")
+def convolution(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """[batch, channels, *space] by [out, channels / groups, *kernel]; one spatial dim gets a unit dim beside it."""
+    meta, groups = node.tensor_meta, node.args[8]
+    x, kernel = (tensor_of(arg, symbol_table) for arg in node.args[:2])
+    spatial = len(meta.shape) - 2
+    if node.args[6]:
+        raise LoweringError("no transposed convolution whose kernel the bindings would lower")
+    if meta.dtype is not TensorDType.Float32:
+        raise LoweringError(f"no {meta.dtype.value} convolution that is summed in a wider type")
+    window = Sliding(kernel.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
+    outputs = list(meta.shape[2:])
+    if spatial == 1:
+        x, kernel = reshape(x, [*x.shape[:2], 1, x.shape[2]]), reshape(kernel, [*kernel.shape[:2], 1, kernel.shape[2]])
+        window, outputs = window.with_unit_dim(), [1, *outputs]
+    bias = _bias(node.args[2], kernel.shape[0], meta.dtype, symbol_table)
+    x, pads = _fitted(_channels_last(x), window, outputs)
+    found = _convolved(x, kernel, bias, groups, window, pads, outputs)
+    return reshape(_channels_second(found), meta.shape)
+
+
+def _bias(arg: Any, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> Tensor:
+    return splat(0, [channels], dtype) if arg is None else tensor_of(arg, symbol_table)
+
+
+def _convolved(
+    x: Tensor, kernel: Tensor, bias: Tensor, groups: int, window: Sliding, pads: list[int], outputs: Sequence[int]
+) -> Tensor:
+    channels, out = x.shape[-1], kernel.shape[0]
+    if groups == 1:
+        op = {2: "conv2d", 3: "conv3d"}.get(len(outputs), "")
+        kernel = _channels_last(kernel)
+    elif groups == channels and len(outputs) == 2:
+        op = "depthwise_conv2d"
+        multiplied = reshape(kernel, [channels, out // channels, *kernel.shape[2:]])
+        kernel = transpose(multiplied, [2, 3, 0, 1])
+    else:
+        raise LoweringError(f"no convolution in {groups} groups over {len(outputs)} dims")
+    if not op:
+        raise LoweringError(f"no convolution over {len(outputs)} dims")
+    require(op, x.dtype)
+    kind = tensor_type([x.shape[0], *outputs, out], x.dtype)
+    zero = splat(0, [1], x.dtype).value
+    settings = {
+        "pad": _numbers(pads), "stride": _numbers(window.stride), "dilation": _numbers(window.dilation),
+        "acc_type": ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32)),
+    }  # fmt: skip
+    return Tensor(getattr(tosa, op)(kind, x.value, kernel.value, bias.value, zero, zero, **settings), x.dtype)
+
+
+# ---- pools -----------------------------------------------------------------------------------------------------------
+
+
+@lowering("MaxPool2dOp")
+def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+    """The maxima; TOSA does not tell where they are."""
+    x, window, meta = tensor_of(node.args[0], symbol_table), pool_window(node), node.tensor_meta
+    if any(isinstance(user, GetItemOp) and user.args[1] == 1 for user in node._children):
+        raise LoweringError("max_pool2d gives no positions")
+    if any(gap != 1 for gap in window.dilation):
+        raise LoweringError("no dilated max_pool2d")
+    require("max_pool2d", x.dtype)
+    x, pads = _fitted(_batched(x), window, meta.shape[-2:])
+    kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
+    found = tosa.max_pool2d(kind, x.value, _numbers(window.size), _numbers(window.stride), _numbers(pads))
+    return [reshape(_channels_second(Tensor(found, x.dtype)), meta.shape)]
+
+
+def _batched(x: Tensor) -> Tensor:
+    """Channels last, with a batch dim."""
+    return _channels_last(x if len(x.shape) == 4 else reshape(x, [1, *x.shape]))
+
+
+@lowering("AvgPool2dOp")
+def avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """TOSA divides by the number of elements in the window, padding left out; padding that counts is padded before."""
+    x, window = tensor_of(node.args[0], symbol_table), pool_window(node)
+    divisor = argument(node, 6, "divisor_override")
+    if argument(node, 4, "ceil_mode", False):
+        raise LoweringError("no avg_pool2d with ceil_mode: other windows count as full")
+    if divisor is not None and divisor != prod(window.size):
+        raise LoweringError("no avg_pool2d with another divisor")
+    x = _batched(x)
+    if argument(node, 5, "count_include_pad", True) and any(window.padding):
+        sides = [0, *window.padding, 0]
+        x, window = padded(x, sides, sides, 0), window.without_padding()
+    return _averaged(node, x, window)
+
+
+@lowering("AdaptiveAvgPool2dOp")
+def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """Windows of one size where the output's size divides the input's."""
+    x, outputs = _batched(tensor_of(node.args[0], symbol_table)), node.tensor_meta.shape[-2:]
+    if any(not n or size % n for size, n in zip(x.shape[1:3], outputs, strict=True)):
+        raise LoweringError("windows of different sizes: the output's size does not divide the input's")
+    size = (x.shape[1] // outputs[0], x.shape[2] // outputs[1])
+    return _averaged(node, x, Sliding(size, size, (0, 0), (1, 1)))
+
+
+def _averaged(node: Op, x: Tensor, window: Sliding) -> Tensor:
+    meta = node.tensor_meta
+    require("avg_pool2d", x.dtype)
+    x, pads = _fitted(x, window, meta.shape[-2:])
+    kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
+    zero = splat(0, [1], x.dtype).value
+    wide = ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32))
+    sizes = (_numbers(window.size), _numbers(window.stride), _numbers(pads))
+    found = tosa.avg_pool2d(kind, x.value, zero, zero, *sizes, wide)
+    return reshape(_channels_second(Tensor(found, x.dtype)), meta.shape)
