@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import sys
 from functools import lru_cache
@@ -50,17 +49,10 @@ def version() -> str:
     return "local"
 
 
-def install_mlir_alias() -> bool:
-    """Let a user's `from mlir.ir import …` find these bindings, where no real `mlir` is installed.
-
-    The very modules are put under the other name: a finder that loads them again aborts the process (nanobind).
-    Returns whether the alias is there.
-    """
-    if PACKAGE == "mlir" or importlib.util.find_spec("mlir") is not None:
-        return PACKAGE == "mlir" or "mlir" in sys.modules
-    for name in ("", *(f".{top}" for top in _TOP), ".dialects", *(f".dialects.{dialect}" for dialect in _DIALECTS)):
-        sys.modules[f"mlir{name}"] = importlib.import_module(f"{PACKAGE}{name}")
-    return True
+def package() -> Any:
+    """The package that the bindings come from."""
+    _load("ir")
+    return sys.modules[PACKAGE]
 
 
 def torch_fx() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from buddy.compiler import codegen, diagnosis, signature
 from buddy.compiler.artifact import Artifact, TensorSpec
@@ -23,6 +23,7 @@ from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe
 
 Run = Callable[..., list[Any]]
+Flavour = Literal["linalg", "tosa"]
 
 
 class TopLevel(NamedTuple):
@@ -40,8 +41,6 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     """
     graph.link()
     settings = graph.settings
-    if graph._locations is None:
-        graph._locations = LocationSets()
     recipe = Recipe(flavour=settings.flavour, partition="whole")
     try:
         found = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
@@ -69,45 +68,42 @@ def set_device(module: Any, name: str, device: DeviceType) -> None:
                 op.operation.attributes["buddy.device"] = ir.StringAttr.get(device.value)
 
 
-def to_llvm_dialect(graph: Graph) -> signature.Entry | None:
-    """Take the graph's module through the MLIR passes of the default recipe, in place.
+def to_llvm_dialect(module: Any, locations: LocationSets, flavour: Flavour) -> signature.Entry | None:
+    """Take a top-level module through the MLIR passes of the default recipe, in place.
 
     Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
     pass fails; the module may then be half rewritten.
     """
-    operation, locations = graph._imported_module.operation, graph._locations
-    steps = enumerate(default_recipe(flavour=graph.settings.flavour).steps)
-    entry = signature.of_module(operation)
-    for index, step in steps:
+    entry = signature.of_module(module.operation)
+    for index, step in enumerate(default_recipe(flavour=flavour).steps):
         if step.level != "mlir" or not step.enabled:
             continue
         try:
-            run_step(operation, step, PassContext(locations))
+            run_step(module.operation, step, PassContext(locations))
         except StepError as error:
             raise CompilationError(diagnosis.of_step(error, step, index)) from error
-        entry = signature.of_module(operation) or entry
+        entry = signature.of_module(module.operation) or entry
     return entry
 
 
-def compiled(graph: Graph, pack: bool) -> Run:
-    """The graph's module compiled and linked, which is left in the LLVM dialect.
+def runnable(found: TopLevel, graph: Graph) -> Run:
+    """A top-level module that computes `graph`, compiled in place and linked.
 
     The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
-    Raises `CompilationError` as `top_level` and `to_llvm_dialect` do.
+    Raises `CompilationError` as `to_llvm_dialect` does.
     """
     from buddy.compiler.runner import LoadedProgram
 
-    found = top_level(graph, pack)
-    graph._imported_module, calls = found.module, eager_calls(found.module.operation)
-    entry = to_llvm_dialect(graph)
+    module, name, flavour = found.module, graph._func_name, graph.settings.flavour
+    calls = eager_calls(module.operation)
+    entry = to_llvm_dialect(module, graph._locations, flavour)
     if entry is None:
-        raise CompilationError(diagnosis.no_entry(graph._func_name))
-    recipe = default_recipe(flavour=graph.settings.flavour)
-    objects = codegen.compile_functions(found.module.operation, graph._locations, recipe.opt_level)
+        raise CompilationError(diagnosis.no_entry(name))
+    opt_level = default_recipe(flavour=flavour).opt_level
+    objects = codegen.compile_functions(module.operation, graph._locations, opt_level)
     arguments = signature.arguments(entry, [_spec(meta) for meta in found.arguments])
     results = tuple(_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op))
-    images = tuple(image.data for image in objects)
-    program = LoadedProgram(Artifact(graph._func_name, images, arguments, results, calls))
+    program = LoadedProgram(Artifact(name, tuple(image.data for image in objects), arguments, results, calls))
     return lambda *tensors: program(tensors)
 
 

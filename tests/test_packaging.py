@@ -27,7 +27,7 @@ def files(pattern: str) -> list[Path]:
 def wheel(run_python, tmp_path_factory) -> Path:
     """A wheel built from a copy of the sources, so that a build folder of the tree's own cannot leak into it."""
     work = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "buddy_tui.py"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "buddy_tui.py", "mlir.py"):
         shutil.copy(ROOT / name, work / name)
     for part in PARTS:
         shutil.copytree(ROOT / part, work / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -9,9 +9,6 @@ from buddy.compiler.frontend.dynamo_compiler import (
 )
 from buddy.compiler.frontend.errors import FallbackError, FrontendError, UnsupportedGraphError
 from buddy.compiler.frontend.listeners import listening
-from buddy.compiler.frontend.mlir_alias import offer_mlir
-
-offer_mlir()
 
 __all__ = [
     "DynamoCompiler",

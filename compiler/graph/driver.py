@@ -70,15 +70,19 @@ class GraphDriver:
         With `do_param_pack` the parameters arrive as one 1-D tensor per element type, in the order of `graph.params`,
         before the inputs. Raises `CompilationError` for an op that stays in the main graph and cannot be lowered.
         """
+        return self._main(do_param_pack).module
+
+    def _main(self, pack: bool) -> Any:
+        """The main graph's module with what its function takes, a `TopLevel`."""
         from buddy.compiler.modules import set_device, top_level
 
         declared = tuple(self._declaration(name) for name in self._subgraphs)
         body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
-        module = top_level(self._graph, do_param_pack, Partition(declared, body)).module
+        found = top_level(self._graph, pack, Partition(declared, body))
         for name, subgraph in self._subgraphs.items():
             if subgraph.device is not DeviceType.CPU:
-                set_device(module, name, subgraph.device)
-        return module
+                set_device(found.module, name, subgraph.device)
+        return found
 
     def _declaration(self, name: str) -> Function:
         """The function's signature. Nothing is known of what it holds, so the call is what its nodes lead to."""
@@ -142,7 +146,7 @@ def _in_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
 def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence[Op]) -> Graph:
     """The group as a graph of its own, of copies: editing the one leaves the other as it is."""
     found = Graph(unit.name, unit.name, graph.group_map_device.get(unit.name, DeviceType.CPU))
-    found.settings, found._context, found._locations = graph.settings, graph._ctx, graph._locations
+    found.settings, found._context, found._location_sets = graph.settings, graph._ctx, graph._locations
     copies: dict[Op, Op] = {}
     for op in inputs:
         copies[op] = _placeholder(op)

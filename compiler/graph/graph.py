@@ -49,8 +49,8 @@ class Graph:
         self._table = NodeTable(self)
         self.settings = Settings()
         self._imported_module: Any = None
-        self._locations: Any = None
         self._context: Any = None
+        self._location_sets: Any = None
 
     # ---- what there is -----------------------------------------------------------------------------------------------
 
@@ -311,6 +311,15 @@ class Graph:
             self._context = new_context()
         return self._context
 
+    @property
+    def _locations(self) -> Any:
+        """The sets of nodes that the locations in the module stand for."""
+        if self._location_sets is None:
+            from buddy.compiler.provenance import LocationSets
+
+            self._location_sets = LocationSets()
+        return self._location_sets
+
     def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
         """Make `_imported_module`: the graph in TOSA, linalg and friends, one function from tensors to tensors.
 
@@ -331,7 +340,7 @@ class Graph:
 
         if self._imported_module is None:
             self.lower_to_top_level_ir()
-        to_llvm_dialect(self)
+        to_llvm_dialect(self._imported_module, self._locations, self.settings.flavour)
 
     def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
         """Lower the graph anew, all the way, and return what runs it: a function from its tensors to a list of results.
@@ -339,9 +348,11 @@ class Graph:
         The tensors are those that the function of `lower_to_top_level_ir` takes. `_imported_module` is left in the LLVM
         dialect. Raises `CompilationError` as the steps do.
         """
-        from buddy.compiler.modules import compiled
+        from buddy.compiler.modules import runnable, top_level
 
-        return compiled(self, do_params_pack)
+        found = top_level(self, do_params_pack)
+        self._imported_module = found.module
+        return runnable(found, self)
 
     def __str__(self) -> str:
         """The graph as text, one node a line, with its result types."""
