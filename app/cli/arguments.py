@@ -58,7 +58,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """The options that change a recipe, and how long to wait for the script."""
     group = parser.add_argument_group("recipe")
-    group.add_argument("--recipe", type=Path, metavar="FILE", help="start from a recipe in TOML, not from a preset")
+    text = "start from a recipe in TOML, not from a preset; may be given once for each graph"
+    group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)
     group.add_argument("--preset", help="start from this preset ('default')")
     group.add_argument("--flavour", choices=("linalg", "tosa"), help="which dialect ops are lowered to first")
     group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is cut into functions")
@@ -68,7 +69,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     text = "run nodes in eager PyTorch: a name of the FX table, or a pattern such as 'gelu*'"
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
     group.add_argument("--threads", type=positive_number, metavar="N", help="threads of the compiled code and of eager")
-    group.add_argument("--graph", type=int, metavar="N", help="only this graph of the program, counted from 0")
+    text = "only this graph of the program: its name, or its number, counted from 0"
+    group.add_argument("--graph", metavar="N|NAME", help=text)
     text = "stop the script, or a run, that takes longer (120)"
     parser.add_argument("--timeout", type=positive_seconds, default=120.0, metavar="SECONDS", help=text)
 

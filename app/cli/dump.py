@@ -1,4 +1,4 @@
-"""`buddy-tui dump SOURCE`: the text of one stage to stdout, or of all to files."""
+"""`buddy-tui dump SOURCE`: the text of one stage to stdout, or of all to files; of one graph, or of each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from buddy.app.cli.recipes import UsageError
 from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import Recipe
 
+_COMMENTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#"}
 _SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s"}
 
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("dump", VERBS["dump"])
-    what = found.add_mutually_exclusive_group(required=True)
     text = "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), or a number"
-    what.add_argument("--stage", metavar="NAME", help=text)
-    what.add_argument("--all", action="store_true", help="every stage, a file each")
+    found.add_argument("--stage", metavar="NAME", help=text)
+    text = "every stage of every graph, a file each; with --stage, that stage of every graph"
+    found.add_argument("--all", action="store_true", help=text)
     found.add_argument("-o", "--output", type=Path, metavar="DIR", help="write files to DIR")
     arguments.add_recipe_options(found)
     found.add_argument("--plain", action="store_true", help="no line that is redrawn")
@@ -32,7 +33,9 @@ def parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     found = parser()
     options, script = arguments.parse(found, words)
-    if options.all and options.output is None:
+    if not options.stage and not options.all:
+        found.error("say which: --stage NAME, or --all -o DIR")
+    if not options.stage and options.output is None:
         found.error("--all needs -o DIR")
     console = Console(options.plain, stdout_is_data=True)
     return converse(options, console, lambda engine: _dump(engine, options, script))
@@ -40,8 +43,9 @@ def main(words: Sequence[str]) -> int:
 
 async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.program(options, script)
-    if options.stage and len(recipes) > 1:
-        engine.console.note(f"note: graph 0 of {len(recipes)}; choose another with --graph")
+    if not options.all and len(recipes) > 1:
+        names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
+        engine.console.note(f"note: graph 0 of {names}; --graph chooses another, --all takes every one")
         recipes = recipes[:1]
     return max([await _dump_graph(engine, options, recipe, len(recipes) > 1) for recipe in recipes])
 
@@ -55,13 +59,14 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         code, stages = FAILURE, failure.stages
     try:
-        chosen = stages if options.all else [choose(stages, options.stage)]
+        chosen = [choose(stages, options.stage)] if options.stage else list(stages)
     except UsageError:
         if code:
             return code
         raise
     if options.output is None:
-        sys.stdout.write(await engine.client.fetch_text(chosen[0].text))
+        heading = f"{_COMMENTS[chosen[0].language]} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n"
+        sys.stdout.write(heading * several + await engine.client.fetch_text(chosen[0].text))
     else:
         folder = options.output / f"graph{recipe.graph}" if several else options.output
         await _write(engine, folder, chosen)

@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from buddy.app.cli import FAILURE, USAGE
 from buddy.app.cli.arguments import directory, engine_command
 from buddy.app.cli.console import Console
-from buddy.app.cli.recipes import UsageError, base_recipe, graph_numbers, with_eager_nodes
+from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
 from buddy.compiler.protocol import (
     Assigned,
@@ -24,6 +22,7 @@ from buddy.compiler.protocol import (
     Compiled,
     Diagnostic,
     Failed,
+    GraphInfo,
     ListPresets,
     Open,
     Presets,
@@ -95,22 +94,26 @@ class _Opening:
 
 
 class Headless:
-    """An engine, asked one thing after another, with a console for what happens meanwhile."""
+    """An engine, asked one thing after another, with a console for what happens meanwhile.
+
+    `graphs` are those of the program that was opened.
+    """
 
     def __init__(self, client: EngineClient, console: Console) -> None:
         self.client, self.console = client, console
+        self.graphs: tuple[GraphInfo, ...] = ()
 
     async def program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Open the source; the recipes of its graphs that the options ask for."""
         presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
-        base = base_recipe(options, presets.presets, arguments)
+        bases = base_recipes(options, presets.presets, arguments)
         frame = Open(self.client.next_request(), options.source, arguments, directory(options))
         captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
-        numbers = graph_numbers(options.graph, captured.graphs)
-        recipes = [with_eager_nodes(base, options.eager, captured.graphs[number]) for number in numbers]
-        return [_of_graph(recipe, number) for recipe, number in zip(recipes, numbers, strict=True)]
+        self.graphs = captured.graphs
+        recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
+        return with_eager_nodes(recipes, options.eager, captured.graphs)
 
     async def compile(self, recipe: Recipe) -> Compilation:
         """All stages of `recipe`. Raises `Failure`."""
@@ -182,7 +185,3 @@ async def _converse(options: argparse.Namespace, console: Console, talk: Callabl
         return await talk(Headless(client, console))
     finally:
         await client.close()
-
-
-def _of_graph(recipe: Recipe, number: int) -> Recipe:
-    return msgspec.structs.replace(recipe, graph=number)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import msgspec
 
@@ -17,50 +18,85 @@ class UsageError(Exception):
     """The command line asks for something that does not exist; the text says what, and what there is."""
 
 
-def base_recipe(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> Recipe:
-    """The recipe before nodes are chosen: the preset's or the file's, with the options' changes.
+def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:
+    """The recipes before graphs and nodes are chosen: one for each file, or the preset's, with the options' changes.
 
     Raises `UsageError`.
     """
-    found = _from_file(options) if options.recipe else Recipe(preset="")
-    if not found.steps or options.preset:
-        name = options.preset or found.preset or "default"
-        found = msgspec.structs.replace(found, preset=name, steps=_preset(presets, name).recipe.steps)
+    files = [_from_file(path) for path in options.recipe] or [Recipe(preset="")]
+    graphs = [recipe.graph for recipe in files]
+    if len(set(graphs)) < len(graphs):
+        raise UsageError(f"two recipes are for one graph: {', '.join(map(str, options.recipe))}")
+    return [_changed(recipe, options, presets, arguments) for recipe in files]
+
+
+def _changed(
+    recipe: Recipe, options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]
+) -> Recipe:
+    if not recipe.steps or options.preset:
+        name = options.preset or recipe.preset or "default"
+        recipe = msgspec.structs.replace(recipe, preset=name, steps=_preset(presets, name).recipe.steps)
     changes = {key: getattr(options, key) for key in ("flavour", "partition", "threads")}
     changes = {key: value for key, value in changes.items() if value is not None}
-    changed = msgspec.structs.replace(found, source=options.source, arguments=arguments, **changes)
-    return _switched(_switched(changed, options.disable, False), options.enable, True)
+    recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
+    return _switched(_switched(recipe, options.disable, False), options.enable, True)
 
 
-def with_eager_nodes(recipe: Recipe, patterns: Sequence[str], graph: GraphInfo) -> Recipe:
-    """`recipe` with the nodes of `graph` that match `patterns` left to eager.
+def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
+    """The recipe of each graph: the one that is for it, else the first without its choices of nodes."""
+    own = {recipe.graph: recipe for recipe in bases}
+    return [own.get(number) or msgspec.structs.replace(bases[0], graph=number, choices=()) for number in numbers]
 
-    Raises `UsageError` for a pattern that no node matches.
+
+def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs: Sequence[GraphInfo]) -> list[Recipe]:
+    """The recipes with the nodes of their graphs that match `patterns` left to eager.
+
+    Raises `UsageError` for a pattern that no node of any of them matches.
     """
+    changed = list(recipes)
     for pattern in patterns:
-        names = [row.stable for row in graph.rows if row.opcode.startswith("call") and _matches(row, pattern)]
-        if not names:
-            known = [row.name for row in graph.rows if row.opcode.startswith("call")]
-            raise UsageError(f"graph {graph.name} has no node {pattern!r}{_near(pattern, known)}")
-        for name in names:
-            recipe = recipe.with_choice(name, EAGER)
+        before = list(changed)
+        changed = [_with_eager(recipe, pattern, graphs[recipe.graph]) for recipe in changed]
+        if changed == before and not any(_named(graphs[recipe.graph], pattern) for recipe in recipes):
+            raise UsageError(_no_node(pattern, [graphs[recipe.graph] for recipe in recipes]))
+    return changed
+
+
+def _with_eager(recipe: Recipe, pattern: str, graph: GraphInfo) -> Recipe:
+    for name in _named(graph, pattern):
+        recipe = recipe.with_choice(name, EAGER)
     return recipe
 
 
-def graph_numbers(wanted: int | None, graphs: Sequence[GraphInfo]) -> list[int]:
-    """The graphs to work on: all, or the one that is wanted; raises `UsageError` when it does not exist."""
+def _named(graph: GraphInfo, pattern: str) -> list[str]:
+    """The nodes that compute something and match."""
+    return [row.stable for row in graph.rows if row.opcode.startswith("call") and _matches(row, pattern)]
+
+
+def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
+    known = [row.name for graph in graphs for row in graph.rows if row.opcode.startswith("call")]
+    subject = f"graph {graphs[0].name} has" if len(graphs) == 1 else "the graphs have"
+    return f"{subject} no node {pattern!r}{_near(pattern, known)}"
+
+
+def graph_numbers(wanted: str | None, graphs: Sequence[GraphInfo]) -> list[int]:
+    """The graphs to work on: all, or the one of that number or name; raises `UsageError` when it does not exist."""
+    names = [graph.name for graph in graphs]
     if wanted is None:
         return list(range(len(graphs)))
-    if not 0 <= wanted < len(graphs):
-        raise UsageError(f"there is no graph {wanted}: the program has {len(graphs)}, counted from 0")
-    return [wanted]
+    if wanted in names:
+        return [names.index(wanted)]
+    if wanted.isdigit() and int(wanted) < len(graphs):
+        return [int(wanted)]
+    there = ", ".join(f"{number} ({name})" for number, name in enumerate(names))
+    raise UsageError(f"there is no graph {wanted!r}: the program has {len(graphs)}: {there}")
 
 
-def _from_file(options: argparse.Namespace) -> Recipe:
+def _from_file(path: Path) -> Recipe:
     try:
-        return from_toml(options.recipe.read_text())
+        return from_toml(path.read_text())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{options.recipe}: {error}") from error
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _preset(presets: Sequence[Preset], name: str) -> Preset:

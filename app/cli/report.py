@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import Assignment, Diagnostic, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import EAGER
 
 _SHOWN = 5
 _LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at"})
 
 
-def as_json(report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
-    """The report as plain values; seconds throughout, what is no finite number as null."""
+def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
+    """The report on a graph as plain values; seconds throughout, what is no finite number as null."""
+    broke = {"broke": {"why": info.broke, "line": info.broke_at}} if info.broke else {}
     return {
         "graph": report.graph,
+        "name": info.name,
+        **broke,
         "ok": report.ok,
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
         "eager_nodes": [{"node": a.node, "reason": a.reason} for a in _in_eager(assignments)],
@@ -32,11 +35,13 @@ def as_json(report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[s
     }
 
 
-def as_text(report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
-    """The report for a person."""
+def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
+    """The report on a graph for a person."""
+    broke = [f"the graph breaks off at {info.broke_at}: {info.broke}"] if info.broke else []
     lines = [
-        f"graph {report.graph}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
+        f"graph {report.graph}, {info.name}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
         f"compiled in {report.compile_seconds:.2f} s",
+        *broke,
         table(
             ["output", "shape", "dtype", "verdict", "max abs", "max rel", "first differs at"],
             [_output_row(output) for output in report.outputs],

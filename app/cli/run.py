@@ -11,7 +11,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.report import as_json, as_text, failure_json
-from buddy.compiler.protocol import Assignment, RunReport
+from buddy.compiler.protocol import Assignment, GraphInfo, RunReport
 from buddy.compiler.recipe import Recipe
 
 
@@ -20,12 +20,16 @@ def parser() -> arguments.Parser:
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
     group = found.add_argument_group("run")
+    group.add_argument("--all", action="store_true", help="every graph of the program, as without --graph")
     group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
     return found
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
+    found = parser()
+    options, script = arguments.parse(found, words)
+    if options.all and options.graph is not None:
+        found.error("--all is every graph, --graph only one")
     console = Console(options.plain, stdout_is_data=options.json)
     return converse(options, console, lambda engine: _run(engine, options, script))
 
@@ -52,9 +56,10 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
         found.failed(failure, recipe.graph)
         return
     assert compilation.report is not None
-    found.ran(compilation.report, compilation.assignments)
+    info = engine.graphs[recipe.graph]
+    found.ran(info, compilation.report, compilation.assignments)
     if not options.json:
-        print(as_text(compilation.report, compilation.assignments))
+        print(as_text(info, compilation.report, compilation.assignments))
 
 
 class _Result:
@@ -66,8 +71,8 @@ class _Result:
         self._error: dict[str, Any] = {}
         self.ok = True
 
-    def ran(self, report: RunReport, assignments: Sequence[Assignment]) -> None:
-        self._graphs.append(as_json(report, assignments))
+    def ran(self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment]) -> None:
+        self._graphs.append(as_json(info, report, assignments))
         self.ok &= report.ok
 
     def failed(self, failure: Failure, graph: int | None = None) -> None:

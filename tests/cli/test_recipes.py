@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from buddy.app.cli import arguments, run
-from buddy.app.cli.recipes import UsageError, base_recipe, graph_numbers, with_eager_nodes
+from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.recipe import Recipe, to_toml
@@ -23,8 +24,12 @@ GRAPH = GraphInfo(
 
 
 def recipe(*words: str) -> Recipe:
+    return recipes(*words)[0]
+
+
+def recipes(*words: str) -> list[Recipe]:
     options, script = arguments.parse(run.parser(), ["a.py", *words])
-    return base_recipe(options, tuple(presets().values()), script)
+    return base_recipes(options, tuple(presets().values()), script)
 
 
 def test_without_options_it_is_the_default_preset() -> None:
@@ -72,17 +77,48 @@ def test_what_does_not_exist_is_refused_by_name(words: tuple[str, ...], message:
 
 @pytest.mark.parametrize("pattern", ["gelu.0", "gelu", "aten.gelu.*", "ge?u"])
 def test_nodes_are_named_as_the_table_names_them(pattern: str) -> None:
-    assert with_eager_nodes(Recipe(), [pattern], GRAPH).choice_map() == {"gelu.0": "eager"}
+    (found,) = with_eager_nodes([Recipe()], [pattern], [GRAPH])
+    assert found.choice_map() == {"gelu.0": "eager"}
 
 
 @pytest.mark.parametrize("pattern", ["arg0_1", "gello"])
 def test_a_node_that_does_not_compute_or_exist_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match=pattern):
-        with_eager_nodes(Recipe(), [pattern], GRAPH)
+        with_eager_nodes([Recipe()], [pattern], [GRAPH])
 
 
-def test_a_graph_that_does_not_exist_is_refused() -> None:
-    assert graph_numbers(None, [GRAPH, GRAPH]) == [0, 1]
-    assert graph_numbers(1, [GRAPH, GRAPH]) == [1]
-    with pytest.raises(UsageError, match="has 2"):
-        graph_numbers(2, [GRAPH, GRAPH])
+def test_a_node_may_be_in_one_graph_alone() -> None:
+    both = [Recipe(graph=0), Recipe(graph=1)]
+    found = with_eager_nodes(both, ["gelu*"], [GraphInfo("empty", ()), GRAPH])
+    assert [recipe.choice_map() for recipe in found] == [{}, {"gelu.0": "eager"}]
+    with pytest.raises(UsageError, match="the graphs have no node 'conv'"):
+        with_eager_nodes(both, ["conv"], [GRAPH, GRAPH])
+
+
+def test_each_graph_takes_the_recipe_that_is_for_it_and_no_choice_of_another(tmp_path: Path) -> None:
+    for number, flavour in ((0, "tosa"), (2, "linalg")):
+        mine = msgspec.structs.replace(recipe("--flavour", flavour), graph=number).with_choice(f"n{number}", "eager")
+        (tmp_path / f"{number}.toml").write_text(to_toml(mine))
+    found = graph_recipes(recipes(*(f"--recipe={tmp_path}/{number}.toml" for number in (0, 2))), range(3))
+    assert [entry.graph for entry in found] == [0, 1, 2]
+    assert [entry.flavour for entry in found] == ["tosa", "tosa", "linalg"]
+    assert [entry.choice_map() for entry in found] == [{"n0": "eager"}, {}, {"n2": "eager"}]
+
+
+def test_two_recipes_for_one_graph_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(to_toml(recipe()))
+    with pytest.raises(UsageError, match="for one graph"):
+        recipes("--recipe", str(tmp_path / "a.toml"), "--recipe", str(tmp_path / "a.toml"))
+
+
+def test_a_graph_is_named_by_its_number_or_its_name() -> None:
+    other = GraphInfo("Head #2", ())
+    assert graph_numbers(None, [GRAPH, other]) == [0, 1]
+    assert graph_numbers("1", [GRAPH, other]) == [1]
+    assert graph_numbers("Head #2", [GRAPH, other]) == [1]
+
+
+@pytest.mark.parametrize("wanted", ["2", "-1", "Head"])
+def test_a_graph_that_does_not_exist_is_refused_with_those_that_do(wanted: str) -> None:
+    with pytest.raises(UsageError, match=r"has 2: 0 \(forward\), 1 \(Head #2\)"):
+        graph_numbers(wanted, [GRAPH, GraphInfo("Head #2", ())])
