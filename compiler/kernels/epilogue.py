@@ -19,8 +19,10 @@ from buddy.compiler.kernels.memory import root_of
 from buddy.compiler.kernels.structured import Structured, read
 from buddy.compiler.kernels.walk import attributes_of
 
-EPILOGUE = "buddy.epilogue"  # marks the generic that the kernel in front of it takes over
-PROLOGUE = "buddy.prologue"  # marks the op that gives the sums of the kernel behind it their first values
+# Mark the op that the kernel in front of it takes over, and the one that gives the sums of the kernel behind it their
+# first values; the value is the number of the operand that the kernel computes.
+EPILOGUE = "buddy.epilogue"
+PROLOGUE = "buddy.prologue"
 
 Extent = tuple[int, int]  # size of a kernel's loop, and its stride in the buffer of sums
 Place = tuple[Index, ...]  # one offset per buffer
@@ -88,6 +90,18 @@ def joint_of(op: Any, buffer: Any) -> int:
     if len(found) != 1:
         raise UnsupportedError("an op reads the result more than once" if found else "no op reads the result")
     return found[0]
+
+
+def mark_joint(op: Any, mark: str, buffer: Any) -> None:
+    """Mark `op` as the epilogue or prologue of the op that computes `buffer`."""
+    op.attributes[mark] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), joint_of(op, buffer))
+
+
+def is_marked(op: Any, mark: str, buffer: Any) -> bool:
+    """Whether `op` carries `mark` for the op that computes `buffer`."""
+    if mark not in op.attributes:
+        return False
+    return bool(root_of(op.operands[ir.IntegerAttr(op.attributes[mark]).value]) == root_of(buffer))
 
 
 def boundaries(op: Any, joint: int) -> list[int]:
@@ -182,6 +196,11 @@ class Results:
     def starts(self) -> bool:
         """Whether sums start from anything but zero."""
         return self.spec.accumulate or self.spec.prologue is not None
+
+    @property
+    def finishing(self) -> int:
+        """Ops that finishing one vector takes."""
+        return len(self.spec.epilogue.op.block.operations) if self.spec.epilogue else 1
 
     @property
     def origin(self) -> Place:

@@ -9,7 +9,17 @@ from typing import Any
 from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.contraction import Contraction, split_at
-from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, Extent, ResultSpec, Stage, boundaries, joint_of, matched
+from buddy.compiler.kernels.epilogue import (
+    EPILOGUE,
+    PROLOGUE,
+    Extent,
+    ResultSpec,
+    Stage,
+    boundaries,
+    is_marked,
+    joint_of,
+    matched,
+)
 from buddy.compiler.kernels.memory import root_of, zero_fill_before
 from buddy.compiler.kernels.weights import drop_dead_views
 
@@ -88,7 +98,8 @@ def _noted(mark: str, op: Any) -> str:
 
 def _after(op: Any, mark: str) -> Any | None:
     """The op with `mark` that reads the result of `op`."""
-    return next((user for user in _users(root_of(op.operands[C])) if mark in user.attributes and user != op), None)
+    result = op.operands[C]
+    return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
 
 
 def _before(op: Any, mark: str) -> Any | None:
@@ -98,7 +109,7 @@ def _before(op: Any, mark: str) -> Any | None:
         nearer = previous is None or previous.is_before_in_block(user)
         if user.block == op.block and user != op and user.is_before_in_block(op) and nearer:
             previous = user
-    return previous if previous is not None and mark in previous.attributes else None
+    return previous if previous is not None and is_marked(previous, mark, op.operands[C]) else None
 
 
 def _users(value: Any) -> Sequence[Any]:

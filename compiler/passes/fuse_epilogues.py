@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.contraction import is_contraction
-from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, joint_of
+from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, joint_of, mark_joint
 from buddy.compiler.kernels.memory import VIEWS, root_of, surely_disjoint
 from buddy.compiler.kernels.structured import KINDS, read
 from buddy.compiler.kernels.walk import collect
@@ -74,12 +74,14 @@ def _fuse_epilogue(op: Any) -> str:
     reader = readers[0]
     if reader.name not in KINDS or reader.block != op.block:
         raise UnsupportedError(f"{reader.name} reads its result")
+    if EPILOGUE in reader.attributes:
+        raise UnsupportedError(f"{reader.name} that reads its result is another's epilogue")
     _check_epilogue(op, reader)
     moved = [start, op] if start is not None else [op]
     _check_moves(op, moved, reader)
     for one in moved:
         one.move_before(reader)
-    reader.attributes[EPILOGUE] = ir.UnitAttr.get()
+    mark_joint(reader, EPILOGUE, result)
     return f"{reader.name} that reads the result is its epilogue"
 
 
@@ -124,7 +126,7 @@ def _fuse_prologue(op: Any) -> str:
     if any(_may_write(other, value) for other in _between(start, op) for value in inputs):
         raise UnsupportedError(f"what {start.name} starts its sums with may be overwritten before")
     start.move_before(op)
-    start.attributes[PROLOGUE] = ir.UnitAttr.get()
+    mark_joint(start, PROLOGUE, result)
     return f"{start.name} that starts the sums is its prologue"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.arithmetic import bytes_of
 from buddy.compiler.kernels.blocking import Blocking
 from buddy.compiler.kernels.contraction import Contraction
 from buddy.compiler.kernels.emit import Emitter, Index, for_blocks, nanoseconds
-from buddy.compiler.kernels.epilogue import Place, Results
+from buddy.compiler.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.kernels.packing import ALIGNMENT
 
 
 class Kernel:
@@ -47,6 +48,12 @@ class Kernel:
             outer *= loop.size
         of_b = outer * self.c.n.size * self.c.depth * bytes_of(self.c.factor_element)
         return nanoseconds(self.c.flops, of_b if self.c.m.size <= 8 else 0)
+
+    def partial_sums(self, rows: int, columns: int) -> tuple[Any, Results]:
+        """A new buffer of `rows` x `columns` sums, and access to it; the caller frees it."""
+        buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
+        spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
+        return buffer, Results(self.e, spec, [buffer], self.lanes, self.element)
 
     def move(self, rows: int, columns: int, source: Results, start: Place, target: Results, there: Place) -> None:
         """What `source` begins with at `start` becomes what `target` ends with at `there`, `rows` x `columns` of it."""

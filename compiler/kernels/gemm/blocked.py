@@ -9,11 +9,14 @@ from typing import Any
 from buddy.compiler.bindings import memref, vector
 from buddy.compiler.kernels.arithmetic import converted, multiply_add
 from buddy.compiler.kernels.emit import Index, for_blocks
-from buddy.compiler.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.kernels.epilogue import Place, Results
 from buddy.compiler.kernels.gemm.base import Kernel
 from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
 Range = tuple[Index, Index]  # steps of the only loop of K
+
+# Ops of an epilogue that are written out after a block; a longer one becomes a loop over the block's vectors.
+_UNROLLED = 128
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,10 @@ class BlockedGemm(Kernel):
         if not self.block.blocks_k(self.c):
             if raw is not None:
                 pack_panel(self.e, self.panels, self.b, raw, panel, 0, tile.columns)
-            self._all_rows(tile, panel, self.results, None)
+            self._finished_by_blocks(tile, panel)
             return
         e, columns = self.e, self.block.columns
-        buffer = memref.alloc(self.scratch_type(tile.rows * columns), [], [], alignment=ALIGNMENT)
-        spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
-        sums = Results(e, spec, [buffer], self.lanes, self.element)
+        buffer, sums = self.partial_sums(tile.rows, columns)
         self.move(tile.rows, tile.columns, self.results, tile.place, sums, sums.origin)
 
         def block(lower: Index, _: list[Any]) -> Sequence[Any]:
@@ -113,9 +114,21 @@ class BlockedGemm(Kernel):
         self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.place)
         memref.dealloc(buffer)
 
+    def _finished_by_blocks(self, tile: _Tile, panel: Any) -> None:
+        """All rows over all of K, each block finished as soon as it is done."""
+        if self.results.finishing * self.block.rows * self.block.vectors <= _UNROLLED:
+            self._all_rows(tile, panel, self.results, None)
+            return
+        buffer, sums = self.partial_sums(self.block.rows, self.block.columns)
+        self._all_rows(tile, panel, self.results, None, sums)
+        memref.dealloc(buffer)
+
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def _all_rows(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None) -> None:
+    def _all_rows(
+        self, tile: _Tile, panel: Any, results: Results, k_range: Range | None, kept: Results | None = None
+    ) -> None:
+        """Every block of rows; where there is room to be `kept` for a block, it goes there before it is finished."""
         e, m = self.e, self.c.m
 
         def rows(number: Index, count: int) -> None:
@@ -129,7 +142,7 @@ class BlockedGemm(Kernel):
             if tile.ahead is not None:
                 share = e.mul(e.add(tile.block, number), self._share * self.c.depth)
                 here = replace(here, ahead=e.add(tile.ahead, share))
-            self._block(here, panel, results, k_range)
+            self._block(here, panel, results, k_range, kept)
 
         for_blocks(e, tile.rows, self.block.rows, rows)
 
@@ -138,16 +151,22 @@ class BlockedGemm(Kernel):
         """Elements of the next panel that each step of K fetches, so that all blocks of rows together fetch it all."""
         return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
 
-    def _block(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None) -> None:
+    def _block(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None, kept: Results | None) -> None:
         """The tile's rows and columns of C, held in registers over the steps of K in `k_range` (`None`: over all)."""
-        spots = [
+        sums = self._over_k(tile, panel, k_range, [results.initial(*spot) for spot in self._spots(tile, results)])
+        target, place = (results, tile.place) if kept is None else (kept, kept.origin)
+        for spot, value in zip(self._spots(replace(tile, place=place), target), sums, strict=True):
+            target.finish(value, *spot)
+        if kept is not None:
+            self.move(tile.rows, tile.columns, kept, kept.origin, results, tile.place)
+
+    def _spots(self, tile: _Tile, results: Results) -> list[tuple[Place, int, int]]:
+        """Place, column and active lanes of each vector of a tile."""
+        return [
             (results.moved(tile.place, self.m_loop, row), column, tile.columns - column)
             for row in range(tile.rows)
             for column in range(0, tile.columns, self.lanes)
         ]
-        sums = [results.initial(*spot) for spot in spots]
-        for spot, value in zip(spots, self._over_k(tile, panel, k_range, sums), strict=True):
-            results.finish(value, *spot)
 
     def _over_k(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
         """The sums after the steps of K in `k_range`."""

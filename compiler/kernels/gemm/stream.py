@@ -8,9 +8,8 @@ from typing import Any
 from buddy.compiler.bindings import memref, vector
 from buddy.compiler.kernels.arithmetic import converted, multiply_add
 from buddy.compiler.kernels.emit import Index
-from buddy.compiler.kernels.epilogue import Results, ResultSpec
+from buddy.compiler.kernels.epilogue import Results
 from buddy.compiler.kernels.gemm.base import Kernel
-from buddy.compiler.kernels.packing import ALIGNMENT
 
 
 class StreamedRows(Kernel):
@@ -26,9 +25,7 @@ class StreamedRows(Kernel):
         *outer, number = numbers
         first = e.mul(number, width)
         place = self.place(outer, 0, first)
-        buffer = memref.alloc(self.scratch_type(rows * width), [], [], alignment=ALIGNMENT)
-        spec = ResultSpec((*(0 for _ in self.c.outer), width, 1), accumulate=True)
-        sums = Results(e, spec, [buffer], self.lanes, self.element)
+        buffer, sums = self.partial_sums(rows, width)
         self.move(rows, columns, self.results, place, sums, sums.origin)
         self._add_rows(self.start(0, outer), e.add(self.start(1, outer), first), sums, columns)
         self.move(rows, columns, sums, sums.origin, self.results, place)

@@ -1,0 +1,297 @@
+"""`fuse-epilogues` with `contractions-to-kernels`: what is marked and moved, what is refused, and the numbers after."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from filecheck_text import filecheck
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
+from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+from buddy.compiler.target import Target
+
+TARGETS = {
+    "avx512": Target("avx512", 64, 32),
+    "avx2": Target("avx2", 32, 16),
+    "neon": Target("neon", 16, 32),
+    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
+}
+BOTH = [FuseEpilogues(), ContractionsToKernels()]
+
+
+def memref(*shape: int) -> str:
+    return "memref<" + "".join(f"{size}x" for size in shape) + "f32>"
+
+
+def product(m: int, n: int, k: int, target: str, b_columns: bool = False) -> str:
+    """`target` = A B, from zeros; B is [n, k] where `b_columns`."""
+    b, b_map = (memref(n, k), "(n, k)") if b_columns else (memref(k, n), "(k, n)")
+    return f"""
+      linalg.fill ins(%zero : f32) outs({target} : {memref(m, n)})
+      linalg.contract indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> {b_map}>,
+        affine_map<(m, n, k) -> (m, n)>] ins(%a, %b : {memref(m, k)}, {b}) outs({target} : {memref(m, n)})"""
+
+
+def bias_residual_relu(m: int, n: int, k: int, b_columns: bool = False, parameter: bool = False) -> str:
+    """u = relu(a b + bias) + r."""
+    b = memref(n, k) if b_columns else memref(k, n)
+    mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
+    return f"""
+    func.func @f(%a: {memref(m, k)}, %b: {b}{mark}, %bias: {memref(n)}, %r: {memref(m, n)},
+        %u: {memref(m, n)} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
+      %zero = arith.constant 0.0 : f32
+      %t = memref.alloc() : {memref(m, n)}
+      {product(m, n, k, "%t", b_columns)}
+      linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (j)>,
+          affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}}
+          ins(%t, %bias, %r : {memref(m, n)}, {memref(n)}, {memref(m, n)}) outs(%u : {memref(m, n)}) {{
+        ^bb0(%x: f32, %y: f32, %z: f32, %old: f32):
+          %0 = arith.addf %x, %y : f32
+          %1 = arith.maximumf %0, %zero : f32
+          %2 = arith.addf %1, %z : f32
+          linalg.yield %2 : f32
+      }}
+      return
+    }}"""
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def check_bias_residual_relu(compiled: Compiled, m: int, n: int, k: int, b_columns: bool) -> None:
+    a, b, bias, r, u = arrays((m, k), (n, k) if b_columns else (k, n), (n,), (m, n), (m, n))
+    u[...] = np.nan
+    wide = a.astype(np.float64) @ (b.T if b_columns else b)
+    compiled("f", a, b, bias, r, u)
+    # k products of unit variance, each rounded once: the error grows with the root of k.
+    np.testing.assert_allclose(u, np.maximum(wide + bias, 0) + r, atol=2e-6 * max(4, k**0.5) * 4)
+
+
+SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
+SHAPES = random.Random(5).sample(list(itertools.product(SIZES, SIZES, SIZES)), 10)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("b_columns", [False, True])
+def test_an_epilogue_gives_the_same_numbers_for_many_shapes(target: str, b_columns: bool) -> None:
+    for m, n, k in SHAPES:
+        compiled = Compiled(bias_residual_relu(m, n, k, b_columns), BOTH, target=TARGETS[target])
+        assert "linalg" not in compiled.text, compiled.remarks
+        assert "memref.alloc() : " not in compiled.text
+        check_bias_residual_relu(compiled, m, n, k, b_columns)
+
+
+def test_sums_over_blocks_of_k_reach_the_epilogue_once() -> None:
+    target = Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14)
+    compiled = Compiled(bias_residual_relu(40, 50, 700), BOTH, target=target)
+    assert "linalg" not in compiled.text
+    check_bias_residual_relu(compiled, 40, 50, 700, False)
+
+
+def test_the_reader_of_a_product_is_marked_and_then_gone() -> None:
+    marked = Compiled(bias_residual_relu(8, 16, 4), [FuseEpilogues()])
+    filecheck(
+        marked.text,
+        """
+        CHECK: linalg.fill
+        CHECK-NEXT: linalg.contract
+        CHECK-NEXT: linalg.generic
+        CHECK-SAME: {buddy.epilogue = 0 : i64}
+        """,
+    )
+    assert marked.remarks == ["linalg.generic that reads the result is its epilogue"]
+    fused = Compiled(bias_residual_relu(8, 16, 4), BOTH, target=TARGETS["avx512"])
+    filecheck(
+        fused.text,
+        """
+        CHECK: func.func @f
+        CHECK-NOT: memref.alloc
+        CHECK: call @matmul_8x4x16_epilogue(%arg0, %arg1, %arg2, %arg3, %arg4)
+        CHECK-NEXT: return
+        CHECK: func.func private @matmul_8x4x16_epilogue(
+        CHECK: vector.fma
+        CHECK: arith.maximumf
+        CHECK: vector.store
+        """,
+    )
+    assert fused.remarks[1].endswith("direct B, epilogue of linalg.generic (3 scalar ops)")
+
+
+def test_epilogues_can_be_switched_off() -> None:
+    passes = [FuseEpilogues(epilogues=False), ContractionsToKernels(), VectorizeGenerics()]
+    compiled = Compiled(bias_residual_relu(9, 20, 11), passes)
+    assert "epilogue" not in compiled.text
+    check_bias_residual_relu(compiled, 9, 20, 11, False)
+
+
+def test_an_epilogue_reaches_packed_weights_too() -> None:
+    compiled = Compiled(bias_residual_relu(9, 20, 11, parameter=True), BOTH, target=TARGETS["avx512"])
+    filecheck(
+        compiled.text,
+        """
+        CHECK: func.func @f({{.*}}buddy.pack = "pack_0"
+        CHECK: call @matmul_9x11x20_epilogue(
+        CHECK: func.func private @matmul_9x11x20_epilogue(
+        """,
+    )
+
+
+BATCHED = """
+func.func @f(%a: memref<6x10xf32>, %b: memref<10x40xf32>, %p: memref<3x40xf32>, %c: memref<2x1x40xf32>,
+    %u: memref<2x3x40xf32> {buddy.result}) attributes {llvm.emit_c_interface} {
+  %zero = arith.constant 0.0 : f32
+  %t = memref.alloc() : memref<6x40xf32>
+  linalg.fill ins(%zero : f32) outs(%t : memref<6x40xf32>)
+  linalg.matmul ins(%a, %b : memref<6x10xf32>, memref<10x40xf32>) outs(%t : memref<6x40xf32>)
+  %v = memref.expand_shape %t [[0, 1], [2]] output_shape [2, 3, 40] : memref<6x40xf32> into memref<2x3x40xf32>
+  linalg.generic {indexing_maps = [affine_map<(i, j, k) -> (j, k)>, affine_map<(i, j, k) -> (i, j, k)>,
+      affine_map<(i, j, k) -> (i, 0, k)>, affine_map<(i, j, k) -> (i, j, k)>],
+      iterator_types = ["parallel", "parallel", "parallel"]}
+      ins(%p, %v, %c : memref<3x40xf32>, memref<2x3x40xf32>, memref<2x1x40xf32>) outs(%u : memref<2x3x40xf32>) {
+    ^bb0(%x: f32, %y: f32, %z: f32, %old: f32):
+      %0 = arith.mulf %x, %y : f32
+      %1 = arith.addf %0, %z : f32
+      linalg.yield %1 : f32
+  }
+  return
+}"""
+
+
+def test_loops_are_cut_where_an_operand_repeats() -> None:
+    compiled = Compiled(BATCHED, BOTH, target=TARGETS["avx512"])
+    assert "linalg" not in compiled.text, compiled.remarks
+    assert any("over 2" in remark for remark in compiled.remarks)
+    a, b, p, c, u = arrays((6, 10), (10, 40), (3, 40), (2, 1, 40), (2, 3, 40))
+    compiled("f", a, b, p, c, u)
+    np.testing.assert_allclose(u, p * (a.astype(np.float64) @ b).reshape(2, 3, 40) + c, atol=1e-5)
+
+
+GATED = """
+func.func @f(%a: memref<5x10xf32>, %b: memref<10x40xf32>, %d: memref<10x40xf32>, %u: memref<5x40xf32> {buddy.result})
+    attributes {llvm.emit_c_interface} {
+  %zero = arith.constant 0.0 : f32
+  %t = memref.alloc() : memref<5x40xf32>
+  linalg.fill ins(%zero : f32) outs(%t : memref<5x40xf32>)
+  linalg.matmul ins(%a, %b : memref<5x10xf32>, memref<10x40xf32>) outs(%t : memref<5x40xf32>)
+  %s = memref.alloc() : memref<5x40xf32>
+  linalg.fill ins(%zero : f32) outs(%s : memref<5x40xf32>)
+  linalg.matmul ins(%a, %d : memref<5x10xf32>, memref<10x40xf32>) outs(%s : memref<5x40xf32>)
+  linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>,
+      affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}
+      ins(%t, %s : memref<5x40xf32>, memref<5x40xf32>) outs(%u : memref<5x40xf32>) {
+    ^bb0(%x: f32, %y: f32, %old: f32):
+      %0 = arith.mulf %x, %y : f32
+      linalg.yield %0 : f32
+  }
+  return
+}"""
+
+
+def test_of_two_products_that_one_op_reads_the_one_right_before_it_has_the_epilogue() -> None:
+    compiled = Compiled(GATED, BOTH)
+    assert "linalg.matmul: linalg.generic that reads its result is another's epilogue" in compiled.remarks
+    assert "linalg.generic" not in compiled.text
+    a, b, d, u = arrays((5, 10), (10, 40), (10, 40), (5, 40))
+    compiled("f", a, b, d, u)
+    np.testing.assert_allclose(u, (a @ b) * (a @ d), atol=1e-4)
+
+
+def reader(inputs: str, output: str, maps: int = 3) -> str:
+    identity = ", ".join(["affine_map<(i, j) -> (i, j)>"] * maps)
+    types = ", ".join(["memref<8x16xf32>"] * (maps - 1))
+    return f"""linalg.generic {{indexing_maps = [{identity}], iterator_types = ["parallel", "parallel"]}}
+        ins({inputs} : {types}) outs({output} : memref<8x16xf32>) {{
+      ^bb0({", ".join(f"%x{i}: f32" for i in range(maps))}):
+        %0 = arith.negf %x0 : f32
+        linalg.yield %0 : f32
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (f"{reader('%t', '%u', 2)}\n{reader('%t', '%w', 2)}", "2 ops read its result"),
+        (reader("%t, %u", "%t"), "an op reads the result more than once"),
+        (reader("%t", "%a2", 2), "linalg.generic may overwrite its factors"),
+        ("call @g(%t) : (memref<8x16xf32>) -> ()", "func.call reads its result"),
+        (f"call @g(%a) : (memref<8x16xf32>) -> ()\n{reader('%t', '%u', 2)}", "in between may overwrite its factors"),
+        ("", "0 ops read its result"),
+    ],
+)
+def test_what_is_no_epilogue_is_left_with_the_reason(after: str, reason: str) -> None:
+    compiled = Compiled(
+        f"""
+    func.func private @g(memref<8x16xf32>)
+    func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %u: memref<8x16xf32> {{buddy.result}},
+        %w: memref<8x16xf32> {{buddy.result}}) {{
+      %zero = arith.constant 0.0 : f32
+      %a2 = memref.cast %a : memref<8x16xf32> to memref<8x16xf32>
+      %t = memref.alloc() : memref<8x16xf32>
+      linalg.fill ins(%zero : f32) outs(%t : memref<8x16xf32>)
+      linalg.matmul ins(%a2, %b : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
+      {after}
+      return
+    }}""",
+        [FuseEpilogues()],
+    )
+    assert any(remark.startswith("linalg.matmul: ") and reason in remark for remark in compiled.remarks)
+    assert "buddy.epilogue" not in compiled.text
+
+
+def test_a_result_of_the_function_has_no_epilogue() -> None:
+    text = """
+    func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %t: memref<8x16xf32> {buddy.result}) {
+      linalg.matmul ins(%a, %b : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
+      return
+    }"""
+    assert Compiled(text, [FuseEpilogues()]).remarks == ["linalg.matmul: its result is the function's"]
+
+
+PROLOGUE = """
+func.func @f(%a: memref<7x10xf32>, %b: memref<10x40xf32>, %bias: memref<40xf32>, %c: memref<7x40xf32> {buddy.result})
+    attributes {llvm.emit_c_interface} {
+  linalg.broadcast ins(%bias : memref<40xf32>) outs(%c : memref<7x40xf32>) dimensions = [0]
+  linalg.matmul ins(%a, %b : memref<7x10xf32>, memref<10x40xf32>) outs(%c : memref<7x40xf32>)
+  return
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_bias_that_is_spread_over_the_result_first_becomes_the_first_sums(target: str) -> None:
+    compiled = Compiled(PROLOGUE, BOTH, target=TARGETS[target])
+    assert "linalg.broadcast that starts the sums is its prologue" in compiled.remarks
+    assert compiled.remarks[-1].endswith("starts from linalg.broadcast")
+    assert "linalg" not in compiled.text
+    a, b, bias, c = arrays((7, 10), (10, 40), (40,), (7, 40))
+    compiled("f", a, b, bias, c)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b + bias, atol=1e-5)
+
+
+def test_a_prologue_and_an_epilogue_of_one_product() -> None:
+    text = PROLOGUE.replace("%c: memref<7x40xf32> {buddy.result}", "%u: memref<7x40xbf16> {buddy.result}")
+    text = text.replace("linalg.broadcast", "%c = memref.alloc() : memref<7x40xf32>\n  linalg.broadcast")
+    identity = "affine_map<(i, j) -> (i, j)>"
+    text = text.replace(
+        "return",
+        f"""linalg.generic {{indexing_maps = [{identity}, {identity}], iterator_types = ["parallel", "parallel"]}}
+      ins(%c : memref<7x40xf32>) outs(%u : memref<7x40xbf16>) {{
+    ^bb0(%x: f32, %y: bf16):
+      %0 = arith.truncf %x : f32 to bf16
+      linalg.yield %0 : bf16
+  }}
+  return""",
+    )
+    compiled = Compiled(text, BOTH)
+    assert "linalg" not in compiled.text, compiled.remarks
+    a, b, bias = arrays((7, 10), (10, 40), (40,))
+    u = np.zeros((7, 40), np.uint16)
+    compiled("f", a, b, bias, u)
+    found = (u.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(found, a @ b + bias, rtol=2**-8, atol=1e-5)  # bf16 keeps 8 bits
