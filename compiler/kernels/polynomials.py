@@ -146,6 +146,13 @@ def _scaled(s: Single, mantissa: Any, exponent: Any) -> Any:
     return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
 
 
+def exp_or_infinity(s: Single, x: Any) -> Any:
+    """exp where results below the normal numbers need not be exact: they are the least normal number."""
+    tail, exponent = _exp_parts(s, s.clamped(x, -87.0, 89.0))
+    half = arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(arith.subi(exponent, s.integer(1))))
+    return arith.addf(half, half)
+
+
 def _exp_in_range(s: Single, x: Any) -> Any:
     """exp for arguments whose result is a normal number."""
     tail, exponent = _exp_parts(s, x)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import arith, ir
+from buddy.compiler.kernels.activations import Activation, activation_around
 from buddy.compiler.kernels.polynomials import EXPANSIONS
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -21,8 +22,21 @@ class ExpandMathToPolynomials(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
-            if op.name in EXPANSIONS:
-                context.remark(self.name, op.location, _expand(op))
+            if op.name not in EXPANSIONS:
+                continue
+            found = activation_around(op) if str(_element(op.operands[0].type)) == "f32" else None
+            context.remark(self.name, op.location, _replace(found, op.name) if found else _expand(op))
+
+
+def _replace(found: Activation, name: str) -> str:
+    with ir.InsertionPoint(found.replaced), found.replaced.location:
+        result = found.emit(found.argument)
+    found.replaced.results[0].replace_all_uses_with(result)
+    found.replaced.erase()
+    for op in found.dead:
+        if not any(True for _ in op.results[0].uses):
+            op.erase()
+    return f"{name}, as part of {found.name}, became a polynomial"
 
 
 def _expand(op: Any) -> str:
