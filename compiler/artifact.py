@@ -1,13 +1,18 @@
 """What a compilation hands over to whoever runs it: objects, a calling convention, and what to prepare once.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
-`arguments`, then results in the order of `results`; the caller owns every buffer. Tensors without elements are passed
-to nobody.
+`arguments`, then results in the order of `results`, then, unless `arena` is 0, that many bytes to work in, aligned to
+64; the caller owns every buffer. Tensors without elements are passed to nobody. Two calls at a time need two arenas.
+
+Where `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it has to
+call `task(data, i, n)`, an `i32` each, for every `i` below some `n` of 1 to `threads`, at the same time if it can.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+FORK = "buddy_fork"
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -46,13 +51,15 @@ class EagerCall(msgspec.Struct, frozen=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A compiled graph."""
+    """A compiled graph. `threads` says how many its loops are shared by at most; `arena` is in bytes."""
 
     entry: str
     objects: tuple[bytes, ...]
     arguments: tuple[Argument, ...]
     results: tuple[TensorSpec, ...]
     eager_calls: tuple[EagerCall, ...] = ()
+    arena: int = 0
+    threads: int = 1
 
 
 def to_bytes(artifact: Artifact) -> bytes:

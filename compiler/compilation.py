@@ -178,7 +178,7 @@ class Compiler:
         step = recipe.steps[index]
         with self._context, self._locations.nowhere(self._context):
             operation = before.operation.clone(ip=False).operation
-            context = PassContext(self._locations)
+            context = PassContext(self._locations, threads=recipe.threads)
             start = time.perf_counter()
             try:
                 run_step(operation, step, context)
@@ -227,7 +227,7 @@ class Compiler:
         if last.entry is None:
             raise CompilationError(diagnosis.no_entry(graph._func_name))
         results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
-        arity = len(last.entry.arguments) + sum(0 not in result.shape for result in results)
+        arity = len(last.entry.arguments) + sum(0 not in result.shape for result in results) + bool(last.entry.arena)
         if signature.pointers_of(last.operation, graph._func_name) != arity:
             raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
         start = time.perf_counter()
@@ -242,6 +242,8 @@ class Compiler:
             signature.arguments(last.entry, placeholders),
             results,
             eager_calls(lowered.module.operation),
+            last.entry.arena,
+            recipe.threads if signature.forks(last.operation) else 1,
         )
 
 

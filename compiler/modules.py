@@ -103,7 +103,8 @@ def runnable(found: TopLevel, graph: Graph) -> Run:
     objects = codegen.compile_functions(module.operation, graph._locations, opt_level)
     arguments = signature.arguments(entry, [_spec(meta) for meta in found.arguments])
     results = tuple(_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op))
-    program = LoadedProgram(Artifact(name, tuple(image.data for image in objects), arguments, results, calls))
+    images = tuple(image.data for image in objects)
+    program = LoadedProgram(Artifact(name, images, arguments, results, calls, entry.arena))
     return lambda *tensors: program(tensors)
 
 

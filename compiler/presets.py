@@ -65,9 +65,9 @@ _BUFFERS = _steps(
 
 # Before the plan: what lives within a row needs no buffer of its own.
 _ROWS = _steps("buffers", "fuse-rows")
-_MEMORY = _steps("buffers", "plan-memory")
-
-_KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics")
+_KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics", "parallel-to-tasks")
+# After the kernels: their scratch memory is planned too, and that of each thread.
+_MEMORY = _steps("kernels", "plan-memory")
 
 _LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
 
@@ -87,6 +87,7 @@ _LLVM = _steps(
     "convert-index-to-llvm",
     # Shapes are static, so a pointer says all of a buffer; descriptors make 7 arguments of one, and LLVM slow.
     ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
+    "convert-tasks-to-llvm",
     "convert-cf-to-llvm",
     "canonicalize",
     "cse",
@@ -109,7 +110,7 @@ def presets() -> dict[str, Preset]:
         _preset(
             "default",
             "fused, packed and vectorised for this machine",
-            [*_GRAPH, *_TO_LINALG, *_FUSION, *_MATH, *_BUFFERS, *_ROWS, *_MEMORY, *_KERNELS, *_LOOPS, *_LLVM],
+            [*_GRAPH, *_TO_LINALG, *_FUSION, *_MATH, *_BUFFERS, *_ROWS, *_KERNELS, *_MEMORY, *_LOOPS, *_LLVM],
         ),
         _preset(
             "upstream",

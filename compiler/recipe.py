@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,10 @@ Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "func", "eager"]
 
 EAGER: Lowering = "eager"
+
+MAX_THREADS = 1024
+# The pass that reads the recipe's threads; what comes before it is the same for any number of them.
+SHARING_PASS = "parallel-to-tasks"
 
 
 class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -51,7 +55,12 @@ class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What determines a compilation of graph number `graph` of the program that `source` gives."""
+    """What determines a compilation of graph number `graph` of the program that `source` gives.
+
+    `threads` is how many threads compiled code and eager, beside which it is timed, may use. It is 1 unless said
+    otherwise: the IR is then plain loops, the same on every machine, and timings say what the code is worth rather than
+    how busy the other cores are.
+    """
 
     source: str = ""
     arguments: tuple[str, ...] = ()
@@ -61,7 +70,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: Literal["layers", "whole"] = "layers"
     steps: tuple[PassStep, ...] = ()
     choices: tuple[OpChoice, ...] = ()
-    threads: int = 1
+    threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = 1
     opt_level: int = 3
 
     def choice_map(self) -> dict[str, str]:
@@ -107,7 +116,7 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
-            key = digest(key, _identity(step))
+            key = digest(key, _identity(step), *([recipe.threads] if step.name == SHARING_PASS else ()))
         keys.append(key)
     return PrefixKeys(top, tuple(keys))
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.artifact import Argument, TensorSpec
+from buddy.compiler.artifact import FORK, Argument, TensorSpec
 from buddy.compiler.bindings import ir
+
+# On the entry's last argument: the bytes of memory that it works in.
+ARENA = "buddy.arena"
 
 
 @dataclass(frozen=True)
@@ -22,29 +25,39 @@ class EntryArgument:
 
 @dataclass(frozen=True)
 class Entry:
+    """The arguments from the graph's inputs, and the bytes of the arena, which is an argument where it is not 0."""
+
     arguments: tuple[EntryArgument, ...]
+    arena: int = 0
+
+
+def entry_of(module: Any) -> Any | None:
+    """The entry function of a module, while it is in the `func` dialect."""
+    functions = (op.operation for op in module.regions[0].blocks[0] if op.operation.name == "func.func")
+    return next((operation for operation in functions if _is_entry(operation)), None)
 
 
 def of_module(module: Any) -> Entry | None:
     """The entry's calling convention once results are out-parameters; `None` before, and after `func` is gone."""
-    for op in module.regions[0].blocks[0]:
-        operation = op.operation
-        if operation.name == "func.func" and _is_entry(operation):
-            kind = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
-            if kind.results or not all(isinstance(t, ir.MemRefType) for t in kind.inputs):
-                return None
-            pairs = zip(kind.inputs, ir.ArrayAttr(operation.attributes["arg_attrs"]), strict=True)
-            found = (_argument(t, ir.DictAttr(a)) for t, a in pairs)
-            return Entry(tuple(argument for argument in found if argument is not None))
-    return None
+    operation = entry_of(module)
+    if operation is None:
+        return None
+    kind = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
+    if kind.results or not all(isinstance(t, ir.MemRefType) for t in kind.inputs):
+        return None
+    pairs = [
+        (t, ir.DictAttr(a)) for t, a in zip(kind.inputs, ir.ArrayAttr(operation.attributes["arg_attrs"]), strict=True)
+    ]
+    found = (_argument(t, attributes) for t, attributes in pairs)
+    arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
+    return Entry(tuple(argument for argument in found if argument is not None), arena)
 
 
 def _is_entry(operation: Any) -> bool:
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False
-    if "sym_visibility" in operation.attributes:
-        return False
-    return not ir.StringAttr(operation.attributes["sym_name"]).value.startswith("pack_")
+    # What has a C interface is called with descriptors: a function that packs, or that stands by itself.
+    return "sym_visibility" not in operation.attributes and "llvm.emit_c_interface" not in operation.attributes
 
 
 def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
@@ -71,3 +84,9 @@ def pointers_of(module: Any, name: str) -> int:
             arguments = operation.regions[0].blocks[0].arguments
             return len(arguments) if all(str(a.type) == "!llvm.ptr" for a in arguments) else -1
     return -1
+
+
+def forks(module: Any) -> bool:
+    """Whether a module in the LLVM dialect has loops that threads share."""
+    symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
+    return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)

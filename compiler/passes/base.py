@@ -22,10 +22,11 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may consult beside the IR."""
+    """What a pass may consult beside the IR. `threads` are those of the recipe; passes that read it are `THREADED`."""
 
     locations: LocationSets
     target: Target = field(default_factory=host)
+    threads: int = 1
     remarks: list[Remark] = field(default_factory=list)
 
     def remark(self, pass_name: str, location: Any, text: str) -> None:

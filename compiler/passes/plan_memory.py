@@ -1,67 +1,110 @@
-"""Where a function's buffers live: one arena a function, in which buffers that do not live together share room."""
+"""`plan-memory`: every buffer gets a place in one arena, which the caller of the entry allocates once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir, memref
+from buddy.compiler.arena import ALIGNMENT, Span, aligned, place
+from buddy.compiler.bindings import arith, func, ir, memref
+from buddy.compiler.kernels.memory import VIEWS
+from buddy.compiler.kernels.walk import attributes_of, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-
-ALIGNMENT = 64
-
-_VIEWS = (
-    "memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.reshape",
-    "memref.subview", "memref.transpose", "memref.view",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """An allocation: its size in bytes, and the positions in the block of its first and last use."""
-
-    op: Any
-    size: int
-    first: int
-    last: int
+from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
+from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.signature import ARENA, entry_of
 
 
 @register
 @dataclass(frozen=True)
 class PlanMemory(MlirPass):
-    """Without `arena` each buffer is freed after its last use. Without the pass, buffers are never freed."""
+    """Functions get the arena as their last argument, and hand the part that a callee needs on to it.
 
-    name = "plan-memory"
-    summary = "one arena per function for all its buffers, reused by liveness; without it, buffers are never freed"
+    A task gets one part per thread. Public functions other than the entry, whose callers know of no arena, allocate
+    their own. Without `arena` each buffer is freed after its last use. Without the pass, buffers are never freed.
+    """
+
+    name: ClassVar[str] = "plan-memory"
+    summary: ClassVar[str] = "one arena for all buffers, reused by liveness; without the pass, buffers are never freed"
+
     arena: bool = True
 
     def run(self, root: Any, context: PassContext) -> None:
-        for function in root.regions[0].blocks[0]:
-            operation = function.operation
-            if operation.name != "func.func" or not operation.regions[0].blocks:
-                continue
-            buffers = list(_buffers(operation.regions[0].blocks[0]))
-            if not buffers:
-                continue
-            size = _to_arena(operation, buffers) if self.arena else _freed_after_use(operation, buffers)
-            total = sum(buffer.size for buffer in buffers)
-            context.remark(self.name, operation.location, f"{len(buffers)} buffers, {total} bytes, in {size}")
+        functions = {_name(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
+        if self.arena:
+            entry = entry_of(root)
+            _Planner(functions, _name(entry) if entry is not None else "", context).run()
+            return
+        for function in functions.values():
+            buffers = [buffer for block in _blocks(function) for buffer in _buffers(block, _in(block))]
+            if buffers:
+                _free_after_use(buffers)
+                total = sum(buffer.span.size for buffer in buffers)
+                context.remark(
+                    self.name, function.location, f"{_counted(buffers)}, {total} bytes, each freed after use"
+                )
 
 
-def _buffers(block: Any) -> Iterator[Buffer]:
-    """The static allocations of a block that nothing frees yet."""
-    positions = {op.operation: i for i, op in enumerate(block.operations)}
+def _name(function: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+
+
+def _has_body(op: Any) -> bool:
+    return op.operation.name == "func.func" and len(op.operation.regions[0].blocks) > 0
+
+
+def _blocks(function: Any) -> list[Any]:
+    inner = [block for op in collect(function) for region in op.regions for block in region.blocks]
+    return [*function.regions[0].blocks, *inner]
+
+
+# ---- buffers and their lives -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """An allocation, the ops that free it, and when it is needed, in ops of a block."""
+
+    op: Any
+    frees: tuple[Any, ...]
+    span: Span
+
+
+def _in(block: Any) -> dict[Any, int]:
+    """The position of each op of `block`."""
+    return {op.operation: i for i, op in enumerate(block.operations)}
+
+
+def _buffers(block: Any, positions: dict[Any, int]) -> Iterator[_Buffer]:
+    """The static allocations directly in `block` that stay in its function; their lives are told in `positions`."""
     for op in block.operations:
         if op.operation.name != "memref.alloc":
             continue
         kind = ir.MemRefType(op.operation.results[0].type)
-        uses = list(_users(op.operation.results[0]))
-        if not kind.has_static_shape or any(user.name == "memref.dealloc" for user in uses):
+        users = list(_users(op.operation.results[0]))
+        if not kind.has_static_shape or any(user.name == "func.return" for user in users):
             continue
-        found = [positions[_in_block(user, block)] for user in uses]
-        start = positions[op.operation]
-        yield Buffer(op.operation, _bytes(kind), min(found, default=start), max(found, default=start))
+        frees = tuple(user for user in users if user.name == "memref.dealloc")
+        steps = [_position(user, positions) for user in users] or [_position(op.operation, positions)]
+        yield _Buffer(op.operation, frees, Span(_bytes(kind), min(steps), max(steps)))
+
+
+def _users(value: Any) -> Iterator[Any]:
+    """The ops that read, write or free the memory behind `value`, through views too."""
+    for use in value.uses:
+        owner = use.owner.operation
+        yield owner
+        if owner.name in VIEWS:
+            for result in owner.results:
+                yield from _users(result)
+
+
+def _position(op: Any, positions: dict[Any, int]) -> int:
+    """The position of `op`, or of the op around it that has one."""
+    while op not in positions:
+        op = op.parent.operation
+    return positions[op]
 
 
 def _bytes(kind: Any) -> int:
@@ -79,65 +122,129 @@ def _element_bytes(element: Any) -> int:
     return max(1, element.width // 8)
 
 
-def _users(value: Any) -> Iterator[Any]:
-    """The ops that read or write the memory behind `value`, through views too."""
-    for use in value.uses:
-        owner = use.owner.operation
-        yield owner
-        if owner.name in _VIEWS:
-            for result in owner.results:
-                yield from _users(result)
+def _counted(buffers: Sequence[Any]) -> str:
+    return f"{len(buffers)} buffer{'s' * (len(buffers) != 1)}"
 
 
-def _in_block(op: Any, block: Any) -> Any:
-    """The op of `block` that holds `op`."""
-    while op.block != block:
-        op = op.parent.operation
-    return op
+# ---- one arena -------------------------------------------------------------------------------------------------------
 
 
-def _offsets(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
-    """Byte offsets, and the arena's size: the largest first, each at the lowest place free while it lives."""
-    offsets = [0] * len(buffers)
-    placed: list[int] = []
-    for i in sorted(range(len(buffers)), key=lambda i: -buffers[i].size):
-        busy = sorted((offsets[j], offsets[j] + buffers[j].size) for j in placed if _overlap(buffers[i], buffers[j]))
-        offset = 0
-        for start, end in busy:
-            if offset + buffers[i].size <= start:
-                break
-            offset = max(offset, -(-end // ALIGNMENT) * ALIGNMENT)
-        offsets[i] = offset
-        placed.append(i)
-    return offsets, max(offset + buffer.size for offset, buffer in zip(offsets, buffers, strict=True))
+@dataclass
+class _Planner:
+    """Plans callees before their callers. `needs` are the bytes that a call of each function needs, scratch and all."""
+
+    functions: dict[str, Any]
+    entry: str
+    context: PassContext
+    needs: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> None:
+        for name in self.functions:
+            self._plan(name)
+
+    def _plan(self, name: str) -> None:
+        if name in self.needs:
+            return
+        function = self.functions[name]
+        self.needs[name] = 0  # a function that calls itself would have to do without
+        calls = [op for op in collect(function) if op.name == "func.call" and _callee(op) in self.functions]
+        for call in calls:
+            self._plan(_callee(call))
+        calls = [call for call in calls if self.needs[_callee(call)]]
+        positions = _in(function.regions[0].blocks[0])
+        buffers = [buffer for block in _blocks(function) for buffer in _buffers(block, positions)]
+        steps = [_position(call, positions) for call in calls]
+        lent = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
+        if not buffers and not lent:
+            return
+        offsets, size = place([*(buffer.span for buffer in buffers), *lent])
+        self.needs[name] = self._settle(function, buffers, calls, offsets, max(1, size))
+
+    def _settle(
+        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], offsets: Sequence[int], size: int
+    ) -> int:
+        """Put everything at its offset of an arena; gives what a call of `function` needs."""
+        threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
+        need = aligned(size) * threads if threads > 1 else size
+        is_entry = _name(function) == self.entry
+        private = "sym_visibility" in function.attributes or is_entry
+        arena = _argument(function, need, is_entry) if private else _allocated(function, size)
+        if threads > 1:
+            function.attributes[SLOT] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), aligned(size))
+        for buffer, offset in zip(buffers, offsets, strict=False):
+            _put(buffer, arena, offset)
+        for call, offset in zip(calls, offsets[len(buffers) :], strict=True):
+            _lend(call, arena, offset, self.needs[_callee(call)])
+        if buffers:
+            total = sum(buffer.span.size for buffer in buffers)
+            shares = f", once for each of {threads} threads" if threads > 1 else ""
+            text = f"{_counted(buffers)}, {total} bytes, in {size}{shares}"
+            self.context.remark(PlanMemory.name, function.location, text)
+        return need if private else 0
 
 
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    return a.first <= b.last and b.first <= a.last
+def _callee(call: Any) -> str:
+    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
 
 
-def _to_arena(function: Any, buffers: Sequence[Buffer]) -> int:
-    offsets, size = _offsets(buffers)
+def _arena_type(size: int) -> Any:
+    return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
+
+
+def _argument(function: Any, size: int, is_entry: bool) -> Any:
+    """A new last argument of `function`: `size` bytes."""
+    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    type_ = ir.FunctionType.get([*kind.inputs, _arena_type(size)], kind.results)
+    flags = [ir.DictAttr.get({})] * len(kind.inputs)
+    if "arg_attrs" in function.attributes:
+        flags = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
+    mark = {ARENA: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*flags, ir.DictAttr.get(mark)])
+    return function.regions[0].blocks[0].add_argument(_arena_type(size), function.location)
+
+
+def _allocated(function: Any, size: int) -> Any:
+    """An arena that `function` allocates when it begins and frees before it returns."""
     block = function.regions[0].blocks[0]
+    alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ALIGNMENT)
     with ir.InsertionPoint.at_block_begin(block), function.location:
-        kind = ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
-        alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ALIGNMENT)
-        arena = memref.AllocOp(kind, [], [], alignment=alignment).result
-    for buffer, offset in zip(buffers, offsets, strict=True):
-        with ir.InsertionPoint(buffer.op), buffer.op.location:
-            shift = arith.constant(ir.IndexType.get(), offset)
-            view = memref.ViewOp(buffer.op.results[0].type, arena, shift, [])
-        buffer.op.results[0].replace_all_uses_with(view.result)
-        buffer.op.erase()
+        arena = memref.AllocOp(_arena_type(size), [], [], alignment=alignment).result
     _free(block, len(block.operations) - 1, arena)
-    return size
+    return arena
 
 
-def _freed_after_use(function: Any, buffers: Sequence[Buffer]) -> int:
-    block = function.regions[0].blocks[0]
-    for buffer in sorted(buffers, key=lambda found: -found.last):
-        _free(block, buffer.last + 1, buffer.op.results[0])
-    return sum(buffer.size for buffer in buffers)
+def _part(arena: Any, offset: int, type_: Any) -> Any:
+    """The memory of `type_` at a byte offset of the arena; emitted at the insertion point."""
+    return memref.ViewOp(type_, arena, arith.constant(ir.IndexType.get(), offset), []).result
+
+
+def _put(buffer: _Buffer, arena: Any, offset: int) -> None:
+    for free in buffer.frees:
+        free.erase()
+    value = buffer.op.results[0]
+    with ir.InsertionPoint(buffer.op), buffer.op.location:
+        value.replace_all_uses_with(_part(arena, offset, value.type))
+    buffer.op.erase()
+
+
+def _lend(call: Any, arena: Any, offset: int, size: int) -> None:
+    """`call` with the `size` bytes at `offset` as one more operand."""
+    with ir.InsertionPoint(call), call.location:
+        part = _part(arena, offset, _arena_type(size))
+        new = func.CallOp([], ir.FlatSymbolRefAttr.get(_callee(call)), [*call.operands, part])
+    for key, attribute in attributes_of(call).items():
+        new.operation.attributes[key] = attribute
+    call.erase()
+
+
+# ---- without an arena ------------------------------------------------------------------------------------------------
+
+
+def _free_after_use(buffers: Sequence[_Buffer]) -> None:
+    for buffer in sorted(buffers, key=lambda found: -found.span.last):
+        if not buffer.frees:
+            _free(buffer.op.block, buffer.span.last + 1, buffer.op.results[0])
 
 
 def _free(block: Any, position: int, value: Any) -> None:

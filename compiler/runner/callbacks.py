@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,10 +16,13 @@ from buddy.compiler.torch_values import from_opaque, to_torch
 
 
 class EagerOps:
-    """The callbacks of an artifact. An exception inside one is kept, and `reraise` raises it after the call."""
+    """The callbacks of an artifact. An exception inside one is kept, and `reraise` raises it after the call.
+
+    Each thread that calls compiled code has an error of its own: callbacks run on the thread that called.
+    """
 
     def __init__(self, calls: Sequence[EagerCall]) -> None:
-        self._error: BaseException | None = None
+        self._kept = threading.local()
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
@@ -26,7 +30,7 @@ class EagerOps:
         return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
 
     def reraise(self) -> None:
-        error, self._error = self._error, None
+        error, self._kept.error = getattr(self._kept, "error", None), None
         if error is not None:
             raise error
 
@@ -34,11 +38,11 @@ class EagerOps:
         run = _runner(call)
 
         def guarded(*addresses: int) -> None:
-            if self._error is None:
+            if getattr(self._kept, "error", None) is None:
                 try:
                     run(addresses)
                 except BaseException as error:
-                    self._error = error
+                    self._kept.error = error
 
         pointers = [ctypes.c_void_p] * sum(0 not in spec.shape for spec in (*call.inputs, *call.results))
         return ctypes.CFUNCTYPE(None, *pointers)(guarded)

@@ -36,18 +36,20 @@ class Library:
 
     `arities` gives, per function, how many pointers it takes: a trampoline loads them from the block, so ctypes' limit
     of 1024 arguments is none.
-    `imports` are addresses for symbols that the objects leave open; others are searched in the process.
+    `imports` are addresses for symbols that the objects leave open; others are searched in the process. `support` is
+    LLVM IR to link with them.
     """
 
     def __init__(
-        self, objects: Sequence[bytes], arities: Mapping[str, int], imports: Mapping[str, int] | None = None
-    ) -> None:
+        self, objects: Sequence[bytes], arities: Mapping[str, int], imports: Mapping[str, int] | None = None,
+        support: str = "",
+    ) -> None:  # fmt: skip
         builder = llvm.JITLibraryBuilder()
         for image in objects:
             builder.add_object_img(image)
         for symbol, address in (imports or {}).items():
             builder.import_symbol(symbol, address)
-        builder.add_ir(_trampolines(arities)).add_current_process()
+        builder.add_ir(_trampolines(arities) + support).add_current_process()
         for name in arities:
             builder.export_symbol(_trampoline_name(name))
         try:

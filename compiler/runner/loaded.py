@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,8 @@ import torch
 from buddy.compiler.artifact import Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.linker import BlockFunction, Library
-from buddy.compiler.runner.memory import torch_dtype
+from buddy.compiler.runner.memory import Arena, bytes_of, torch_dtype
+from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
 
 
 def call(function: BlockFunction, tensors: Sequence[torch.Tensor]) -> None:
@@ -46,17 +48,20 @@ class PackedArgument:
         self._source: torch.Tensor | None = None
         self._state: tuple[object, ...] = ()
         self._buffer = torch.empty(0)
+        self._lock = threading.Lock()
 
     def value(self, source: torch.Tensor) -> torch.Tensor:
         if source.is_inference():
             return self._packed(source)  # it has no version counter, so writes to it cannot be seen
         state = (source.data_ptr(), source._version, source.shape, source.stride())
-        if self._source is None or state != self._state:
-            self._buffer, self._source, self._state = self._packed(source), source, state
-        return self._buffer
+        with self._lock:
+            if self._source is None or state != self._state:
+                self._buffer, self._source, self._state = self._packed(source), source, state
+            return self._buffer
 
     def forget(self) -> None:
-        self._source, self._state = None, ()
+        with self._lock:
+            self._source, self._state = None, ()
 
     def _packed(self, source: torch.Tensor) -> torch.Tensor:
         spec = self._argument.spec
@@ -69,15 +74,26 @@ class LoadedProgram:
     """An artifact ready to run. Calling it takes the graph's inputs in placeholder order and returns new tensors.
 
     Inputs may have any strides; results are dense and the caller's own. Raises `ValueError` for inputs of another
-    shape or element type, and whatever an op that stays in eager raises. One thread at a time may call it.
+    shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
+    then works in memory of its own. `threads` is how many share its loops: 1 where the process has no OpenMP runtime.
     """
 
     def __init__(self, artifact: Artifact) -> None:
         self._eager = EagerOps(artifact.eager_calls)
+        fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
+        self.threads = artifact.threads if fork.shared else 1
+        self.arena_bytes = artifact.arena
+        self.packed_bytes = sum(bytes_of(a.spec) for a in artifact.arguments if a.pack)
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
         arity = len(artifact.arguments) + sum(0 not in result.shape for result in artifact.results)
-        self._library = Library(artifact.objects, {artifact.entry: arity, **packs}, self._eager.addresses())
+        self._library = Library(
+            artifact.objects,
+            {artifact.entry: arity + bool(artifact.arena), **packs},
+            {**self._eager.addresses(), **fork.symbols},
+            fork.ir if artifact.threads > 1 else "",
+        )
         self._entry = self._library[artifact.entry]
+        self._arena = Arena(artifact.arena)
         self._arguments = [
             PackedArgument(a, self._library[a.pack]) if a.pack else PlainArgument(a) for a in artifact.arguments
         ]
@@ -88,7 +104,9 @@ class LoadedProgram:
         pairs = zip(self._arguments, self._sources, strict=True)
         arguments = [argument.value(tensors[source]) for argument, source in pairs]
         results = [torch.empty(shape, dtype=dtype) for shape, dtype in self._results]
-        call(self._entry, [*arguments, *(result for result in results if result.numel())])
+        with self._arena.lent() as arena:
+            work = [arena] if self.arena_bytes else []
+            call(self._entry, [*arguments, *(result for result in results if result.numel()), *work])
         self._eager.reraise()
         return results
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
+from buddy.compiler.arena import ALIGNMENT
 from buddy.compiler.artifact import TensorSpec
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.torch_values import to_torch
@@ -24,3 +27,33 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.T
         return torch.empty(tuple(shape), dtype=dtype)
     memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=dtype).reshape(tuple(shape))
+
+
+class Arena:
+    """`size` bytes to work in, allocated once. A call that comes while another one works in them gets others."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._memory = _aligned(size)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lent(self) -> Iterator[torch.Tensor]:
+        """The memory for one call."""
+        if not self._lock.acquire(blocking=False):
+            yield _aligned(self._size)
+            return
+        try:
+            yield self._memory
+        finally:
+            self._lock.release()
+
+
+def _aligned(size: int) -> torch.Tensor:
+    memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+    start = -memory.data_ptr() % ALIGNMENT
+    return memory[start : start + size]
+
+
+def bytes_of(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * torch_dtype(spec).itemsize

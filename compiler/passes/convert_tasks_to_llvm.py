@@ -1,0 +1,139 @@
+"""`convert-tasks-to-llvm`: calls of tasks become calls of `buddy_fork`, which the runner gives to its OpenMP runtime.
+
+`buddy_fork(task, data, threads)` calls `task(data, thread, threads)` once on each of up to `threads` threads, and
+returns when all have. `data` is what the call would have passed. Each thread does its share of the run `[begin, end)`:
+shares are contiguous and differ by at most one iteration. So objects know nothing of the runtime, and how the work is
+divided has no part in any result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.artifact import FORK
+from buddy.compiler.bindings import ir, llvm
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.parallel_to_tasks import THREADS
+
+# On a task whose last argument is scratch memory: how many bytes of it each thread has to itself.
+SLOT = "buddy.slot"
+
+_DYNAMIC = -(1 << 31)  # what marks a GEP index that is an operand
+
+
+@register
+@dataclass(frozen=True)
+class ConvertTasksToLlvm(MlirPass):
+    """Runs on the LLVM dialect. Without it tasks are called like any function, on one thread."""
+
+    name: ClassVar[str] = "convert-tasks-to-llvm"
+    summary: ClassVar[str] = "threads share the calls of tasks, through the OpenMP runtime that the process has"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "llvm.func"]
+        tasks = {_name(op): op for op in functions if THREADS in op.attributes}
+        if not tasks:
+            return
+        calls = [op for op in collect(root) if op.name == "llvm.call" and _callee(op) in tasks]
+        for call in calls:
+            _fork(call, tasks[_callee(call)])
+        for task in tasks.values():
+            _take_a_share(task)
+        with ir.InsertionPoint(root.regions[0].blocks[0]):
+            _declare_fork()
+
+
+def _name(op: Any) -> str:
+    return str(ir.StringAttr(op.attributes["sym_name"]).value)
+
+
+def _callee(op: Any) -> str:
+    return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
+
+
+def _pointer() -> Any:
+    return ir.Type.parse("!llvm.ptr")
+
+
+def _integer(bits: int) -> Any:
+    return ir.IntegerType.get_signless(bits)
+
+
+def _constant(number: int, bits: int) -> Any:
+    return llvm.mlir_constant(ir.IntegerAttr.get(_integer(bits), number))
+
+
+def _data_type(task: Any) -> Any:
+    """The struct of a task's arguments."""
+    types = ir.TypeAttr(task.attributes["function_type"]).value
+    return ir.Type.parse(f"!llvm.struct<({', '.join(map(str, llvm.FunctionType(types).inputs))})>")
+
+
+def _field(data: Any, type_: Any, number: int) -> Any:
+    """The address of field `number` of the struct of `type_` at `data`."""
+    return llvm.getelementptr(_pointer(), data, [], [0, number], ir.TypeAttr.get(type_), [])
+
+
+def _fork(call: Any, task: Any) -> None:
+    """`call` as a call of `buddy_fork`. The data lie in the caller's frame, made once, at its start."""
+    type_, function = _data_type(task), call.parent.operation
+    while function.name != "llvm.func":
+        function = function.parent.operation
+    with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), call.location:
+        data = llvm.alloca(_pointer(), _constant(1, 64), ir.TypeAttr.get(type_))
+    with ir.InsertionPoint(call), call.location:
+        for number, value in enumerate(call.operands):
+            llvm.store(value, _field(data, type_, number))
+        address = llvm.mlir_addressof(_pointer(), _name(task))
+        threads = _constant(ir.IntegerAttr(task.attributes[THREADS]).value, 32)
+        _call(FORK, [address, data, threads])
+    call.erase()
+
+
+def _call(name: str, operands: list[Any]) -> None:
+    attributes = {
+        "callee": ir.FlatSymbolRefAttr.get(name),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands), 0]),
+        "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
+    }
+    ir.Operation.create("llvm.call", operands=operands, attributes=attributes)
+
+
+def _take_a_share(task: Any) -> None:
+    """Give `task` the signature that `buddy_fork` calls, and let it work on the share of its thread."""
+    type_, body = _data_type(task), task.regions[0].blocks[0]
+    slot = ir.IntegerAttr(task.attributes[SLOT]).value if SLOT in task.attributes else 0
+    entry = body.create_before(_pointer(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
+    data, thread, threads = entry.arguments
+    with ir.InsertionPoint(entry), task.location:
+        fields = [llvm.load(a.type, _field(data, type_, i)) for i, a in enumerate(body.arguments)]
+        number, count = (llvm.zext(_integer(64), value) for value in (thread, threads))
+        fields[:2] = _share(fields[0], fields[1], number, count)
+        if slot:
+            own = llvm.mul(number, _constant(slot, 64), llvm.IntegerOverflowFlags.none)
+            fields[-1] = llvm.getelementptr(_pointer(), fields[-1], [own], [_DYNAMIC], ir.TypeAttr.get(_integer(8)), [])
+        llvm.br(fields, body)
+    kind = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))
+    task.attributes["function_type"] = kind
+    for name in (THREADS, SLOT, "arg_attrs"):
+        if name in task.attributes:
+            del task.attributes[name]
+
+
+def _share(begin: Any, end: Any, thread: Any, threads: Any) -> list[Any]:
+    """The bounds of share `thread` of `threads`: `begin + count * thread / threads`, and the same for the next one."""
+    flags = llvm.IntegerOverflowFlags.none
+    count = llvm.sub(end, begin, flags)
+    following = llvm.add(thread, _constant(1, 64), flags)
+    return [llvm.add(begin, llvm.udiv(llvm.mul(count, t, flags), threads), flags) for t in (thread, following)]
+
+
+def _declare_fork() -> None:
+    attributes = {
+        "sym_name": ir.StringAttr.get(FORK),
+        "function_type": ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, ptr, i32)>")),
+        "linkage": ir.Attribute.parse("#llvm.linkage<external>"),
+    }
+    ir.Operation.create("llvm.func", attributes=attributes, regions=1)

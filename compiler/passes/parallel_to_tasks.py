@@ -1,0 +1,187 @@
+"""`parallel-to-tasks`: the body of a shared loop becomes a function over a run of its iterations, for threads to call.
+
+A task is `(begin, end, captures...)` over the loop's iterations in row-major order. The loop becomes one call of it
+with all of them, which is right on any number of threads; `convert-tasks-to-llvm` splits the run between threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import arith, func, ir, scf
+from buddy.compiler.kernels.access import UnsupportedError, layout_of
+from buddy.compiler.kernels.emit import Emitter, Index
+from buddy.compiler.kernels.walk import collect, unique_symbol
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+# On a task: how many threads share its calls.
+THREADS = "buddy.threads"
+
+
+@register
+@dataclass(frozen=True)
+class ParallelToTasks(MlirPass):
+    """`threads` are those of the recipe where it is 0. On one thread nothing is outlined: loops stay loops."""
+
+    name: ClassVar[str] = "parallel-to-tasks"
+    summary: ClassVar[str] = "outline loops whose iterations are independent, so that threads share them"
+
+    threads: int = 0
+
+    def run(self, root: Any, context: PassContext) -> None:
+        threads = self.threads or context.threads
+        if threads <= 1:
+            return
+        for op in _outermost(root):
+            try:
+                trip = _outline(root, op, threads)
+            except UnsupportedError as reason:
+                context.remark(self.name, op.location, f"a loop stays on one thread: {reason}")
+                continue
+            context.remark(self.name, op.location, f"{trip} iterations shared by {threads} threads")
+            op.erase()
+
+
+def _outermost(root: Any) -> list[Any]:
+    """The shared loops that stand in no other."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name != "scf.parallel":
+            return ir.WalkResult.ADVANCE
+        found.append(op.operation)
+        return ir.WalkResult.SKIP
+
+    root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+@dataclass(frozen=True)
+class _Range:
+    """One dim of a shared loop, of known bounds."""
+
+    lower: int
+    size: int
+    step: int
+
+
+def _outline(root: Any, op: Any, threads: int) -> int:
+    """Put a task for `op` into the module and a call of it before `op`; gives the number of iterations.
+
+    Raises `UnsupportedError`, before anything is changed, for a loop that no task can do.
+    """
+    ranges = _ranges(op)
+    inside = {op, *collect(op)}
+    captured = _captured(inside)
+    constants = [value for value in captured if _is_constant(value)]
+    passed = [value for value in captured if not _is_constant(value)]
+    for value in passed:
+        _check(value.type)
+    parent = _function_around(op)
+    name = unique_symbol(root, f"{ir.StringAttr(parent.attributes['sym_name']).value}_task")
+    index = ir.IndexType.get()
+    with ir.InsertionPoint(parent), op.location:
+        task = func.FuncOp(name, ([index, index, *(value.type for value in passed)], []), visibility="private")
+        task.operation.attributes[THREADS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), threads)
+        entry = task.add_entry_block([op.location] * (2 + len(passed)))
+    trip = math.prod(r.size for r in ranges)
+    with ir.InsertionPoint(op), op.location:
+        e = Emitter(_entry_block(parent))
+        func.CallOp([], ir.FlatSymbolRefAttr.get(name), [e.value(0), e.value(trip), *passed])
+    with ir.InsertionPoint(entry), op.location:
+        places = dict(zip(passed, entry.arguments[2:], strict=True))
+        places |= {value: value.owner.clone().results[0] for value in constants}
+        _move_body(op, entry, ranges)
+        func.ReturnOp([])
+    for inner in inside - {op}:
+        for i, value in enumerate(inner.operands):
+            if value in places:
+                inner.operands[i] = places[value]
+    return trip
+
+
+def _ranges(op: Any) -> list[_Range]:
+    """The dims of a shared loop.
+
+    Raises `UnsupportedError` where they are not known, or where iterations add to a common result.
+    """
+    if len(op.results):
+        raise UnsupportedError("its iterations are reduced to a result")
+    dims = len(op.operands) // 3
+    numbers = [_known(value) for value in op.operands]
+    bounds = zip(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :], strict=True)
+    return [_Range(lower, max(0, -(-(upper - lower) // step)), step) for lower, upper, step in bounds]
+
+
+def _known(value: Any) -> int:
+    if isinstance(value, ir.OpResult) and value.owner.name == "arith.constant":
+        return int(ir.IntegerAttr(value.owner.attributes["value"]).value)
+    raise UnsupportedError("its bounds are not known")
+
+
+def _captured(inside: set[Any]) -> list[Any]:
+    """The values that ops in `inside` read and that no op or block there defines, in order of first use.
+
+    The loop's own operands, its bounds, do not count.
+    """
+    (loop,) = (op for op in inside if op.parent.operation not in inside)
+    blocks = {block for op in inside for region in op.regions for block in region.blocks}
+    found: dict[Any, None] = {}
+    for op in collect(loop):
+        for value in op.operands:
+            owner = value.owner
+            if owner not in blocks if isinstance(owner, ir.Block) else owner.operation not in inside:
+                found.setdefault(value)
+    return list(found)
+
+
+def _is_constant(value: Any) -> bool:
+    names = ("arith.constant", "memref.get_global")
+    return isinstance(value, ir.OpResult) and value.owner.name in names
+
+
+def _check(type_: Any) -> None:
+    """Raises `UnsupportedError` for a type that cannot be handed over as one pointer or number."""
+    if isinstance(type_, ir.MemRefType):
+        if layout_of(type_).offset is None:
+            raise UnsupportedError(f"it reads a {type_}, whose start is not known")
+    elif not isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType):
+        raise UnsupportedError(f"it reads a {type_} from outside")
+
+
+def _function_around(op: Any) -> Any:
+    while op.name != "func.func":
+        op = op.parent.operation
+    return op
+
+
+def _entry_block(function: Any) -> Any:
+    return function.regions[0].blocks[0]
+
+
+def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
+    """A loop from `begin` to `end` around the ops of `op`, whose indices are worked out from the iteration's number."""
+    e, source = Emitter(entry), op.regions[0].blocks[0]
+    loop = scf.ForOp(entry.arguments[0], entry.arguments[1], e.value(1))
+    with ir.InsertionPoint(loop.body):
+        indices = _indices(e, loop.induction_variable, ranges)
+        end = scf.yield_([])
+    for argument, found in zip(source.arguments, indices, strict=True):
+        argument.replace_all_uses_with(e.value(found))
+    for inner in list(source.operations)[:-1]:
+        inner.operation.move_before(end)
+
+
+def _indices(e: Emitter, number: Any, ranges: Sequence[_Range]) -> list[Index]:
+    """The value of each loop variable in iteration `number`, the last dim running fastest."""
+    found: list[Index] = []
+    for position, r in reversed(list(enumerate(ranges))):
+        if position:
+            own, number = arith.remui(number, e.value(r.size)), arith.divui(number, e.value(r.size))
+        else:
+            own = number
+        found.insert(0, e.add(e.mul(own, r.step), r.lower))
+    return found
