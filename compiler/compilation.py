@@ -23,7 +23,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
 from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
-from buddy.compiler.protocol import Assignment, Diagnostic, Stage
+from buddy.compiler.protocol import IN_VAIN, Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe, digest, prefix_keys
 from buddy.compiler.snapshots import Snapshot
@@ -117,6 +117,7 @@ class Compiler:
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
         assignments = self._with_dropped(lowered.assignments)
         remarks = tuple((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
+        remarks = (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
         seconds = time.perf_counter() - start
         return Compilation(tuple(progress.stages), artifact, assignments, remarks, seconds, progress.reused)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from buddy.compiler.bindings import func, ir
@@ -24,10 +25,19 @@ Table = dict[tuple[str, int], Any]
 # Told of each node with the MLIR ops made for it, in order.
 OnNode = Callable[[Op, Sequence[Any]], None]
 
-# How registries name the op that an eager call lowers, for those who look a node's road up.
-NO_CLASS = "{target} has no op class: give one the target {target!r}, or add it to `_ops_map`"
-NO_LOWERING = "no registry lowers {op}: add a lowering under that name to an `ops_registry`"
+# What a node that stays in eager would need to be compiled, for those who look its road up.
+NO_CLASS = (
+    "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
+    "compiler/graph/operations.py; docs/adding-an-operator.md has the three steps"
+)
+NO_LOWERING = (
+    "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
+    "docs/adding-an-operator.md has the three steps"
+)
 BY_HAND = "chosen by hand"
+
+# The registry of a user's own lowerings, which is searched before all others.
+USER = "user"
 
 
 class NodeError(Exception):
@@ -40,11 +50,12 @@ class NodeError(Exception):
 
 @dataclass
 class Lowered:
-    """Top-level IR with what is known about each node."""
+    """Top-level IR with what is known about each node. `vain` tells of choices by hand that could not be followed."""
 
     module: Any
     assignments: tuple[Assignment, ...]
     partition: cut.Partition
+    vain: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -120,21 +131,38 @@ class _Lowerer:
         found = tuple(key for key, registry in self.registries.items() if name in registry)
         choices = (*found, EAGER)
         wanted = self.choices.get(node.stable, "")
-        order = [wanted, *(key for key in found if key != wanted)] if wanted in found else list(found)
         reasons = [BY_HAND] if wanted == EAGER else []
         if _is_complex(node):
             reasons.append("complex numbers are not lowered")
-            order = []
-        for key in [] if wanted == EAGER else order:
-            try:
-                self._enter(node, table, self._attempt(self.registries[key][name], node, table))
-                return Assignment(node.stable, key, choices, reason="; ".join(reasons))
-            except LoweringError as error:
-                reasons.append(f"{key}: {error}")
+        elif wanted != EAGER:
+            for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
+                reason = self._lowered_by(key, node, table)
+                if not reason:
+                    return Assignment(node.stable, key, choices, reason="; ".join(reasons))
+                if name in self.registries.get(key, ()) or (found and key in (self._own, wanted)):
+                    reasons.append(f"{key}: {reason}")
         if not found:
             template = NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
             reasons.append(template.format(target=node.target, op=name))
         return self._eager(node, table, choices, reasons)
+
+    @property
+    def _own(self) -> str:
+        """The flavour's own registry: where it lacks an op, that is worth telling; the others only help out."""
+        return next(key for key in self.registries if key != USER)
+
+    def _lowered_by(self, key: str, node: Op, table: Table) -> str:
+        """Lower `node` by the registry `key`; "" when that worked, else why not."""
+        registry, name = self.registries.get(key), type(node).__name__
+        if registry is None:
+            return f"there is no such registry, but {', '.join(self.registries)}"
+        if name not in registry:
+            return registry.why_absent(name)
+        try:
+            self._enter(node, table, self._attempt(registry[name], node, table))
+        except LoweringError as error:
+            return str(error)
+        return ""
 
     def _eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
         try:
@@ -220,7 +248,7 @@ def lower(
     if parts is None:
         parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
     found = registries(recipe.flavour)
-    ordered = {"user": first, **found} if first is not None else found
+    ordered = {USER: first, **found} if first is not None else found
     lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
     with context, locations.nowhere(context):
         module = ir.Module.create()
@@ -230,7 +258,27 @@ def lower(
             main = cut.main_function(graph, graph._func_name)
             lowerer.function(main, parts.body, public=True)
     here = (lowerer.assigned.get(op.stable) for op in graph.operations)
-    return Lowered(module, tuple(assignment for assignment in here if assignment is not None), parts)
+    assignments = tuple(assignment for assignment in here if assignment is not None)
+    return Lowered(module, assignments, parts, tuple(_in_vain(recipe.choice_map(), assignments, graph)))
+
+
+def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
+    """Nodes with what became of the choices for them that could not be followed."""
+    known = {assignment.node: assignment for assignment in assignments}
+    for node, wanted in choices.items():
+        assignment = known.get(node)
+        if assignment is not None and assignment.lowering != wanted:
+            why = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
+            yield node, f"the recipe has {node} lowered by {wanted}, but {assignment.lowering} lowers it{why}"
+        elif assignment is None and all(op.stable != node for op in graph.operations):
+            yield node, f"the recipe has {node} lowered by {wanted}, {_why_unknown(node, graph)}"
+
+
+def _why_unknown(node: str, graph: Graph) -> str:
+    if any(op.stable == node for op in graph.body):
+        return "which computes nothing"
+    close = get_close_matches(node, [op.stable for op in graph.operations], n=1)
+    return "but no node that is compiled has that name" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def lower_top_level(

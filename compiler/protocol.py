@@ -328,8 +328,15 @@ class StageDone(Frame, frozen=True):
     stage: Stage
 
 
+# Who remarks on a choice of the recipe that could not be followed; all other remarks come from passes.
+IN_VAIN = "recipe"
+
+
 class Compiled(Frame, frozen=True):
-    """The compilation is whole: all its stages in order, and how long it took (`reused` stages cost nothing)."""
+    """The compilation is whole: all its stages in order, and how long it took (`reused` stages cost nothing).
+
+    `remarks` are (pass or `IN_VAIN`, node, text).
+    """
 
     request: int
     graph: int

@@ -14,6 +14,7 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
 from buddy.compiler.protocol import (
+    IN_VAIN,
     Assigned,
     Assignment,
     Cancel,
@@ -144,6 +145,9 @@ class Headless:
             await self._follow(frame, last, compilation.take)
         except Failure as failure:
             raise Failure(failure.diagnostic, compilation.ordered(failure.stages)) from failure
+        for who, _node, text in compilation.compiled.remarks if compilation.compiled else ():
+            if who == IN_VAIN:
+                self.console.note(f"note: {text}")
         return compilation
 
     async def _follow(self, frame: Any, last: type, take: Callable[[Any], None]) -> None:

@@ -37,7 +37,9 @@ class GraphPane(TablePane[NodeRow]):
 
     # ---- the table -----------------------------------------------------------------------------------------------
 
-    def _make_columns(self) -> list[Column[NodeRow]]:
+    def _make_columns(self, reasons: bool = False) -> list[Column[NodeRow]]:
+        """The columns; that of `reasons` stands there only when some node has one, and takes its room from others."""
+        why = [Column("why", 24, self._short_reason, since=88)] if reasons else []
         return [
             Column("", 3, self._mark),
             Column("#", 4, lambda row: (str(row.index), "number"), right=True),
@@ -46,8 +48,9 @@ class GraphPane(TablePane[NodeRow]):
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
             Column("as", 6, self._lowering),
-            Column("arguments", 0, lambda row: (row.args, "dim"), since=100),
-            Column("module", 0, lambda row: (row.module, "dim"), since=124),
+            *why,
+            Column("arguments", 0, lambda row: (row.args, "dim"), since=124 if reasons else 100),
+            Column("module", 0, lambda row: (row.module, "dim"), since=136 if reasons else 124),
             Column("line", 20, lambda row: (short_place(row.location), "dim"), since=150),
         ]
 
@@ -59,7 +62,13 @@ class GraphPane(TablePane[NodeRow]):
         assignment = self.assignment(row)
         if assignment is None:
             return ""
-        return self.workspace.recipe.choice_map().get(row.stable, assignment.lowering)
+        recipe = self.workspace.recipe
+        # A choice stands there at once; what came of it, as soon as the compiler has told.
+        return assignment.lowering if self.state.compiled == recipe else self._by_hand(row) or assignment.lowering
+
+    def _by_hand(self, row: NodeRow) -> str:
+        """The registry that the recipe names for the node, or ""."""
+        return self.workspace.recipe.choice_map().get(row.stable, "")
 
     def _mark(self, row: NodeRow) -> Cell:
         problem = self.state.problem
@@ -77,7 +86,15 @@ class GraphPane(TablePane[NodeRow]):
 
     def _lowering(self, row: NodeRow) -> Cell:
         lowering = self.chosen(row)
-        return (lowering or role_of_opcode(row.opcode), "dim" if lowering in ("", EAGER) else "accent")
+        if lowering in ("", EAGER):
+            return (lowering or role_of_opcode(row.opcode), "dim")
+        assignment = self.assignment(row)
+        return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
+
+    def _short_reason(self, row: NodeRow) -> Cell:
+        """Why the node is not lowered by the registry that comes first."""
+        assignment = self.assignment(row)
+        return (assignment.reason.split(": a script")[0].split("; ")[0] if assignment else "", "dim")
 
     def foot(self, width: int) -> list[Cells]:
         return [self._node_line(width)] if self.rows else []
@@ -127,6 +144,7 @@ class GraphPane(TablePane[NodeRow]):
         info = self.state.info
         rows = [row for row in (info.rows if info else ()) if self._passes_filter(row)]
         self.rows = sorted(rows, key=self._sort_key)
+        self._columns = self._make_columns(any(found.reason for found in self.state.assignments.values()))
         self._put_cursor(current)
         self.rows_changed()
 
@@ -179,7 +197,7 @@ class GraphPane(TablePane[NodeRow]):
             return
         assignment = self.assignment(row)
         choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
-        default = None if row.stable in recipe.choice_map() else next(iter(choices), None)
+        default = None if self._by_hand(row) else next(iter(choices), None)
         self.bench.editing.edit(recipe.with_choice(row.stable, default), f"{row.name} compiled")
 
     def choose_lowering(self) -> None:
@@ -188,17 +206,19 @@ class GraphPane(TablePane[NodeRow]):
         if row is None or assignment is None:
             return
         names = dict.fromkeys((*assignment.choices, EAGER))
-        choices = [Choice(name, LOWERINGS.get(name, ""), name, marked=name == self.chosen(row)) for name in names]
+        choices = [Choice(name, _summary(name, assignment), name, name == self.chosen(row)) for name in names]
+        own = f"the first registry of the flavour that can ({self.workspace.recipe.flavour}-first)"
         self.app.push_screen(
-            PickerScreen(f"Lower {row.name} ({short_target(row.target)}) by", choices),
+            PickerScreen(f"Lower {row.name} ({short_target(row.target)}) by", [*choices, Choice("reset", own, RESET)]),
             lambda name: self._lower_by(row, name),
         )
 
     def _lower_by(self, row: NodeRow, lowering: str | None) -> None:
-        if lowering is not None:
-            self.bench.editing.edit(
-                self.workspace.recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}"
-            )
+        recipe = self.workspace.recipe
+        if lowering == RESET:
+            self.bench.editing.edit(recipe.with_choice(row.stable, None), f"{row.name} as the flavour has it")
+        elif lowering is not None:
+            self.bench.editing.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
 
     def ask_filter(self) -> None:
         self.bench.ask("filter", self.filter_text, self._filter_by)
@@ -227,7 +247,7 @@ class GraphPane(TablePane[NodeRow]):
             "module": row.module,
             "line": row.location,
             "name": row.stable,
-            "lowered": self.chosen(row),
+            "lowered": self.chosen(row) + (" (chosen by hand)" if self._by_hand(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
             "function": assignment.function if assignment else "",
@@ -244,13 +264,22 @@ class GraphPane(TablePane[NodeRow]):
         return f"{row.name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
 
 
+# What the chooser gives for "no choice of my own".
+RESET = ""
+
 LOWERINGS = {
     "tosa": "TOSA ops, then the TOSA conversions",
     "linalg": "linalg on tensors",
-    "math": "math and arith ops",
+    "math": "ops of the math dialect on whole tensors",
     "func": "a call of a function",
     EAGER: "stays out of compiled code: PyTorch runs it",
 }
+
+
+def _summary(name: str, assignment: Assignment) -> str:
+    """What a lowering is, or why it could not be followed for this node."""
+    failed = [part for part in assignment.reason.split("; ") if part.startswith(f"{name}: ")]
+    return failed[0].removeprefix(f"{name}: ") if failed else LOWERINGS.get(name, "")
 
 
 def role_of_opcode(opcode: str) -> str:

@@ -8,7 +8,7 @@ from buddy.app import figures
 from buddy.app.figures import UNICODE, Glyphs, short_place
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import Recipe
 
 VERDICTS = {"ok": ("OK", "ok"), "mismatch": ("MISMATCH", "bad"), "missing": ("MISSING", "bad")}
@@ -140,7 +140,9 @@ def _ending(state: State, width: int) -> list[Cells]:
 
 
 def _notes(state: State, width: int) -> list[Cells]:
-    pieces = [piece for note in state.notes for piece in wrapped(note, width - 2)]
+    """What capture has to say, and which choices of the recipe could not be followed."""
+    notes = (*state.notes, *(text for who, _node, text in state.remarks if who == IN_VAIN))
+    pieces = [piece for note in notes for piece in wrapped(note, width - 2)]
     return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
 
 

@@ -235,10 +235,9 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
     return select(mask, x.like(value), x)
 
 
-@elementwise("ConvertElementTypeOp", uncast=(0,))
-def convert(x: Tensor, _dtype: object = None) -> Tensor:
-    """The result's element type says all; the decorator casts to it."""
-    return x
+@registration.lowering(ops_registry, "ConvertElementTypeOp")
+def convert(node: Op, symbol_table: SymbolTable) -> Tensor:
+    return cast(registration.tensor_of(node.args[0], symbol_table), node.tensor_meta.dtype)
 
 
 @elementwise("CopyOp")

@@ -1,0 +1,116 @@
+"""Which registry lowers a node, why not another, and the choice among them: in the graph pane, by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from buddy.app.screens.picker import PickerScreen
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+SCRIPT = """
+import torch
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 8, dtype=torch.float64))
+
+    def forward(self, x):
+        y = torch.relu(x @ self.weight)
+        return torch.tanh(y * y + x) - torch.sigmoid(x * 2) * y
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(Layer(), Layer(), Layer())
+example_inputs = torch.randn(4, 8, dtype=torch.float64)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "layers.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def in_flavour(bench: Any, flavour: str) -> None:
+    recipe = bench.app.workspace.recipe
+    bench.app.editing.edit(msgspec.structs.replace(recipe, flavour=flavour), f"{flavour}-first")
+
+
+def nodes(bench: Any, target: str) -> list[Any]:
+    return [row for row in bench.app.state.info.rows if row.target == target]
+
+
+async def choose(bench: Any, title: str) -> None:
+    """Open the chooser on the node under the cursor and take an entry."""
+    await bench.press("enter")
+    assert isinstance(bench.app.screen, PickerScreen)
+    await bench.type(title)
+    await bench.press("enter")
+    await bench.settled()
+
+
+async def test_the_table_says_which_registry_lowers_a_node_and_why_not_the_first(workbench: Open, script: Path) -> None:
+    async with workbench(script, size=(180, 50)) as bench:
+        assert not bench.shows("why")
+        in_flavour(bench, "tosa")
+        await bench.settled()
+        bench.app.graph.show_node(nodes(bench, "aten.mm.default")[1].stable)
+        await bench.press("plus")
+        await bench.drawn()
+        assert any("linalg tosa: no f64 matmul" in line for line in bench.screen)
+        await bench.press("o")
+        assert any("lowered" in line and "linalg" in line for line in bench.screen)
+        assert any("why" in line and "tosa: no f64 matmul" in line for line in bench.screen)
+
+
+async def test_the_chooser_lists_every_registry_and_eager_and_goes_back(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        (gelu,) = nodes(bench, "aten.gelu.default")
+        bench.app.graph.show_node(gelu.stable)
+        await bench.press("enter")
+        titles = [choice.title for choice in bench.app.screen.query_one("ChoiceList").choices]
+        assert titles == ["linalg", "tosa", "eager", "reset"]
+        await bench.press("escape")
+        await choose(bench, "tosa")
+        assert bench.app.state.problem is None
+        assert bench.app.state.assignments[gelu.stable].lowering == "tosa"
+        await choose(bench, "reset")
+        assert bench.app.workspace.recipe.choices == ()
+        assert bench.app.state.assignments[gelu.stable].lowering == "linalg"
+
+
+async def test_a_choice_for_one_of_several_equal_layers_is_for_that_one(workbench: Open, script: Path) -> None:
+    async with workbench(script, size=(160, 50)) as bench:
+        first, second, third = (row.stable for row in nodes(bench, "aten.relu.default"))
+        found = bench.app.state.assignments
+        assert found[first].function == found[second].function == found[third].function
+        bench.app.graph.show_node(second)
+        await choose(bench, "eager")
+        found = bench.app.state.assignments
+        assert [found[node].lowering for node in (first, second, third)] == ["linalg", "eager", "linalg"]
+        assert found[first].function == found[third].function != found[second].function
+        await bench.press("r")
+        await bench.until(lambda: bench.app.state.report is not None, "the report")
+        assert bench.app.state.report.ok
+        assert bench.app.state.report.nodes_eager == 1
+
+
+async def test_choices_that_cannot_be_followed_are_told_of(workbench: Open, script: Path) -> None:
+    async with workbench(script, size=(160, 50)) as bench:
+        relu = nodes(bench, "aten.relu.default")[0].stable
+        recipe = bench.app.workspace.recipe.with_choice(relu, "math").with_choice("9/relu.0", "tosa")
+        bench.app.editing.edit(recipe, "by hand")
+        await bench.settled()
+        assert bench.app.state.problem is None
+        await bench.press("shift+tab", "plus")
+        text = " ".join(" ".join(line.strip(" │") for line in bench.screen).split())
+        assert f"the recipe has {relu} lowered by math, but linalg lowers it: math: no lowering of ReluOp" in text
+        assert "the recipe has 9/relu.0 lowered by tosa, but no node that is compiled has that name" in text
