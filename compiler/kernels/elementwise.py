@@ -7,6 +7,7 @@ from typing import Any
 
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.kernels.body import VectorBody, cloned
+from buddy.compiler.kernels.chunks import CHUNK, for_rows, work_of
 from buddy.compiler.kernels.emit import Emitter, Index, element_bytes
 from buddy.compiler.kernels.packing import PanelCopy
 from buddy.compiler.kernels.structured import Structured
@@ -68,24 +69,42 @@ class _Elementwise:
         self.read = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:
-        self.e.nest([loop.size for loop in self.outer], self._row)
+        e, work, rows = self.e, work_of(self.op), [loop.size for loop in self.outer]
+        full = self.inner.size // self.lanes * self.lanes
+        element = max(element_bytes(value.type.element_type) for value in self.op.operands)
+        part = CHUNK // element
+        if not e.shares(work) or full <= part:
+            for_rows(e, rows, self.inner.size * element, work, lambda outer: self._row(outer, 0, full, True))
+            return
 
-    def _row(self, outer: list[Index]) -> None:
+        def chunk(indices: list[Index]) -> None:
+            *outer, number = indices
+            lower = e.mul(number, part)
+            upper = e.add(lower, part)
+            self._row(outer, lower, upper if full % part == 0 else e.minimum(upper, full), False)
+
+        e.parallel([*rows, -(-full // part)], chunk, work)
+        e.nest(rows, lambda outer: self._row(outer, full, full, True))
+
+    def _row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:
+        """Whole vectors from `lower` to `upper`; `to_end`: also what is left after the last whole vector."""
         e = self.e
+        full = self.inner.size // self.lanes * self.lanes
+        if isinstance(lower, int) and lower == upper and full == self.inner.size:
+            return
         starts = [e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
         still = {
             self.op.arguments[i]: self.body.spread(e.load_scalar(self.flats[i], starts[i]))
             for i in self.read
             if not self.inner.strides[i]
         }
-        full = self.inner.size // self.lanes * self.lanes
 
         def step(index: Index, _: list[Any], active: int | None = None) -> Sequence[Any]:
             self._vector(outer, starts, still, index, active)
             return ()
 
-        e.loop(0, full, self.lanes, step)
-        if full < self.inner.size:
+        e.loop(lower, upper, self.lanes, step)
+        if to_end and full < self.inner.size:
             step(full, [], self.inner.size - full)
 
     def _vector(
@@ -125,8 +144,12 @@ def _emit_transpose(e: Emitter, op: Structured, reading: Loop, writing: Loop, la
     outer = [loop for loop in op.loops if loop is not reading and loop is not writing]
     copier = PanelCopy(e, source, 1, writing.strides[0], target, reading.strides[1], writing.size, lanes)
 
-    def body(indices: list[Index]) -> None:
-        here, there = (e.dot(indices, [loop.strides[i] for loop in outer]) for i in (0, 1))
-        copier.copy(here, there, 0, reading.size, writing.size)
+    band = max(lanes, CHUNK // (writing.size * element_bytes(source.type.element_type)) // lanes * lanes)
 
-    e.nest([loop.size for loop in outer], body)
+    def body(numbers: list[Index], active: list[int]) -> None:
+        *indices, number = numbers
+        here, there = (e.dot(indices, [loop.strides[i] for loop in outer]) for i in (0, 1))
+        here, there = e.add(here, e.mul(number, band)), e.add(there, e.mul(number, band * reading.strides[1]))
+        copier.copy(here, there, 0, active[-1], writing.size)
+
+    e.parallel_blocks([*(loop.size for loop in outer), reading.size], [*[1] * len(outer), band], body, work_of(op))

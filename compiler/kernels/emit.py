@@ -99,6 +99,10 @@ class Emitter:
 
         level([])
 
+    def shares(self, work: float) -> bool:
+        """Whether threads may share a loop of `work` nanoseconds here, and it is worth a fork."""
+        return not self._shared and work >= WORTH_A_FORK
+
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
         """`nest`, with iterations that do not depend on each other, as one `scf.parallel` where that is worth it.
 
@@ -108,7 +112,7 @@ class Emitter:
         microseconds of work. Inside another `parallel` this is a plain nest.
         """
         kept = [i for i, size in enumerate(sizes) if size != 1]
-        if self._shared or work < WORTH_A_FORK or math.prod(sizes) <= 1:
+        if not self.shares(work) or math.prod(sizes) <= 1:
             self.nest(sizes, body)
             return
         zero, first, one = self.value(0), self.value(sizes[kept[0]]), self.value(1)  # the order in which `nest` asks
@@ -133,7 +137,7 @@ class Emitter:
         body is emitted for each combination, and branches pick the one that an iteration needs.
         """
         counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
-        if self._shared or work < WORTH_A_FORK or math.prod(counts) <= 1:
+        if not self.shares(work) or math.prod(counts) <= 1:
             self._nested_blocks(sizes, blocks, body)
         else:
             self.parallel(counts, lambda numbers: self._by_size(sizes, blocks, numbers, [], body), work)

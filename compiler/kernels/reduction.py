@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.kernels.body import VectorBody
+from buddy.compiler.kernels.chunks import for_rows, moved_bytes, work_of
 from buddy.compiler.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.kernels.emit import Emitter, Index, across
 from buddy.compiler.kernels.structured import Structured
@@ -125,14 +127,11 @@ class _Reduction:
         self.reduced = [loop for loop in op.reductions if loop is not inner]
 
     def emit(self) -> None:
-        self.e.nest([loop.size for loop in self.outer], self._one)
-
-    def _one(self, outer: list[Index]) -> None:
-        starts = [self.e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
-        self._from(starts)
-
-    def _from(self, starts: list[Index]) -> None:
         raise NotImplementedError
+
+    def _starts(self, outer: list[Index]) -> list[Index]:
+        """Where each operand begins, given the indices of the outer loops."""
+        return [self.e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
 
     def _over_reduced(
         self, starts: list[Index], sums: list[Any], body: Callable[[list[Index], list[Any]], list[Any]], depth: int = 0
@@ -177,6 +176,11 @@ class _Reduction:
 class _Along(_Reduction):
     """The vector loop is a reduction: vectors are folded into accumulators, and these across their lanes."""
 
+    def emit(self) -> None:
+        rows = [loop.size for loop in self.outer]
+        row_bytes = moved_bytes(self.op, math.prod(rows))
+        for_rows(self.e, rows, row_bytes, work_of(self.op), lambda outer: self._from(self._starts(outer)))
+
     def _from(self, starts: list[Index]) -> None:
         e, size = self.e, self.inner.size
         count = max(1, min(ACCUMULATORS, size // self.lanes))
@@ -213,21 +217,31 @@ class _Along(_Reduction):
 class _Across(_Reduction):
     """The vector loop is parallel: a block of columns stays in accumulators over all reductions."""
 
-    def _from(self, starts: list[Index]) -> None:
-        e, size, lanes = self.e, self.inner.size, self.lanes
+    def emit(self) -> None:
+        """Blocks of several vectors are shared between threads; what is left of each row follows."""
+        e, lanes, rows = self.e, self.lanes, [loop.size for loop in self.outer]
         block = ACCUMULATORS * lanes
-        many, full = size // block * block, size // lanes * lanes
+        many = self.inner.size // block
 
-        def blocks(index: Index, _: list[Any]) -> Sequence[Any]:
-            self._columns(starts, [e.add(index, i * lanes) for i in range(ACCUMULATORS)], None)
-            return ()
+        def columns(indices: list[Index]) -> None:
+            *outer, number = indices
+            first = e.mul(number, block)
+            self._columns(self._starts(outer), [e.add(first, i * lanes) for i in range(ACCUMULATORS)], None)
+
+        if many:
+            e.parallel([*rows, many], columns, work_of(self.op))
+        if many * block < self.inner.size:
+            e.nest(rows, lambda outer: self._rest(self._starts(outer), many * block))
+
+    def _rest(self, starts: list[Index], first: int) -> None:
+        e, size, lanes = self.e, self.inner.size, self.lanes
+        full = size // lanes * lanes
 
         def single(index: Index, _: list[Any]) -> Sequence[Any]:
             self._columns(starts, [index], None)
             return ()
 
-        e.loop(0, many, block, blocks)
-        e.loop(many, full, lanes, single)
+        e.loop(first, full, lanes, single)
         if full < size:
             self._columns(starts, [full], size - full)
 

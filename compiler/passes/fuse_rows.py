@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.access import UnsupportedError
+from buddy.compiler.kernels.chunks import for_chunk, rows_in_chunk
 from buddy.compiler.kernels.emit import Emitter, Index, element_bytes, nanoseconds
 from buddy.compiler.kernels.memory import VIEWS
 from buddy.compiler.kernels.row_stages import Stage, emit_stage, stages_of
@@ -18,8 +19,6 @@ from buddy.compiler.kernels.structured import KINDS, Structured, structure_of
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
-# Bytes of rows that one iteration of the outer loop works on: enough to be worth a thread's while.
-_CHUNK = 16 << 10
 _TOUCHES_NOTHING = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 _LINE = 64
 
@@ -286,8 +285,7 @@ class _RowLoop:
     def __init__(self, e: Emitter, bounds: Bounds, stages: Sequence[Stage], scratch: Sequence[Any]) -> None:
         self.e, self.stages = e, stages
         *self.outer, self.rows = [b // a for a, b in pairwise(bounds)]
-        largest = max(row_bytes(op) for stage in stages for op in stage.ops)
-        self.chunk = max(1, min(self.rows, _CHUNK // largest))
+        self.chunk = rows_in_chunk(self.rows, max(row_bytes(op) for stage in stages for op in stage.ops))
         self.chunks = [*self.outer, -(-self.rows // self.chunk)]
         self.scratch = {root: self._allocated(root) for root in scratch}
 
@@ -311,14 +309,10 @@ class _RowLoop:
 
         def chunk(indices: list[Index]) -> None:
             *outer, number = indices
-            lower = e.mul(number, self.chunk)
-            upper = e.add(lower, self.chunk)
-            if self.rows % self.chunk:
-                upper = e.minimum(upper, self.rows)
             place: Index = 0
             for size, index in zip(self.chunks, indices, strict=True):
                 place = e.add(e.mul(place, size), index)
-            e.loop(lower, upper, 1, lambda row, _: self._row([*outer, row], place, locations))
+            for_chunk(e, number, self.chunk, self.rows, lambda row: self._row([*outer, row], place, locations))
 
         e.parallel(self.chunks, chunk, self._work())
 
@@ -329,7 +323,7 @@ class _RowLoop:
         flop = sum(len(op.op.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
         return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
 
-    def _row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> Sequence[Any]:
+    def _row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> None:
         views: dict[Any, Any] = {}
 
         def view(access: Access, sizes: Sequence[int]) -> Any:
@@ -341,7 +335,6 @@ class _RowLoop:
         for stage, location in zip(self.stages, locations, strict=True):
             with location:
                 emit_stage(self.e, stage, indices, view)
-        return ()
 
     def _view(self, access: Access, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
         """The memref of an access in one row: a dim per loop that it moves along."""

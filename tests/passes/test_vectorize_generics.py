@@ -256,3 +256,59 @@ def test_what_stays_says_why(element: str, body: str, reason: str) -> None:
     )
     assert compiled.remarks == [f"linalg.generic left to scalar loops: {reason}"]
     assert "linalg.generic" in compiled.text
+
+
+def shared(text: str) -> Compiled:
+    compiled = vectorized(text)
+    assert compiled.text.count("scf.parallel") >= 1
+    return compiled
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 300_007), (700, 1001), (90_001, 17), (3, 262_144)])
+def test_large_elementwise_ops_are_shared_between_threads(m: int, n: int) -> None:
+    compiled = shared(elementwise(m, n))
+    x, row, column, y = numbers(m, n), numbers(n), numbers(m, 1), np.full((m, n), np.nan, np.float32)
+    compiled(f"f{n}", x, row, column, y)
+    np.testing.assert_array_equal(y, x * np.float32(2) + row - column)
+
+
+@pytest.mark.parametrize(("m", "n"), [(5000, 129), (3, 400_001), (700, 1000)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_large_reductions_are_shared_between_threads(m: int, n: int, axis: int) -> None:
+    compiled = shared(reduction("f", m, n, axis, "arith.addf", "0.0"))
+    x, y = numbers(m, n), np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
+    compiled("f", x, y)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum(axis, keepdims=True), atol=max(m, n) * 1e-7 + 1e-4)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1000, 700), (333, 1001), (2, 250_000)])
+def test_large_transposes_are_shared_between_threads(m: int, n: int) -> None:
+    compiled = shared(f"""
+    func.func @f(%x: {memref(m, n)}, %y: {memref(n, m)}) {FUNC} {{
+      linalg.transpose ins(%x : {memref(m, n)}) outs(%y : {memref(n, m)}) permutation = [1, 0]
+      return
+    }}""")
+    x, y = numbers(m, n), np.zeros((n, m), np.float32)
+    compiled("f", x, y)
+    np.testing.assert_array_equal(y, x.T)
+
+
+def test_nothing_is_shared_within_a_shared_loop() -> None:
+    inner = memref(300_000)
+    text = f"""
+    func.func @f(%x: {memref(4, 300_000)}) {FUNC} {{
+      %zero = arith.constant 0 : index
+      %one = arith.constant 1 : index
+      %four = arith.constant 4 : index
+      %number = arith.constant 7.0 : f32
+      scf.parallel (%i) = (%zero) to (%four) step (%one) {{
+        %row = memref.alloc() : {inner}
+        linalg.fill ins(%number : f32) outs(%row : {inner})
+        %v = memref.load %row[%i] : {inner}
+        memref.store %v, %x[%i, %zero] : {memref(4, 300_000)}
+        memref.dealloc %row : {inner}
+        scf.reduce
+      }}
+      return
+    }}"""
+    assert vectorized(text).text.count("scf.parallel") == 1
