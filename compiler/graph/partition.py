@@ -1,9 +1,10 @@
 """The partition: a graph cut into functions, so that a layer that repeats is compiled once.
 
 A run of nodes from one item of a module list (`encoder.layer.3`) becomes a function of its own when the same run stands
-elsewhere in the graph too; everything else stays in the main function. Two runs share a function when they are equal in
-structure and in the lowering chosen for each of their nodes, so choosing another lowering at one call site gives that
-call site its own copy.
+elsewhere in the graph too; everything else stays in the main function, or where that would be long, in parts of it: the
+time that bufferization and LLVM take grows faster than a function's length. Two runs share a function when they are
+equal in structure and in the lowering chosen for each of their nodes, so choosing another lowering at one call site
+gives that call site its own copy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from buddy.compiler.graph.cuts import parts_of
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
 from buddy.compiler.graph.serialize import plain
@@ -22,6 +24,11 @@ from buddy.compiler.recipe import digest
 
 # A call costs little, but it hides neighbours from fusion: shorter runs stay where they are.
 MIN_NODES = 8
+
+# Up to this many nodes the main function stays whole; a longer one is cut into parts of about PART_NODES.
+MAX_MAIN_NODES = 256
+PART_NODES = 96
+PART = "part"
 
 # The shortest path that ends in a number: `encoder.layer.3`, or `3` where the model itself is a list.
 _LIST_ITEM = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.|$)")
@@ -83,11 +90,9 @@ def whole(graph: Graph) -> Partition:
 
 def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     """Repeated layers in functions of their own; `choices` maps stable node names to lowerings chosen by hand."""
-    runs = _runs(graph)
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
-    structures = [_structure(run, kinds, {}) if run.label else "" for run in runs]
-    repeated = {key for key, count in Counter(structures).items() if key and count > 1}
-    keys = [_structure(run, kinds, choices) if s in repeated else "" for run, s in zip(runs, structures, strict=True)]
+    runs = _in_parts(_only_repeated(_runs(graph), kinds), _uses(graph))
+    keys = [_structure(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
     for run, key in zip(runs, keys, strict=True):
         if key:
@@ -118,6 +123,35 @@ def _runs(graph: Graph) -> list[_Run]:
         keep = label if len(nodes) >= MIN_NODES else ""
         runs.append(_Run(keep, nodes, _inputs(nodes), _outputs(nodes, uses)))
     return [run if _crosses_as_tensors(run) else _Run("", run.nodes, (), ()) for run in runs]
+
+
+def _only_repeated(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
+    """The runs, of which those that stand once in the graph have lost their labels."""
+    structures = [_structure(run, kinds, {}) if run.label else "" for run in runs]
+    counts = Counter(structures)
+    return [
+        run if s and counts[s] > 1 else _Run("", run.nodes, (), ()) for run, s in zip(runs, structures, strict=True)
+    ]
+
+
+def _in_parts(runs: Sequence[_Run], uses: Mapping[str, set[str]]) -> list[_Run]:
+    """The runs, of which those without a label are cut into parts where the main function would be long."""
+    if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
+        return list(runs)
+    found: list[_Run] = []
+    for unlabelled, group in groupby(runs, key=lambda run: not run.label):
+        if unlabelled:
+            nodes = [op for run in group for op in run.nodes]
+            parts = parts_of(nodes, uses, PART_NODES) if len(nodes) > PART_NODES else [tuple(nodes)]
+            found.extend(_part(part, uses) for part in parts)
+        else:
+            found.extend(group)
+    return found
+
+
+def _part(nodes: tuple[Op, ...], uses: Mapping[str, set[str]]) -> _Run:
+    run = _Run(f"{PART}.0", nodes, _inputs(nodes), _outputs(nodes, uses))
+    return run if len(nodes) >= MIN_NODES and _crosses_as_tensors(run) else _Run("", nodes, (), ())
 
 
 def _crosses_as_tensors(run: _Run) -> bool:

@@ -138,3 +138,76 @@ def test_a_choice_at_one_site_computes_what_eager_computes() -> None:
     with torch.no_grad():
         assert_same(line.run(recipe), [model(x)])
     assert compiled_functions(line, recipe)["layers.1/gelu.0"] == "layers_v2"
+
+
+class Different(nn.Module):
+    """Layers of which no two are equal."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        widths = (64 + 8 * number for number in range(layers))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(32, 2, width, batch_first=True) for width in widths)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.fixture
+def long_graph() -> Graph:
+    torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)
+    return captured(Different(8).eval(), torch.randn(1, 5, 32)).graph
+
+
+def test_a_long_main_function_is_cut_into_parts_where_one_value_lives(long_graph: Graph) -> None:
+    parts = by_layers(long_graph, {})
+    assert len(long_graph.operations) > partition.MAX_MAIN_NODES
+    assert all(len(f.nodes) <= 1.5 * partition.PART_NODES for f in parts.functions)
+    assert sum(len(f.nodes) * len(f.sites) for f in parts.functions) > 0.9 * len(long_graph.operations)
+    kinds = dict(zip([op.name for op in long_graph.placeholders], long_graph.kinds, strict=True))
+    for function in parts.functions:
+        assert len([op for op, _ in function.inputs if op.name not in kinds]) <= 1
+        assert len(function.outputs) == 1
+
+
+def test_parts_give_what_the_whole_gives() -> None:
+    torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)
+    model, x = Different(8).eval(), torch.randn(1, 5, 32)
+    with torch.no_grad():
+        assert_same(Line(model, x).run(), [model(x)])
+
+
+def test_a_choice_changes_one_part_only(long_graph: Graph) -> None:
+    before = {f.name: f for f in by_layers(long_graph, {}).functions}
+    chosen = next(op.stable for op in before["part_v2"].nodes if op.target == "relu.default")
+    after = by_layers(long_graph, {chosen: "eager"}).functions
+    assert [f.nodes for f in after] == [f.nodes for f in before.values()]
+
+
+def test_a_recurrent_network_is_cut_where_only_its_state_lives() -> None:
+    torch.manual_seed(0)
+    model, x = nn.LSTM(4, 8, batch_first=True).eval(), torch.randn(1, 40, 4)
+    with torch.no_grad():
+        line = Line(model, x)
+        assert_same(line.run(), [model(x)[0], *model(x)[1]])
+    assert by_layers(captured(model, x).graph, {}).functions
+
+
+def test_no_cut_parts_a_node_with_several_results_from_what_picks_one() -> None:
+    class Many(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(40):
+                values, indices = x.max(1, keepdim=True)
+                x = torch.sin(x) + values + indices.to(x.dtype) * 0.01
+                x = torch.tanh(x) * 2 - torch.cos(x)
+            return x
+
+    x = torch.randn(3, 4)
+    parts = by_layers(captured(Many(), x).graph, {})
+    assert parts.functions
+    for function in parts.functions:
+        assert not any(op.multiple for op, _ in (*function.inputs, *function.outputs))
+    assert_same(Line(Many(), x).run(), [Many()(x)])

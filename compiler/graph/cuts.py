@@ -1,0 +1,43 @@
+"""Where a long stretch of nodes is cut into parts: at about even distances, where few values live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from buddy.compiler.graph.operation import GetItemOp, Op
+
+
+def parts_of(nodes: Sequence[Op], uses: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
+    """`nodes`, which run one after the other, in parts of half to three halves of `length`.
+
+    `uses` maps a node to the names of those that read it. A cut stands where the fewest values of this stretch are
+    still to be read, and never between a node with several results and what picks one of them.
+    """
+    alive = _alive(nodes, uses)
+    found, start = [], 0
+    while len(nodes) - start > length + length // 2:
+        window = range(start + length // 2, start + length + length // 2)
+        cut = min(window, key=lambda position: (alive[position], abs(position - start - length)))
+        found.append(tuple(nodes[start:cut]))
+        start = cut
+    found.append(tuple(nodes[start:]))
+    return found
+
+
+def _alive(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> list[float]:
+    """For each position the number of values made before it and read at it or later; infinite where no cut may be."""
+    positions = {op.name: i for i, op in enumerate(nodes)}
+    change = [0.0] * (len(nodes) + 1)
+    barred = [False] * (len(nodes) + 1)
+    for i, op in enumerate(nodes):
+        readers = [positions[name] for name in uses.get(op.name, ()) if name in positions]
+        last = max(readers, default=i)
+        change[i + 1] += 1
+        change[last + 1] -= 1
+        if op.multiple or not op.metas or op.metas[0] is None or any(isinstance(nodes[r], GetItemOp) for r in readers):
+            barred[i + 1 : last + 1] = [True] * (last - i)
+    alive, count = list[float](), 0.0
+    for i in range(len(nodes)):
+        count += change[i]
+        alive.append(float("inf") if barred[i] else count)
+    return alive
