@@ -27,15 +27,8 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: figures
     if state.info is not None:
         left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
         room = width - length(left) - length(right) - 3
-        left.append(("  " + _joined(_graph_facts(state, workspace), dot, room), "dim"))
+        left.append(("  " + figures.fitting(_graph_facts(state, workspace), dot, room), "dim"))
     return ends(left, right, width)
-
-
-def _joined(facts: list[str], between: str, room: int) -> str:
-    """As many of the facts, the first ones first, as there is room for."""
-    while facts and len(between.join(facts)) > room:
-        facts = facts[:-1]
-    return between.join(facts)
 
 
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:

@@ -76,6 +76,13 @@ def _level(value: int, top: int, steps: int) -> int:
     return max(1, round(value / top * steps)) if value else 0
 
 
+def fitting(facts: list[str], between: str, room: int) -> str:
+    """As many of the facts, the first ones first, as fit whole in `room` characters."""
+    while facts and len(between.join(facts)) > room:
+        facts = facts[:-1]
+    return between.join(facts)
+
+
 def short_place(location: str) -> str:
     """The file's name and the line of `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]

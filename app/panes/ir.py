@@ -199,8 +199,10 @@ class IrPane(Pane):
             f"line {figures.count(self.cursor + 1)} of {figures.count(stage.lines)}",
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
-        left.append((f" {glyphs.dot} ".join(part for part in parts if part), "dim"))
-        return ends(left, self._stage_state(row), width)
+        right = self._stage_state(row)
+        room = width - length(left) - length(right) - 1
+        left.append((figures.fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
+        return ends(left, right, width)
 
     def _stage_state(self, row: StageRow) -> Cells:
         if row.stage.state == "failed":

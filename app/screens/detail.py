@@ -93,15 +93,34 @@ def problem_screen(problem: Diagnostic) -> DetailScreen:
 
 
 def folded(line: Cells, width: int) -> list[Cells]:
-    """`line` in pieces of at most `width` characters; pieces after the first start where its second cell does."""
+    """`line` in pieces of at most `width` characters, broken between words where there are any.
+
+    Pieces after the first start where the line's second cell does.
+    """
     indent = len(line[0][0]) if len(line) > 1 and len(line[0][0]) <= width // 3 else 0
-    pieces: list[Cells] = [[]]
-    room = width
+    ranges = _ranges("".join(text for text, _ in line), width, indent)
+    pieces = [_between(line, first, last) for first, last in ranges]
+    return [pieces[0], *([(" " * indent, "text"), *piece] for piece in pieces[1:])]
+
+
+def _ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
+    """Where the pieces of `text` begin and end; the space at which it is broken is in neither."""
+    ranges: list[tuple[int, int]] = []
+    start, room, least = 0, width, indent
+    while len(text) - start > room:
+        space = text.rfind(" ", start + least + 1, start + room + 1)
+        end = space if space > 0 else start + room
+        ranges.append((start, end))
+        start, room, least = end + (space > 0), width - indent, 0
+    return [*ranges, (start, len(text))]
+
+
+def _between(line: Cells, first: int, last: int) -> Cells:
+    """The characters of `line` from `first` to `last`."""
+    kept: Cells = []
+    place = 0
     for text, role in line:
-        while text:
-            if room <= 0:
-                pieces.append([(" " * indent, "text")])
-                room = width - indent
-            pieces[-1].append((text[:room], role))
-            text, room = text[room:], room - len(text[:room])
-    return pieces
+        piece = text[max(first - place, 0) : max(last - place, 0)]
+        kept += [(piece, role)] if piece else []
+        place += len(text)
+    return kept

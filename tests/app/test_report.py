@@ -7,6 +7,7 @@ import pytest
 from buddy.app import chrome, figures
 from buddy.app.actions import PANES, Situation
 from buddy.app.panes.report import outputs_lines
+from buddy.app.screens.detail import folded
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells, length
 from buddy.app.workspace import Workspace
@@ -124,3 +125,30 @@ def test_times_are_short(value: float, text: str) -> None:
 
 def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
     assert figures.histogram((0, 1, 1000), figures.ASCII) == " .@"
+
+
+@pytest.mark.parametrize("width", [24, 40, 74])
+@pytest.mark.parametrize(
+    "line",
+    [
+        [("  space             ", "key"), ("Take the node out of compiled code, or back in", "text")],
+        [("one long line of words without a second cell, which goes on and on", "text")],
+    ],
+)
+def test_text_to_read_is_broken_between_words_and_nothing_is_lost(line: Cells, width: int) -> None:
+    whole = "".join(text for text, _ in line)
+    pieces = ["".join(text for text, _ in piece) for piece in folded(line, width)]
+    assert all(len(piece) <= width for piece in pieces)
+    assert " ".join(pieces).split() == whole.split()
+
+
+def test_a_word_longer_than_the_line_is_cut() -> None:
+    pieces = ["".join(text for text, _ in piece) for piece in folded([("x" * 25, "text")], 10)]
+    assert pieces == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_facts_that_do_not_fit_are_left_out_whole() -> None:
+    facts = ["1/3", "0.43 ms", "line 1 of 1,234"]
+    assert figures.fitting(facts, " · ", 80) == "1/3 · 0.43 ms · line 1 of 1,234"
+    assert figures.fitting(facts, " · ", 30) == "1/3 · 0.43 ms"
+    assert figures.fitting(facts, " · ", 2) == ""

@@ -257,3 +257,11 @@ def test_the_cache_is_shown_and_cleared(verb: Verb, tmp_path: Path, monkeypatch:
     assert done.returncode == 0, done.stderr
     assert "objects" in done.stdout
     assert json.loads(verb("cache", "--json").stdout)["caches"]["objects"] == {"files": 0, "bytes": 0}
+
+
+def test_an_engine_without_a_client_says_what_it_is_for_in_whole_lines(root: Path) -> None:
+    command = [sys.executable, "-m", "buddy.app.cli", "engine"]
+    done = subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--engine 'ssh HOST buddy-tui engine'" in done.stderr
+    assert done.stderr.endswith("\n")
