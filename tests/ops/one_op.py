@@ -1,0 +1,180 @@
+"""A function of one ATen op for each op class, and the ops that it becomes in the top-level IR of either flavour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its name everywhere)
+
+from tests.ops.cases import aten, normal, whole
+
+GENERIC = ("linalg.generic",)
+EXPAND, COLLAPSE = ("tensor.expand_shape",), ("tensor.collapse_shape",)
+SLICE, INSERT = ("tensor.extract_slice",), ("tensor.insert_slice",)
+# The result is the operand itself.
+NOTHING: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OneOp:
+    """`function(*inputs)` is one node. `tosa` and `linalg` are op names, without "tosa.", that its IR must hold.
+
+    Where TOSA cannot say it, `tosa` is a text: the reason that the table gives. `linalg` may be view ops of `tensor`.
+    """
+
+    function: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+    tosa: tuple[str, ...] | str
+    linalg: tuple[str, ...] = GENERIC
+
+
+def _of(*inputs: torch.Tensor) -> Callable[..., OneOp]:
+    return lambda function, *rest: OneOp(function, inputs, *rest)
+
+
+nothing = _of()
+one, two = _of(normal(3, 4)), _of(normal(3, 4), normal(3, 4))
+positive, ints = _of(normal(3, 4).abs() + 0.5), _of(whole(-9, 9, 3, 4).int(), whole(-9, 9, 3, 4).int())
+bools = _of(normal(3, 4) > 0, normal(3, 4) > 0)
+cube, image = _of(normal(2, 3, 4)), _of(normal(2, 4, 9, 8))
+matrices = _of(normal(4, 5), normal(5, 6))
+batches = _of(normal(2, 4, 5), normal(2, 5, 6))
+
+CASES: dict[str, OneOp] = {
+    # arithmetic
+    "AddOp": two(torch.add, ("add",)),
+    "SubOp": two(torch.sub, ("sub",)),
+    "RsubOp": one(lambda x: aten.rsub(x, 3), ("sub",)),
+    "MulOp": two(torch.mul, ("mul",)),
+    "DivOp": two(torch.div, "no float division, and a product with the reciprocal would round twice"),
+    "MaximumOp": two(torch.maximum, ("maximum",)),
+    "MinimumOp": two(torch.minimum, ("minimum",)),
+    "PowOp": _of(normal(3, 4).abs(), normal(3, 4))(torch.pow, ("pow",)),
+    "NegOp": one(torch.neg, ("negate",)),
+    "AbsOp": one(torch.abs, ("abs",)),
+    "ReciprocalOp": positive(torch.reciprocal, ("reciprocal",)),
+    "SqrtOp": positive(torch.sqrt, "no square root, and the reciprocal of `rsqrt` would round twice"),
+    "RsqrtOp": positive(torch.rsqrt, ("rsqrt",)),
+    "ClampOp": one(lambda x: torch.clamp(x, -1, 1), ("clamp",)),
+    "ClampMinOp": one(lambda x: aten.clamp_min(x, 0.5), ("clamp",)),
+    "ClampMaxOp": one(lambda x: aten.clamp_max(x, 0.5), ("clamp",)),
+    "FloorOp": one(torch.floor, ("floor",)),
+    "CeilOp": one(torch.ceil, ("ceil",)),
+    "RoundOp": one(torch.round, "no rounding to the nearest"),
+    "TruncOp": one(torch.trunc, ("ceil", "floor", "select")),
+    # functions and activations
+    "ExpOp": one(torch.exp, ("exp",)),
+    "Exp2Op": one(torch.exp2, ("pow",)),
+    "Expm1Op": one(torch.expm1, "no exp(x) - 1 that keeps small x"),
+    "LogOp": positive(torch.log, ("log",)),
+    "Log2Op": positive(torch.log2, "no logarithm to base 2, and a scaled natural one is off at powers of two"),
+    "Log1pOp": positive(torch.log1p, "no log(1 + x) that keeps small x"),
+    "ErfOp": one(torch.erf, ("erf",)),
+    "SinOp": one(torch.sin, ("sin",)),
+    "CosOp": one(torch.cos, ("cos",)),
+    "TanhOp": one(torch.tanh, ("tanh",)),
+    "SigmoidOp": one(torch.sigmoid, ("sigmoid",)),
+    "ReluOp": one(torch.relu, ("clamp",)),
+    "LeakyReluOp": one(F.leaky_relu, ("greater", "mul", "select")),
+    "HardtanhOp": one(lambda x: F.hardtanh(x, -0.5, 2.0), ("clamp",)),
+    "HardswishOp": one(F.hardswish, ("add", "clamp", "mul")),
+    "HardsigmoidOp": one(F.hardsigmoid, ("add", "clamp", "mul")),
+    "GeluOp": one(F.gelu, ("mul", "erf", "add")),
+    "SiluOp": one(F.silu, ("sigmoid", "mul")),
+    # comparison, logic, choice, casts
+    "EqualOp": ints(torch.eq, ("equal",)),
+    "NeOp": ints(torch.ne, ("equal", "logical_not")),
+    "LtOp": two(torch.lt, ("greater",)),
+    "LeOp": two(torch.le, ("greater_equal",)),
+    "GtOp": two(torch.gt, ("greater",)),
+    "GeOp": two(torch.ge, ("greater_equal",)),
+    "LogicalAndOp": bools(torch.logical_and, ("logical_and",)),
+    "LogicalOrOp": bools(torch.logical_or, ("logical_or",)),
+    "LogicalXorOp": bools(torch.logical_xor, ("logical_xor",)),
+    "LogicalNotOp": _of(normal(3, 4) > 0)(torch.logical_not, ("logical_not",)),
+    "BitwiseAndOp": ints(torch.bitwise_and, ("bitwise_and",)),
+    "BitwiseOrOp": ints(torch.bitwise_or, ("bitwise_or",)),
+    "BitwiseXorOp": ints(torch.bitwise_xor, ("bitwise_xor",)),
+    "BitwiseNotOp": _of(whole(-9, 9, 3, 4))(torch.bitwise_not, ("bitwise_not",)),
+    "IsNanOp": one(torch.isnan, ("equal", "logical_not")),
+    "WhereOp": _of(normal(3, 4) > 0, normal(3, 4), normal(3, 4))(torch.where, ("select",)),
+    "MaskedFillOp": _of(normal(3, 4), normal(3, 4) > 0)(lambda x, m: x.masked_fill(m, 7), ("select",)),
+    "ConvertElementTypeOp": _of(normal(3, 4) * 9)(lambda x: x.int(), ("cast", "floor", "ceil")),
+    "CopyOp": _of(normal(3, 4), whole(0, 9, 3, 4).int())(aten.copy, ("cast",)),
+    # products
+    "MatmulOp": matrices(torch.mm, ("matmul", "reshape"), ("linalg.contract",)),
+    "AddMMOp": _of(normal(6), normal(4, 5), normal(5, 6))(torch.addmm, ("matmul", "add"), ("linalg.contract",)),
+    "BatchMatmulOp": batches(torch.bmm, ("matmul",), ("linalg.contract",)),
+    "BaddbmmOp": _of(normal(2, 4, 6), normal(2, 4, 5), normal(2, 5, 6))(
+        torch.baddbmm, ("matmul", "add"), ("linalg.contract",)
+    ),
+    "MatVecOp": _of(normal(4, 5), normal(5))(torch.mv, ("matmul",), ("linalg.contract",)),
+    "DotOp": _of(normal(5), normal(5))(torch.dot, ("matmul",), ("linalg.contract",)),
+    "ScaledDotProductFlashAttentionForCpuOp": _of(normal(1, 2, 7, 8), normal(1, 2, 9, 8))(
+        lambda q, k: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k)[0],
+        ("transpose", "matmul", "reduce_max", "exp", "reduce_sum", "reciprocal"),
+        ("linalg.contract", "linalg.generic"),
+    ),
+    # windows
+    "Conv2dOp": _of(normal(2, 4, 9, 8), normal(6, 4, 3, 3), normal(6))(F.conv2d, ("transpose", "conv2d")),
+    "MaxPool2dOp": image(lambda x: aten.max_pool2d_with_indices(x, [2, 2])[0], ("max_pool2d",)),
+    "AvgPool2dOp": image(lambda x: F.avg_pool2d(x, 2), ("avg_pool2d",)),
+    "AdaptiveAvgPool2dOp": image(lambda x: aten._adaptive_avg_pool2d(x, [3, 4]), ("avg_pool2d",)),
+    # reductions and normalisations
+    "SumDimOp": cube(lambda x: x.sum(1), ("reduce_sum",)),
+    "MeanOp": cube(lambda x: x.mean(1), ("reduce_sum", "mul")),
+    "AmaxOp": cube(lambda x: x.amax(1), ("reduce_max",)),
+    "AminOp": cube(lambda x: x.amin(1), ("reduce_min",)),
+    "VarOp": cube(lambda x: x.var(1), ("reduce_sum", "sub", "mul")),
+    "VarMeanOp": cube(lambda x: torch.var_mean(x, 1)[1], ("reduce_sum", "sub", "mul")),
+    "CumsumOp": cube(lambda x: x.cumsum(1), "no running sum"),
+    "SoftmaxOp": cube(lambda x: torch.softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "reciprocal")),
+    "LogSoftmaxOp": cube(lambda x: F.log_softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "log")),
+    "NativeLayerNormOp": _of(normal(3, 4), normal(4), normal(4))(
+        lambda x, w, b: F.layer_norm(x, (4,), w, b), ("reduce_sum", "sub", "rsqrt", "mul", "add")
+    ),
+    "BatchNormOp": _of(normal(2, 4, 9, 8), normal(4), normal(4).abs())(
+        lambda x, m, v: aten._native_batch_norm_legit_no_training(x, None, None, m, v, 0.1, 1e-5)[0], ("sub", "rsqrt")
+    ),
+    # shapes
+    "ViewOp": cube(lambda x: x.view(6, 4), ("reshape",), COLLAPSE),
+    "UnsqueezeOp": cube(lambda x: x.unsqueeze(1), ("reshape",), EXPAND),
+    "SqueezeOp": _of(normal(2, 1, 4))(lambda x: x.squeeze(1), ("reshape",), COLLAPSE),
+    "TOp": one(lambda x: x.t(), ("transpose",), ("linalg.transpose",)),
+    "TransposeOp": cube(lambda x: x.transpose(0, 2), ("transpose",), ("linalg.transpose",)),
+    "PermuteOp": cube(lambda x: x.permute(2, 0, 1), ("transpose",), ("linalg.transpose",)),
+    "CloneOp": one(torch.clone, ("identity",), NOTHING),
+    "AliasOp": one(aten.alias, ("identity",), NOTHING),
+    "ExpandOp": _of(normal(2, 1, 4))(lambda x: x.expand(2, 5, 4), ("tile",)),
+    "RepeatOp": one(lambda x: x.repeat(2, 3), ("tile",), (*EXPAND, *GENERIC, *COLLAPSE)),
+    "SliceOp": cube(lambda x: x[:, 1:], ("slice",), SLICE),
+    "SelectOp": cube(lambda x: x[:, 1], ("slice", "reshape"), SLICE),
+    "SplitOp": cube(lambda x: x.split(2, 2)[1], ("slice",), SLICE),
+    "UnbindOp": cube(lambda x: x.unbind(1)[2], ("slice", "reshape"), SLICE),
+    "SliceScatterOp": _of(normal(4, 4), normal(2, 4))(
+        lambda x, y: aten.slice_scatter(x, y, 0, 1, 3), ("slice", "concat"), INSERT
+    ),
+    "SelectScatterOp": _of(normal(4, 4), normal(4))(
+        lambda x, y: aten.select_scatter(x, y, 1, 2), ("slice", "reshape", "concat"), INSERT
+    ),
+    "CatOp": two(lambda x, y: torch.cat([x, y], 1), ("concat",), INSERT),
+    # indexing and constants
+    "EmbeddingOp": _of(normal(6, 4), whole(0, 6, 2, 3))(aten.embedding, ("gather",)),
+    "GatherOp": _of(normal(6, 4), whole(0, 4, 6, 3))(lambda x, i: x.gather(1, i), ("gather",)),
+    "IndexOp": _of(normal(4, 5), whole(-4, 4, 3))(lambda x, i: x[i], ("gather", "select")),
+    "TriuOp": one(torch.triu, ("select",)),
+    "TrilOp": one(torch.tril, ("select",)),
+    "FullOp": nothing(lambda: torch.full((2, 3), 1.5), ("const",), ("linalg.fill",)),
+    "ScalarTensorOp": nothing(lambda: aten.scalar_tensor(2.5), ("const",), ("linalg.fill",)),
+    "ArangeOp": nothing(lambda: torch.arange(5), ("const",)),
+}
+
+# No function of one ATen op becomes a node of these: torch decomposes them, or graph passes make them of several ops.
+# Their lowerings are tried on graphs built by hand, and behind those passes.
+NOT_CAPTURED = {
+    "SquareOp", "ReshapeOp", "TransposeMatmulFusedOp", "TransposeAddMMFusedOp", "FlashAttentionForCpuPrefillOp",
+    "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp",
+}  # fmt: skip

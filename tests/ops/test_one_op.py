@@ -1,0 +1,115 @@
+"""For a function of one ATen op, the top-level IR holds the op of that meaning in the flavour's own dialect."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.compilation import Compiler
+from buddy.compiler.graph.operation import GetItemOp
+from buddy.compiler.lowering import lower_top_level
+from buddy.compiler.ops import registries
+from buddy.compiler.presets import default_recipe
+from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
+from tests.ops.one_op import CASES, NOT_CAPTURED
+from tests.programs import Line, assert_same, captured
+
+SPELLING = {torch.float32: "f32", torch.int32: "i32", torch.int64: "i64", torch.bool: "i1"}
+# All that the specification has, so that only what it has not is refused.
+TARGET = (
+    '#tosa.target_env<specification_version = "1.1.draft", level = none, profiles = [pro_int, pro_fp], '
+    "extensions = [int64, bf16, int16]>"
+)
+
+
+@cache
+def graph_of(name: str) -> Any:
+    case = CASES[name]
+    return captured(case.function, *case.inputs).graph
+
+
+def top_level(name: str, flavour: Any) -> str:
+    return str(lower_top_level(graph_of(name), flavour))
+
+
+def ops_in(text: str) -> set[str]:
+    return set(re.findall(r'(?<![#!\w])"?((?:tosa|linalg|tensor)\.[a-z_0-9]+)"?', text))
+
+
+def type_of(tensor: torch.Tensor) -> str:
+    return f"tensor<{''.join(f'{size}x' for size in tensor.shape)}{SPELLING[tensor.dtype]}>"
+
+
+def signature_in(text: str) -> tuple[list[str], str]:
+    """The types of the arguments and of the result of the only function."""
+    (line,) = [line for line in text.splitlines() if "func.func" in line]
+    arguments, _, result = line.rpartition("->")
+    return re.findall(r"%\w+: (tensor<[^>]*>)", arguments), result.strip(" {")
+
+
+def test_every_op_class_has_a_case() -> None:
+    lowered = {op for registry in registries().values() for op in registry}
+    assert lowered - set(CASES) - NOT_CAPTURED == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_is_a_function_of_that_op_alone(name: str) -> None:
+    found = {type(op).__name__ for op in graph_of(name).operations if not isinstance(op, GetItemOp)}
+    assert found == {name}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tosa_first_holds_the_tosa_op_or_says_that_there_is_none(name: str) -> None:
+    expected, found = CASES[name].tosa, ops_in(top_level(name, "tosa"))
+    if isinstance(expected, str):
+        recipe = default_recipe(flavour="tosa")
+        (assignment,) = Compiler(graph_of(name)).assignments(recipe)
+        assert (assignment.lowering, assignment.reason) == ("linalg", f"tosa: {expected}")
+    else:
+        assert {f"tosa.{op}" for op in expected} <= found
+        assert {op for op in found if not op.startswith("tosa.")} <= {"tensor.empty"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_linalg_first_holds_a_linalg_op_or_the_view_that_the_op_is(name: str) -> None:
+    expected, found = CASES[name].linalg, ops_in(top_level(name, "linalg"))
+    assert set(expected) <= found
+    assert not any(op.startswith("tosa.") for op in found)
+    assert expected or found == set()
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_function_has_the_types_that_eager_has(name: str, flavour: Any) -> None:
+    case = CASES[name]
+    arguments, result = signature_in(top_level(name, flavour))
+    assert arguments == [type_of(tensor) for tensor in case.inputs]
+    assert result == type_of(case.function(*case.inputs))
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+def test_all_of_them_agree_with_eager(flavour: Any) -> None:
+    every = tuple(tensor for case in CASES.values() for tensor in case.inputs)
+
+    def program(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        given = iter(tensors)
+        return [case.function(*(next(given) for _ in case.inputs)) for case in CASES.values()]
+
+    line = Line(program, *every)
+    with torch.no_grad():
+        assert_same(line.run(default_recipe(flavour=flavour)), program(*every), list(CASES))
+
+
+@pytest.mark.parametrize("name", dict.fromkeys((*CORE, *TYPES_OF_TOSA)))
+def test_what_tosa_first_emits_is_valid_by_the_specification(name: str) -> None:
+    group: Group = GROUPS[name]
+    module = lower_top_level(captured(group, *group.inputs).graph, "tosa")
+    with module.context, ir.Location.unknown():
+        module.operation.attributes["tosa.target_env"] = ir.Attribute.parse(TARGET)
+        passes = "builtin.module(tosa-validate{strict-op-spec-alignment=true})"
+        passmanager.PassManager.parse(passes).run(module.operation)
