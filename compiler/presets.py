@@ -64,7 +64,7 @@ _BUFFERS = _steps(
 )  # fmt: skip
 
 # Before the plan: what lives within a row needs no buffer of its own.
-_ROWS = _steps("buffers", "fuse-rows")
+_ROWS = _steps("buffers", "bools-to-bytes", "fuse-rows")
 _KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics", "parallel-to-tasks")
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory")

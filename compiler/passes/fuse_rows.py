@@ -12,6 +12,7 @@ from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.chunks import for_chunk, rows_in_chunk
 from buddy.compiler.kernels.emit import Emitter, Index, element_bytes, nanoseconds
+from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE
 from buddy.compiler.kernels.memory import VIEWS
 from buddy.compiler.kernels.row_stages import Stage, emit_stage, stages_of
 from buddy.compiler.kernels.rows import Access, Bounds, RowOp, conflict, leading_rows, refined, row_bytes, split_rows
@@ -82,12 +83,19 @@ def _runs(block: Any) -> list[list[_Op]]:
 
 
 def _structured(op: Any) -> Structured | None:
-    if op.name not in KINDS:
+    """`op` as loops; `None` for what is no structured op, and for what belongs to a product's kernel."""
+    if op.name not in KINDS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
     try:
-        return structure_of(op)
+        found = structure_of(op)
     except UnsupportedError:
         return None
+    return None if _is_product(found) else found
+
+
+def _is_product(op: Structured) -> bool:
+    """Whether a reduction goes along two inputs, as matmuls and convolutions do: kernels of their own take these."""
+    return any(sum(op.reads(i) and bool(loop.strides[i]) for i in range(op.inputs)) > 1 for loop in op.reductions)
 
 
 def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_Group]:

@@ -270,3 +270,46 @@ def test_what_is_not_fused_says_why(text: str, options: dict[str, int], reason: 
     compiled = Compiled(text, [FuseRows(**options)])
     assert any(reason in remark for remark in compiled.remarks), compiled.remarks
     assert "scf.for" not in compiled.text
+
+
+def product(body: str) -> str:
+    whole, sums = "memref<8x16xf32>", "memref<8xf32>"
+    return f"""
+    func.func @f(%x: {whole}, %w: memref<16xf32>, %s: {sums} {RESULT}) {FUNC} {{
+      %t = memref.alloc() : {whole}
+      {
+        generic(
+            [ID, ID],
+            "pp",
+            f"%x : {whole}",
+            f"%t : {whole}",
+            '''^bb0(%a: f32, %b: f32):
+          %0 = arith.mulf %a, %a : f32
+          linalg.yield %0 : f32''',
+        )
+    }
+      {generic([ID, COLUMN, "affine_map<(i,j)->(i)>"], "pr", f"%t, %w : {whole}, memref<16xf32>", f"%s : {sums}", body)}
+      return
+    }}"""
+
+
+def test_products_are_left_to_their_kernels() -> None:
+    compiled = Compiled(
+        product("""^bb0(%a: f32, %b: f32, %c: f32):
+          %0 = arith.mulf %a, %b : f32
+          %1 = arith.addf %c, %0 : f32
+          linalg.yield %1 : f32"""),
+        [FuseRows()],
+    )
+    assert compiled.remarks == []
+    assert "scf.for" not in compiled.text
+
+
+def test_an_epilogue_is_left_to_its_product() -> None:
+    plain = softmax(8, 16)
+    at = plain.index("outs(%powers : memref<8x16xf32>)") + len("outs(%powers : memref<8x16xf32>)")
+    marked = plain[:at] + " attrs = {buddy.epilogue = 0 : i64}" + plain[at:]
+    assert Compiled(plain, [FuseRows()]).remarks[0].startswith("6 ops in one loop")
+    compiled = Compiled(marked, [FuseRows()])
+    assert compiled.remarks[-1].startswith("3 ops in one loop"), "the fill, the sum and the quotient"
+    assert "buddy.epilogue" in compiled.text
