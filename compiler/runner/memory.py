@@ -30,11 +30,14 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.T
 
 
 class Arena:
-    """`size` bytes to work in, allocated once. A call that comes while another one works in them gets others."""
+    """`size` bytes to work in, allocated once. A call that comes while another one works in them gets others.
+
+    Nothing is allocated before the first call: programs are also made inside `torch.compile`, where tensors are fake.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._memory = _aligned(size)
+        self._memory: torch.Tensor | None = None
         self._lock = threading.Lock()
 
     @contextmanager
@@ -44,6 +47,8 @@ class Arena:
             yield _aligned(self._size)
             return
         try:
+            if self._memory is None:
+                self._memory = _aligned(self._size)
             yield self._memory
         finally:
             self._lock.release()
