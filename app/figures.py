@@ -46,6 +46,14 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s"
 
 
+def size(value: int) -> str:
+    """A number of bytes."""
+    if value < 1000:
+        return f"{value} B"
+    scale, unit = next((s, u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if value >= 0.9995 * s)
+    return f"{value / scale:.3g} {unit}"
+
+
 def count(value: int) -> str:
     return f"{value:,}"
 

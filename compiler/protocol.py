@@ -135,6 +135,18 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     threads: int = 1
 
 
+class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bytes at the peak of one run, results among them: of compiled code, and of eager.
+
+    `packed` are those of packed weights, which stay from run to run and are in neither figure. Weights and inputs
+    themselves are nobody's.
+    """
+
+    compiled: int
+    eager: int
+    packed: int = 0
+
+
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What running a graph gave, beside eager."""
 
@@ -149,6 +161,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     ratio: float = 0.0
     inputs_unchanged: bool = True
     notes: tuple[str, ...] = ()
+    memory: Memory | None = None
 
     @property
     def ok(self) -> bool:

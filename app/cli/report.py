@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from buddy.app import figures
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, Memory, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import EAGER
 
 _SHOWN = 5
@@ -30,6 +31,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "run": _timing_json(report.compiled),
         "eager": _timing_json(report.eager),
         "ratio": _number(report.ratio),
+        "memory": _memory_json(report.memory),
         "inputs_unchanged": report.inputs_unchanged,
         "notes": list(report.notes),
     }
@@ -50,10 +52,18 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         f"compiled {_timing_text(report.compiled)}",
         f"eager    {_timing_text(report.eager)}",
         f"compiled code takes {report.ratio:.2f} x the time of eager",
+        *_memory_lines(report.memory),
     ]
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     return "\n".join([*lines, *_eager_lines(assignments), *(f"note: {note}" for note in report.notes)])
+
+
+def _memory_lines(memory: Memory | None) -> list[str]:
+    if memory is None:
+        return []
+    packed = f"; packed weights, kept from run to run, take {figures.size(memory.packed)}" if memory.packed else ""
+    return [f"memory at the peak: compiled {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}{packed}"]
 
 
 def _in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
@@ -96,6 +106,11 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
         "runs": timing.runs,
         "threads": timing.threads,
     }
+
+
+def _memory_json(memory: Memory | None) -> dict[str, int] | None:
+    """Bytes at the peak of a run, and of packed weights."""
+    return memory and {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
 
 
 def _number(value: float) -> float | None:

@@ -122,6 +122,10 @@ def _facts(report: RunReport, width: int, glyphs: Glyphs) -> list[Cells]:
         f"compiled in {figures.seconds(report.compile_seconds)}",
         f"{report.compiled.threads} thread{'s' * (report.compiled.threads != 1)}, {report.compiled.runs} runs",
     ]
+    if report.memory is not None:
+        memory = report.memory
+        facts.append(f"at its peak {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}")
+        facts += [f"packed weights {figures.size(memory.packed)}"] * (memory.packed > 0)
     pieces = wrapped(f" {glyphs.dot} ".join(facts), width - 9)
     pieces += [piece for note in report.notes for piece in wrapped(note, width - 9)]
     lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]

@@ -35,8 +35,12 @@ class ParallelToTasks(MlirPass):
         threads = self.threads or context.threads
         if threads <= 1:
             return
-        for op in _outermost(root):
+        loops = _outermost(root)
+        shared = _called_from(root, loops)
+        for op in loops:
             try:
+                if _name_of(_function_around(op)) in shared:
+                    raise UnsupportedError("its function is called in a loop that threads share already")
                 trip = _outline(root, op, threads)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"a loop stays on one thread: {reason}")
@@ -56,6 +60,24 @@ def _outermost(root: Any) -> list[Any]:
         return ir.WalkResult.SKIP
 
     root.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def _name_of(function: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+
+
+def _called_from(root: Any, loops: Sequence[Any]) -> set[str]:
+    """The functions that are called in `loops`, themselves or by others."""
+    bodies = {_name_of(op.operation): op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"}
+    found: set[str] = set()
+    places = list(loops)
+    while places:
+        for op in collect(places.pop()):
+            name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value if op.name == "func.call" else ""
+            if name in bodies and name not in found:
+                found.add(name)
+                places.append(bodies[name])
     return found
 
 
@@ -81,7 +103,7 @@ def _outline(root: Any, op: Any, threads: int) -> int:
     for value in passed:
         _check(value.type)
     parent = _function_around(op)
-    name = unique_symbol(root, f"{ir.StringAttr(parent.attributes['sym_name']).value}_task")
+    name = unique_symbol(root, f"{_name_of(parent)}_task")
     index = ir.IndexType.get()
     with ir.InsertionPoint(parent), op.location:
         task = func.FuncOp(name, ([index, index, *(value.type for value in passed)], []), visibility="private")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.protocol import OutputReport, RunReport, Timing
+from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
+from buddy.compiler.runner.allocations import with_peak
 from buddy.compiler.runner.compare import compare
 from buddy.compiler.runner.loaded import LoadedProgram
 
@@ -46,13 +47,14 @@ def run_and_compare(
         program, load_seconds = _timed(lambda: LoadedProgram(artifact))
         tell("running compiled code and eager", 0.0)
         torch.manual_seed(_SEED)
-        results, _ = _timed(lambda: program(captured.tensors))
+        results, first_peak = with_peak(lambda: program(captured.tensors))
         torch.manual_seed(_SEED)
-        expected = captured.eager(captured.tensors)
+        expected, eager_peak = with_peak(lambda: captured.eager(captured.tensors))
         outputs = _reports(captured, results, expected)
         ours, theirs = _interleaved(program, captured, repeats, tell)
         after = fingerprints(captured.tensors)
-    compiled, eager = summary(ours, threads), summary(theirs, threads)
+    alone = _on_one_thread(artifact, program)
+    compiled, eager = summary(ours, 1 if alone else threads), summary(theirs, threads)
     return RunReport(
         graph,
         outputs,
@@ -64,7 +66,8 @@ def run_and_compare(
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=_changed(captured, before, after),
+        notes=(*alone, *_changed(captured, before, after)),
+        memory=_memory(program, first_peak, eager_peak),
     )
 
 
@@ -114,6 +117,22 @@ def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start
+
+
+def _memory(program: LoadedProgram, first_peak: int, eager_peak: int) -> Memory:
+    """`first_peak` is that of the first run, which packs the weights.
+
+    The arena was there before; beside it there are results, dense copies of inputs, and what ops in eager need.
+    """
+    beside = max(0, first_peak - program.packed_bytes)
+    return Memory(program.arena_bytes + beside, eager_peak, program.packed_bytes)
+
+
+def _on_one_thread(artifact: Artifact, program: LoadedProgram) -> tuple[str, ...]:
+    if program.threads == artifact.threads:
+        return ()
+    wanted = artifact.threads
+    return (f"compiled code runs on one thread, not {wanted}: torch has loaded no OpenMP runtime that it could use",)
 
 
 def _changed(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:

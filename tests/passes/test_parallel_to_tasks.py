@@ -256,3 +256,42 @@ def test_a_loop_in_a_shared_loop_is_not_shared_again() -> None:
     assert shared.texts["parallel-to-tasks"].count("scf.parallel") == 1
     shared(out)
     assert torch.equal(out, torch.ones(64))
+
+
+def test_a_function_that_a_shared_loop_calls_shares_no_loop_of_its_own() -> None:
+    """Threads that are all at work have nobody to share with, and would need scratch memory for threads of threads."""
+    text = """
+    func.func private @inner(%out: memref<64xf32>, %i: index) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c8 = arith.constant 8 : index
+      %one = arith.constant 1.0 : f32
+      scf.parallel (%j) = (%c0) to (%c8) step (%c1) {
+        %r = arith.muli %i, %c8 : index
+        %at = arith.addi %r, %j : index
+        memref.store %one, %out[%at] : memref<64xf32>
+        scf.reduce
+      }
+      return
+    }
+    func.func private @between(%out: memref<64xf32>, %i: index) {
+      call @inner(%out, %i) : (memref<64xf32>, index) -> ()
+      return
+    }
+    func.func @f(%out: memref<64xf32>) {
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c8 = arith.constant 8 : index
+      scf.parallel (%i) = (%c0) to (%c8) step (%c1) {
+        func.call @between(%out, %i) : (memref<64xf32>, index) -> ()
+        scf.reduce
+      }
+      return
+    }"""
+    shared, out = Shared(text, 2), torch.zeros(64)
+    assert shared.remarks == [
+        "a loop stays on one thread: its function is called in a loop that threads share already",
+        "8 iterations shared by 2 threads",
+    ]
+    shared(out)
+    assert torch.equal(out, torch.ones(64))
