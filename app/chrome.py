@@ -34,7 +34,7 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: figures
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     info, recipe = state.info, workspace.recipe
     assert info is not None
-    threads = f"{recipe.threads} thread{'s' * (recipe.threads != 1)}"
+    threads = figures.thread_count(recipe.threads)
     target = state.welcome.target if state.welcome else ""
     facts = [f"{len(info.rows)} nodes", info.dtype, threads, target]
     return [fact for fact in facts if fact]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from buddy.app.figures import thread_count
 from buddy.app.state import ALL
 from buddy.app.workspace import Workspace, write_whole
 from buddy.compiler.recipe import Recipe, to_toml
@@ -42,6 +45,21 @@ class Editing:
     def reset(self) -> None:
         self.edit(self._workspace.preset, "back to the preset")
 
+    def choose_threads(self) -> None:
+        """Ask how many threads compiled code and eager may use, up to as many as the engine's machine has cores."""
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        now, welcome = self._workspace.recipe.threads, self._bench.state.welcome
+        choices = [
+            Choice(thread_count(number), "", number, marked=number == now)
+            for number in thread_choices(welcome.cores if welcome else 1, now)
+        ]
+        self._bench.push_screen(PickerScreen("Threads of compiled code and of eager", choices), self._use_threads)
+
+    def _use_threads(self, number: int | None) -> None:
+        if number is not None:
+            self.edit(replace(self._workspace.recipe, threads=number), thread_count(number))
+
     def ask_save(self) -> None:
         name = Path(self._workspace.source.partition(":")[0]).stem or "program"
         self._bench.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
@@ -58,3 +76,9 @@ class Editing:
             self._bench.say(f"{path} could not be written: {error.strerror}")
         else:
             self._bench.say(f"written to {path}")
+
+
+def thread_choices(cores: int, now: int) -> list[int]:
+    """The numbers of threads to choose from: each up to 8, then powers of two, and as many as there are cores."""
+    numbers = {*range(1, min(cores, 8) + 1), *(2**k for k in range(4, cores.bit_length()) if 2**k <= cores), cores, now}
+    return sorted(numbers)

@@ -54,6 +54,10 @@ def size(value: int) -> str:
     return f"{value / scale:.3g} {unit}"
 
 
+def thread_count(number: int) -> str:
+    return f"{number} thread{'s' * (number != 1)}"
+
+
 def count(value: int) -> str:
     return f"{value:,}"
 

@@ -305,6 +305,7 @@ class Welcome(Frame, frozen=True):
     pid: int
     target: str = ""
     packages: dict[str, str] = {}
+    cores: int = 1
 
 
 class Progress(Frame, frozen=True):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from buddy.compiler.presets import default_recipe, presets
-from buddy.compiler.recipe import PassStep, Recipe, from_toml, prefix_keys, to_toml
+from buddy.compiler.recipe import SHARING_PASS, PassStep, Recipe, from_toml, prefix_keys, to_toml
 
 STEPS = (PassStep("a", "graph", ""), PassStep("b"), PassStep("c", options=(("size", 4),)), PassStep("d"))
 RECIPE = Recipe("model.py", ("--tiny",), steps=STEPS)
@@ -32,6 +32,8 @@ def test_option_types_survive_toml() -> None:
     [
         ("flavour = 'stablehlo'", "$.flavour"),
         ("threads = 'two'", "$.threads"),
+        ("threads = 0", "$.threads"),
+        ("threads = 1000000", "$.threads"),
         ("[[steps]]\nname = 1", "$.steps[0].name"),
         ("[[steps]]\nlevel = 'mlir'", "name"),
         ("[[choices]]\nnode = 'x'", "lowering"),
@@ -109,3 +111,12 @@ def test_another_graph_has_other_keys() -> None:
 def test_where_a_program_comes_from_and_phases_do_not_matter() -> None:
     moved = msgspec.structs.replace(RECIPE, source="elsewhere.py", preset="upstream").with_step(1, phase="loops")
     assert prefix_keys(moved, "graph") == prefix_keys(RECIPE, "graph")
+
+
+def test_another_number_of_threads_reruns_from_the_pass_that_shares_loops() -> None:
+    recipe = default_recipe()
+    names = [step.name for step in recipe.steps]
+    one, two = (prefix_keys(msgspec.structs.replace(recipe, threads=n), "graph").after_step for n in (1, 2))
+    first = names.index(SHARING_PASS)
+    assert one[:first] == two[:first]
+    assert all(a != b for a, b in zip(one[first:], two[first:], strict=True))

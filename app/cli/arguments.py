@@ -68,7 +68,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{verb}", metavar="PASS", action="append", default=[], help=text)
     text = "run nodes in eager PyTorch: a name of the FX table, or a pattern such as 'gelu*'"
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
-    group.add_argument("--threads", type=positive_number, metavar="N", help="threads of the compiled code and of eager")
+    group.add_argument("--threads", type=thread_number, metavar="N", help="threads of the compiled code and of eager")
     text = "only this graph of the program: its name, or its number, counted from 0"
     group.add_argument("--graph", metavar="N|NAME", help=text)
     text = "stop the script, or a run, that takes longer (120)"
@@ -110,6 +110,15 @@ def positive_number(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def thread_number(text: str) -> int:
+    from buddy.compiler.recipe import MAX_THREADS
+
+    value = positive_number(text)
+    if value > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"must be {MAX_THREADS} or less")
     return value
 
 

@@ -126,7 +126,7 @@ def _output_row(output: OutputReport) -> list[object]:
 
 def _timing_text(timing: Timing) -> str:
     spread = f"{_milliseconds(timing.low)} to {_milliseconds(timing.high)}"
-    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
+    threads = figures.thread_count(timing.threads)
     return f"{_milliseconds(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
 
 

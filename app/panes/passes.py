@@ -209,7 +209,8 @@ class PassesPane(TablePane[PassRow]):
         if preset is None:
             return
         mine = self.workspace.recipe
-        kept = {"source": mine.source, "arguments": mine.arguments, "graph": mine.graph, "choices": mine.choices}
+        names = ("source", "arguments", "graph", "choices", "threads")
+        kept = {name: getattr(mine, name) for name in names}
         self.bench.editing.edit(msgspec.structs.replace(preset, **kept), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:

@@ -120,7 +120,7 @@ def _facts(report: RunReport, width: int, glyphs: Glyphs) -> list[Cells]:
     facts = [
         f"{report.nodes_compiled} of {nodes} nodes compiled, {report.nodes_eager} in eager",
         f"compiled in {figures.seconds(report.compile_seconds)}",
-        f"{report.compiled.threads} thread{'s' * (report.compiled.threads != 1)}, {report.compiled.runs} runs",
+        f"{figures.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
     ]
     if report.memory is not None:
         memory = report.memory

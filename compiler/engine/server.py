@@ -41,7 +41,7 @@ from buddy.compiler.protocol import (
     Shutdown,
     Welcome,
 )
-from buddy.compiler.target import host
+from buddy.compiler.target import cores, host
 from buddy.compiler.text.store import TextStore
 from buddy.compiler.wire import FrameDecoder, FrameError, WireError
 
@@ -130,7 +130,7 @@ class Server:
             raise Refusal(f"the client speaks protocol {greeting.version}, this engine {PROTOCOL_VERSION}")
         self._welcomed = True
         version = _version("buddy-tui")
-        self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages()))
+        self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
         for worker in (self._session.compiler, self._session.host):
             self._send(worker.state)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from msgspec.structs import replace
 
 from buddy.compiler import program_cache
 from buddy.compiler.artifact import Artifact
@@ -21,7 +22,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, PlaceholderOp
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Assignment, Diagnostic
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.recipe import EAGER, MAX_THREADS, Recipe
 from buddy.compiler.runner import LoadedProgram
 
 Fallback = Literal["eager", "error"]
@@ -35,11 +36,13 @@ class Settings:
     """What `torch.compile(..., options={...})` may say.
 
     `fallback="error"` makes every op that would stay in eager an error. `preset` and `flavour` pick the pipeline.
+    `threads` share the loops of compiled code: as many as torch uses when it is compiled, where it is 0.
     """
 
     fallback: Fallback = "eager"
     preset: str = "default"
     flavour: Literal["linalg", "tosa"] = "linalg"
+    threads: int = 0
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> Settings:
@@ -51,10 +54,15 @@ class Settings:
         settings = cls(**given)
         if settings.fallback not in get_args(Fallback):
             raise ValueError(f"fallback is {settings.fallback!r}; it may be {' or '.join(get_args(Fallback))}")
+        if not isinstance(settings.threads, int) or not 0 <= settings.threads <= MAX_THREADS:
+            raise ValueError(
+                f"threads is {settings.threads!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}"
+            )
         return settings
 
     def recipe(self) -> Recipe:
-        return default_recipe(preset=self.preset, flavour=self.flavour)
+        threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
+        return replace(default_recipe(preset=self.preset, flavour=self.flavour), threads=threads)
 
 
 @dataclass(frozen=True)

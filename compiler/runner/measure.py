@@ -120,12 +120,11 @@ def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _memory(program: LoadedProgram, first_peak: int, eager_peak: int) -> Memory:
-    """`first_peak` is that of the first run, which packs the weights.
+    """`first_peak` is that of the first run, which packs the weights and makes the arena.
 
-    The arena was there before; beside it there are results, dense copies of inputs, and what ops in eager need.
+    Beside these there are results, dense copies of inputs that are not, and what ops in eager need.
     """
-    beside = max(0, first_peak - program.packed_bytes)
-    return Memory(program.arena_bytes + beside, eager_peak, program.packed_bytes)
+    return Memory(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
 
 
 def _on_one_thread(artifact: Artifact, program: LoadedProgram) -> tuple[str, ...]:

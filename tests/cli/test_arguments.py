@@ -27,7 +27,18 @@ def test_the_script_gets_what_we_do_not_know(words: str, json: bool, script: tup
     assert (options.source, options.json, rest) == ("a.py", json, script)
 
 
-@pytest.mark.parametrize("words", ["--jsn a.py", "a.py --jsn -- --tiny", "", "a.py --repeats 0", "a.py --flavour x"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--jsn a.py",
+        "a.py --jsn -- --tiny",
+        "",
+        "a.py --repeats 0",
+        "a.py --flavour x",
+        "a.py --threads 0",
+        "a.py --threads 9999",
+    ],
+)
 def test_words_that_make_no_sense_end_with_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         arguments.parse(run.parser(), words.split())

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend import refreeze
+from buddy.compiler.frontend.backend import Settings
 
 ERROR = {"fallback": "error"}
 
@@ -231,3 +232,10 @@ def test_a_thousand_runs_do_not_grow_the_process() -> None:
 def _resident_kib() -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def test_threads_are_those_of_torch_unless_given() -> None:
+    assert Settings().recipe().threads == torch.get_num_threads()
+    assert Settings.of({"threads": 3}).recipe().threads == 3
+    with pytest.raises(ValueError, match="threads is 'all'; it may be 0, for as many as torch uses, to 1024"):
+        Settings.of({"threads": "all"})
