@@ -110,7 +110,9 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
 
 def _memory_json(memory: Memory | None) -> dict[str, int] | None:
     """Bytes at the peak of a run, and of packed weights."""
-    return memory and {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
+    if memory is None:
+        return None
+    return {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
 
 
 def _number(value: float) -> float | None:
