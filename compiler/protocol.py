@@ -71,7 +71,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured graph of a program.
 
-    `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`).
+    `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`). `strict` graphs
+    come from a script that allows no node in eager (`fallback="error"`).
     """
 
     name: str
@@ -81,6 +82,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str = ""
     broke: str = ""
     broke_at: str = ""
+    strict: bool = False
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):

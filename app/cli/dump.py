@@ -11,6 +11,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.recipes import UsageError
+from buddy.app.cli.report import nodes_text
 from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import Recipe
 
@@ -24,6 +25,8 @@ def parser() -> arguments.Parser:
     found.add_argument("--stage", metavar="NAME", help=text)
     text = "every stage of every graph, a file each; with --stage, that stage of every graph"
     found.add_argument("--all", action="store_true", help=text)
+    text = "instead of a stage, the table of nodes: which registry lowers each, and why not the flavour's own"
+    found.add_argument("--nodes", action="store_true", help=text)
     found.add_argument("-o", "--output", type=Path, metavar="DIR", help="write files to DIR")
     arguments.add_recipe_options(found)
     found.add_argument("--plain", action="store_true", help="no line that is redrawn")
@@ -33,9 +36,11 @@ def parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     found = parser()
     options, script = arguments.parse(found, words)
-    if not options.stage and not options.all:
-        found.error("say which: --stage NAME, or --all -o DIR")
-    if not options.stage and options.output is None:
+    if options.nodes and (options.stage or options.output):
+        found.error("--nodes goes to stdout and is no stage: leave --stage and -o out")
+    if not options.stage and not options.all and not options.nodes:
+        found.error("say which: --stage NAME, --nodes, or --all -o DIR")
+    if not options.stage and not options.nodes and options.output is None:
         found.error("--all needs -o DIR")
     console = Console(options.plain, stdout_is_data=True)
     return converse(options, console, lambda engine: _dump(engine, options, script))
@@ -47,7 +52,20 @@ async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str
         names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
         engine.console.note(f"note: graph 0 of {names}; --graph chooses another, --all takes every one")
         recipes = recipes[:1]
+    if options.nodes:
+        return max([await _dump_nodes(engine, recipe, len(recipes) > 1) for recipe in recipes])
     return max([await _dump_graph(engine, options, recipe, len(recipes) > 1) for recipe in recipes])
+
+
+async def _dump_nodes(engine: Headless, recipe: Recipe, several: bool) -> int:
+    try:
+        compilation = await engine.compile(recipe)
+    except Failure as failure:
+        engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
+        return FAILURE
+    info = engine.graphs[recipe.graph]
+    sys.stdout.write(f"# graph {recipe.graph}: {info.name}\n" * several + nodes_text(info, compilation.assignments))
+    return 0
 
 
 async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, several: bool) -> int:

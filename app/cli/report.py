@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.app import figures
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, Memory, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import EAGER
 
 _SHOWN = 5
@@ -24,14 +24,15 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         **broke,
         "ok": report.ok,
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
-        "eager_nodes": [{"node": a.node, "reason": a.reason} for a in _in_eager(assignments)],
+        "lowered_by": dict(Counter(a.lowering for a in assignments)),
+        "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
+        "other_registry": [{"node": a.node, "by": a.lowering, "reason": a.reason} for a in _elsewhere(assignments)],
         "outputs": [_output_json(output) for output in report.outputs],
         "compile_seconds": report.compile_seconds,
         "load_seconds": report.load_seconds,
         "run": _timing_json(report.compiled),
         "eager": _timing_json(report.eager),
         "ratio": _number(report.ratio),
-        "memory": _memory_json(report.memory),
         "inputs_unchanged": report.inputs_unchanged,
         "notes": list(report.notes),
     }
@@ -52,29 +53,34 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         f"compiled {_timing_text(report.compiled)}",
         f"eager    {_timing_text(report.eager)}",
         f"compiled code takes {report.ratio:.2f} x the time of eager",
-        *_memory_lines(report.memory),
     ]
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
-    return "\n".join([*lines, *_eager_lines(assignments), *(f"note: {note}" for note in report.notes)])
+    fallen = [*_lines("in eager", in_eager(assignments)), *_lines("not by the first registry", _elsewhere(assignments))]
+    return "\n".join([*lines, *fallen, *(f"note: {note}" for note in report.notes)])
 
 
-def _memory_lines(memory: Memory | None) -> list[str]:
-    if memory is None:
-        return []
-    packed = f"; packed weights, kept from run to run, take {figures.size(memory.packed)}" if memory.packed else ""
-    return [f"memory at the peak: compiled {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}{packed}"]
+def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
+    """How each node of a graph is lowered, and why not by the flavour's own registry, as a table."""
+    targets = {row.stable: row.target for row in info.rows}
+    rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
+    heading = ["node", "target", "as", "function", "why"]
+    return "\n".join(line.rstrip() for line in table(heading, rows, frozenset(heading)).splitlines()) + "\n"
 
 
-def _in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
+def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
     return [assignment for assignment in assignments if assignment.lowering == EAGER]
 
 
-def _eager_lines(assignments: Sequence[Assignment]) -> list[str]:
-    """A line for each node in eager, up to a handful."""
-    found = _in_eager(assignments)
-    lines = [f"in eager: {a.node}: {a.reason}" for a in found[:_SHOWN]]
-    return lines + ([f"in eager: and {len(found) - _SHOWN} more (--json lists them)"] if len(found) > _SHOWN else [])
+def _elsewhere(assignments: Sequence[Assignment]) -> list[Assignment]:
+    """The nodes that are compiled, but not by the registry that comes first."""
+    return [assignment for assignment in assignments if assignment.lowering != EAGER and assignment.reason]
+
+
+def _lines(title: str, found: Sequence[Assignment]) -> list[str]:
+    """A line for each node, up to a handful."""
+    lines = [f"{title}: {a.node}: {a.reason}" for a in found[:_SHOWN]]
+    return lines + ([f"{title}: and {len(found) - _SHOWN} more (--json lists them)"] if len(found) > _SHOWN else [])
 
 
 def failure_json(found: Diagnostic) -> dict[str, Any]:
@@ -108,13 +114,6 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
     }
 
 
-def _memory_json(memory: Memory | None) -> dict[str, int] | None:
-    """Bytes at the peak of a run, and of packed weights."""
-    if memory is None:
-        return None
-    return {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
-
-
 def _number(value: float) -> float | None:
     """JSON has neither NaN nor infinity."""
     return value if math.isfinite(value) else None
@@ -128,7 +127,7 @@ def _output_row(output: OutputReport) -> list[object]:
 
 def _timing_text(timing: Timing) -> str:
     spread = f"{_milliseconds(timing.low)} to {_milliseconds(timing.high)}"
-    threads = figures.thread_count(timing.threads)
+    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
     return f"{_milliseconds(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
-from buddy.app.cli.report import as_json, as_text, failure_json
-from buddy.compiler.protocol import Assignment, GraphInfo, RunReport
-from buddy.compiler.recipe import Recipe
+from buddy.app.cli.report import as_json, as_text, failure_json, in_eager
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
+from buddy.compiler.recipe import EAGER, Recipe
 
 
 def parser() -> arguments.Parser:
@@ -57,9 +57,26 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
         return
     assert compilation.report is not None
     info = engine.graphs[recipe.graph]
-    found.ran(info, compilation.report, compilation.assignments)
+    broken = broken_promise(info, compilation.assignments, recipe)
+    found.ran(info, compilation.report, compilation.assignments, broken)
     if not options.json:
         print(as_text(info, compilation.report, compilation.assignments))
+    if broken is not None:
+        engine.console.error(broken, f"graph {recipe.graph}")
+
+
+def broken_promise(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
+    """What to say of nodes in eager, not put there by hand, when the script says `fallback="error"`."""
+    left = [a for a in in_eager(assignments) if recipe.choice_map().get(a.node) != EAGER]
+    if not info.strict or not left:
+        return None
+    return Diagnostic(
+        f"the script says fallback='error', but {len(left)} of {len(assignments)} nodes stay in eager",
+        info.name,
+        "give those ops a lowering (docs/adding-an-operator.md), use other ops, or allow fallback='eager'",
+        detail="\n".join(f"{a.node}: {a.reason}" for a in left),
+        node=left[0].node,
+    )
 
 
 class _Result:
@@ -71,9 +88,12 @@ class _Result:
         self._error: dict[str, Any] = {}
         self.ok = True
 
-    def ran(self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment]) -> None:
-        self._graphs.append(as_json(info, report, assignments))
-        self.ok &= report.ok
+    def ran(
+        self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], broken: Diagnostic | None
+    ) -> None:
+        error = {} if broken is None else {"ok": False, "error": failure_json(broken)}
+        self._graphs.append({**as_json(info, report, assignments), **error})
+        self.ok &= report.ok and broken is None
 
     def failed(self, failure: Failure, graph: int | None = None) -> None:
         self.ok = False

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
@@ -26,7 +27,8 @@ _compile = torch.compile
 class Recorder:
     """A Dynamo back end that records every graph it is given, with real inputs, and lets it run in eager.
 
-    `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults when None.
+    `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults when None; `strict`
+    graphs may have no node in eager.
     """
 
     name: str = "forward"
@@ -35,6 +37,7 @@ class Recorder:
     decompositions: Mapping[Any, Callable[..., Any]] | None = None
     graph_class: type[Graph] = Graph
     on_graph: Callable[[CapturedGraph], None] | None = None
+    strict: bool = False
     graphs: list[CapturedGraph] = field(default_factory=list)
 
     def __call__(
@@ -57,6 +60,7 @@ class Recorder:
                 seen = True
                 real = [*_kept(tensors, conversion.graph), *conversion.constants]
                 info = graph_info(conversion.graph.name, conversion, graph_break(aten))
+                info = msgspec.structs.replace(info, strict=self.strict)
                 eager = eager_program(aten, len(conversion.constants))
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
                 self._keep(CapturedGraph(conversion.graph, info, real, eager, fx_table(conversion), parameters))

@@ -90,7 +90,8 @@ class Tape:
 
         backend = options.get("backend")
         if not isinstance(backend, DynamoCompiler):
-            backend = self._backend(callable_name(model), self.asked)
+            strict = backend == "buddy" and (options.get("options") or {}).get("fallback") == "error"
+            backend = self._backend(callable_name(model), self.asked, strict)
         compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=False)
         return compiled if isinstance(compiled, torch.nn.Module) else self._marked(compiled)
 
@@ -147,18 +148,23 @@ class Tape:
             self.notes.append(f"{type(module).__name__} was not captured: {_first_line(error)}")
             return result
 
-    def _backend(self, name: str, into: list[CapturedGraph]) -> Callable[..., Any]:
-        """A Dynamo back end that records the inference graph and computes the Dynamo graph in eager."""
+    def _backend(self, name: str, into: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
+        """A Dynamo back end that records the inference graph and computes the Dynamo graph in eager.
+
+        A `strict` one lets nothing pass that cannot be compiled: what cannot be captured raises.
+        """
 
         def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
             if len(into) >= MAX_GRAPHS:
                 self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
-            recorder = Recorder(name)
+            recorder = Recorder(name, strict=strict)
             try:
                 with torch.random.fork_rng():
                     record_inference(module, inputs, recorder)
             except Exception as error:  # whatever cannot be captured, the script itself goes on in eager
+                if strict:
+                    raise
                 self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
                 return module.forward
             into.extend(recorder.graphs)
@@ -172,7 +178,7 @@ class Tape:
     def _capture_training(self) -> None:
         """Replace each inference graph that ran with gradients by its forward and backward graphs."""
         for found in self._trainable:
-            recorder = Recorder(found.inference.info.name)
+            recorder = Recorder(found.inference.info.name, strict=found.inference.info.strict)
             with torch.random.fork_rng():
                 record_training(found.module, found.inputs, found.origins, recorder)
             position = next(index for index, graph in enumerate(found.graphs) if graph is found.inference)

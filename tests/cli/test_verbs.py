@@ -14,12 +14,6 @@ import pytest
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
-def verb(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> Verb:
-    """`verb("run", "samples/addmm.py")`: the finished process of `buddy-tui run samples/addmm.py`."""
-    return lambda *words: run_python("-m", "buddy.app.cli", *words)
-
-
 def test_run_prints_one_object_and_all_else_goes_to_stderr(verb: Verb) -> None:
     done = verb("run", "samples/addmm.py", "--json", "--repeats", "3")
     found = json.loads(done.stdout)

@@ -1,0 +1,94 @@
+"""What `run` and `dump` tell of the registries that lower the nodes, and of nodes that none does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+Verb = Callable[..., Any]
+
+DOUBLES = """
+import torch
+
+def f(x, y):
+    return torch.relu(x @ y).float().cumsum(0)
+
+with torch.no_grad():
+    torch.compile(f, backend="buddy")(torch.ones(4, 4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.float64))
+"""
+SORTED = """
+import torch
+
+f = torch.compile(lambda x: torch.sort(x * 2).values, backend="buddy", options={"fallback": "FALLBACK"})
+f(torch.arange(5.0))
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_run_tells_which_registry_lowers_what_and_why_not_the_first(verb: Verb, tmp_path: Path) -> None:
+    path = script(tmp_path, DOUBLES)
+    (graph,) = json.loads(verb("run", path, "--json", "--repeats", "1", "--flavour", "tosa").stdout)["graphs"]
+    assert graph["lowered_by"] == {"linalg": 4}
+    assert graph["other_registry"][0] == {"node": "mm.0", "by": "linalg", "reason": "tosa: no f64 matmul"}
+    assert graph["other_registry"][-1] == {"node": "cumsum.0", "by": "linalg", "reason": "tosa: no running sum"}
+    text = verb("run", path, "--repeats", "1", "--flavour", "tosa").stdout
+    assert "not by the first registry: mm.0: tosa: no f64 matmul" in text
+    assert "not by the first registry" not in verb("run", path, "--repeats", "1").stdout
+
+
+def test_dump_prints_the_table_of_nodes(verb: Verb, tmp_path: Path) -> None:
+    done = verb("dump", script(tmp_path, DOUBLES), "--nodes", "--flavour", "tosa")
+    assert done.returncode == 0
+    heading, *rows = done.stdout.splitlines()
+    assert heading.split() == ["node", "target", "as", "function", "why"]
+    (row,) = [row for row in rows if row.strip().startswith("mm.0")]
+    assert row.split(maxsplit=4) == ["mm.0", "aten.mm.default", "linalg", "forward", "tosa: no f64 matmul"]
+
+
+def test_the_table_of_nodes_is_no_stage(verb: Verb) -> None:
+    done = verb("dump", "samples/arith_add.py", "--nodes", "--stage", "fx")
+    assert done.returncode == 2
+    assert "--nodes goes to stdout" in done.stderr
+
+
+def test_choices_of_a_recipe_that_cannot_be_followed_are_told_of(verb: Verb, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[[choices]]\nnode = "add.0"\nlowering = "math"\n[[choices]]\nnode = "ad.0"\nlowering = "eager"\n'
+        '[[choices]]\nnode = "mul.0"\nlowering = "toza"\n'
+    )
+    path = script(tmp_path, "import torch\nmodel = lambda x: x * x + 1\nexample_inputs = (torch.ones(3),)\n")
+    done = verb("run", path, "--recipe", str(recipe), "--repeats", "1")
+    assert done.returncode == 0
+    assert "add.0 lowered by math, but linalg lowers it: math: no lowering of AddOp" in done.stderr
+    assert "ad.0 lowered by eager, but no node that is compiled has that name; did you mean add.0?" in done.stderr
+    assert "mul.0 lowered by toza, but linalg lowers it: toza: there is no such registry" in done.stderr
+
+
+def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(verb: Verb, tmp_path: Path) -> None:
+    path = script(tmp_path, SORTED.replace("FALLBACK", "error"))
+    done = verb("run", path, "--json", "--repeats", "1")
+    assert done.returncode == 1
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert not graph["ok"]
+    assert graph["error"]["what"] == "the script says fallback='error', but 1 of 3 nodes stay in eager"
+    assert "sort.0: sort.default has no op class" in graph["error"]["detail"]
+    assert "'sort.default' to `_ops_map`" in graph["error"]["detail"]
+    assert "fallback='error'" in done.stderr
+
+
+def test_a_node_in_eager_is_told_of_where_it_is_allowed(verb: Verb, tmp_path: Path) -> None:
+    done = verb("run", script(tmp_path, SORTED.replace("FALLBACK", "eager")), "--repeats", "1")
+    assert done.returncode == 0
+    assert "in eager: sort.0: sort.default has no op class" in done.stdout
+    assert "docs/adding-an-operator.md" in done.stdout
