@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.contraction import Contraction, split_at
+from buddy.compiler.kernels.access import Loop, UnsupportedError
 from buddy.compiler.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
@@ -26,11 +25,21 @@ from buddy.compiler.kernels.weights import drop_dead_views
 C = 2  # the operand of a contraction that holds its sums
 
 
+class _Looped(Protocol):
+    @property
+    def loops(self) -> tuple[Loop, ...]: ...
+
+
+# A contraction or convolution: what has loops over C, vectors lying along the last one.
+Product = TypeVar("Product", bound=_Looped)
+Cut = Callable[[Product, Sequence[int]], Product]
+
+
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbours(Generic[Product]):
     """What a kernel for `contraction` takes over: the ops `taken`, which `erase` removes; `notes` say it in words."""
 
-    contraction: Contraction
+    contraction: Product
     spec: ResultSpec
     taken: tuple[Any, ...]
     notes: tuple[str, ...]
@@ -45,8 +54,11 @@ class Neighbours:
                 drop_unused(value)
 
 
-def neighbours(op: Any, contraction: Contraction) -> Neighbours:
-    """What stands around `op` (on memrefs) and goes into its kernel; the loops are cut where that helps."""
+def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[Product]:
+    """What stands around `op` (on memrefs) and goes into its kernel.
+
+    `cut` gives the contraction with loops that end at some strides in C, where it can.
+    """
     result, notes, taken = op.operands[C], list[str](), list[Any]()
     prologue = _before(op, PROLOGUE)
     epilogue = _after(op, EPILOGUE)
@@ -55,7 +67,7 @@ def neighbours(op: Any, contraction: Contraction) -> Neighbours:
         if other is None:
             continue
         try:
-            contraction, stages = _with_stage(contraction, stages, mark, other, result)
+            contraction, stages = _with_stage(cut, contraction, stages, mark, other, result)
         except UnsupportedError as reason:
             notes.append(f"{other.name} apart: {reason}")
             del other.attributes[mark]
@@ -73,21 +85,21 @@ def neighbours(op: Any, contraction: Contraction) -> Neighbours:
     return Neighbours(contraction, spec, tuple(taken), tuple(notes), tuple(other.location for other in taken))
 
 
-def extents(contraction: Contraction) -> list[Extent]:
+def extents(contraction: _Looped) -> list[Extent]:
     return [(loop.size, loop.strides[C]) for loop in contraction.loops]
 
 
 def _with_stage(
-    contraction: Contraction, stages: dict[str, Stage | None], mark: str, op: Any, result: Any
-) -> tuple[Contraction, dict[str, Stage | None]]:
+    cut: Cut[Product], contraction: Product, stages: dict[str, Stage | None], mark: str, op: Any, result: Any
+) -> tuple[Product, dict[str, Stage | None]]:
     """The contraction cut for `op` too, and all stages along its loops."""
     joint = joint_of(op, result)
-    cut = split_at(contraction, boundaries(op, joint))
-    found = {mark: matched(op, joint, extents(cut))}
+    contraction = cut(contraction, boundaries(op, joint))
+    found = {mark: matched(op, joint, extents(contraction))}
     for other, stage in stages.items():
         if stage is not None:
-            found[other] = matched(stage.op.op, stage.joint, extents(cut))
-    return cut, {**stages, **found}
+            found[other] = matched(stage.op.op, stage.joint, extents(contraction))
+    return contraction, {**stages, **found}
 
 
 def _noted(mark: str, op: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from buddy.compiler.kernels.arithmetic import bytes_of
 from buddy.compiler.kernels.blocking import FMA_LATENCY
 from buddy.compiler.kernels.conv.shape import Convolution
 from buddy.compiler.kernels.emit import split
@@ -35,16 +36,15 @@ class Blocking:
 
     def describe(self) -> str:
         rows = f"{self.lines}x{self.pixels}" if self.lines > 1 else str(self.pixels)
-        return f"{rows} pixels by {self.columns} channels in registers, packed weights"
+        return f"{rows} pixels by {self.columns} channels in registers"
 
 
 def choose(conv: Convolution, target: Target) -> Blocking:
     """The blocking with the least estimated time."""
-    element = 4 if conv.element == "f32" else 8
-    lanes = target.lanes(element)
+    lanes = target.lanes(bytes_of(conv.element))
     candidates = list(_candidates(conv, lanes, target.vector_registers))
     lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
-    panel = max(1, conv.depth * vectors * lanes * element)
+    panel = max(1, conv.depth * vectors * lanes * bytes_of(conv.factor))
     panels = max(1, int(WEIGHTS_IN_L2 * target.l2) // panel)
     return Blocking(lines, pixels, vectors, lanes, panels)
 

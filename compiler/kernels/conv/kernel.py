@@ -10,18 +10,19 @@ from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.kernels.access import flatten
 from buddy.compiler.kernels.conv import blocking, depthwise, implicit_gemm
 from buddy.compiler.kernels.conv.shape import Convolution
+from buddy.compiler.kernels.crossing import argument_types, flat_operands
 from buddy.compiler.kernels.emit import Emitter
+from buddy.compiler.kernels.epilogue import Results, ResultSpec
 from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_all
 from buddy.compiler.target import Target
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A convolution with its blocking. `zero` says that C starts from zeros; else the products are added to it."""
+class Chosen:
+    """A convolution with its blocking."""
 
     conv: Convolution
     blocking: blocking.Blocking | depthwise.Blocking
-    zero: bool
 
     @property
     def panels(self) -> Panels:
@@ -38,42 +39,41 @@ class Kernel:
         return f"{verb}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
 
     def describe(self) -> str:
-        text = f"{self.conv.describe()}: {self.blocking.describe()}"
-        return text if self.zero else text + ", adds to C"
-
-    def function(self, name: str, types: Sequence[Any], packed: bool) -> func.FuncOp:
-        """A private function (A, B, C) -> () at the insertion point; `types` are those of its memref arguments.
-
-        B has the shape `panels.shape` when `packed`; else the function packs it, at each call.
-        """
-        function = func.FuncOp(name, (list(types), []), visibility="private")
-        entry = function.add_entry_block()
-        with ir.InsertionPoint(entry):
-            end = func.ReturnOp([])
-        with ir.InsertionPoint(end):
-            e = Emitter(entry)
-            a, b, c = (flatten(value) for value in entry.arguments)
-            scratch = None if packed else self._packed_here(e, b)
-            flats = (a, b if scratch is None else flatten(scratch), c)
-            self._emit(e, flats)
-            if scratch is not None:
-                memref.dealloc(scratch)
-        return function
-
-    def _packed_here(self, e: Emitter, weights: Any) -> Any:
-        type_ = ir.MemRefType.get(list(self.panels.shape), weights.type.element_type)
-        scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
-        pack_all(e, self.panels, weights, flatten(scratch))
-        return scratch
-
-    def _emit(self, e: Emitter, flats: Sequence[Any]) -> None:
-        if isinstance(self.blocking, depthwise.Blocking):
-            depthwise.Depthwise(e, flats, self.conv, self.blocking, self.zero).emit()
-        else:
-            implicit_gemm.ImplicitGemm(e, flats, self.conv, self.blocking, self.zero).emit()
+        return f"{self.conv.describe()}: {self.blocking.describe()}"
 
 
-def choose(conv: Convolution, target: Target, zero: bool) -> Kernel:
+def choose(conv: Convolution, target: Target) -> Chosen:
     """The kernel for `conv` on `target`."""
-    found = depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target)
-    return Kernel(conv, found, zero)
+    return Chosen(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
+
+
+def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: ResultSpec, packed: bool) -> func.FuncOp:
+    """A private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types` to it.
+
+    B has the shape `chosen.panels.shape` when `packed`; else the function packs it, at each call. Strides in `spec`
+    are along `chosen.conv.loops`.
+    """
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        end = func.ReturnOp([])
+    with ir.InsertionPoint(end):
+        a, b, *buffers = flat_operands(entry.arguments, types)
+        e, conv, block = Emitter(entry), chosen.conv, chosen.blocking
+        results = Results(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
+        scratch = None if packed else _packed_here(e, chosen.panels, b)
+        weights = b if scratch is None else flatten(scratch)
+        if isinstance(block, depthwise.Blocking):
+            depthwise.Depthwise(e, a, weights, results, conv, block).emit()
+        else:
+            implicit_gemm.ImplicitGemm(e, a, weights, results, conv, block).emit()
+        if scratch is not None:
+            memref.dealloc(scratch)
+    return function
+
+
+def _packed_here(e: Emitter, panels: Panels, weights: Any) -> Any:
+    type_ = ir.MemRefType.get(list(panels.shape), weights.type.element_type)
+    scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
+    pack_all(e, panels, weights, flatten(scratch))
+    return scratch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.kernels.contraction import indexing_maps
+from buddy.compiler.kernels.contraction import elements_of, indexing_maps, sum_type
 
 _IMAGE, _CHANNEL, _GROUP = (True, False, True), (False, True, True), (True, True, True)
 _ABSENT = Loop(1, (0, 0, 0), False, (), (False, False, False))
@@ -21,15 +21,24 @@ class Convolution:
     Strides of a loop are those of (A, B, C), in elements; A is the input, with its padding, B the weights. Neighbouring
     lines and pixels read overlapping parts of A. Loops that an op lacks have size 1; `images` are the batch and what
     is left of more than two spatial dims; `k` runs over channels in and window, as A is walked with the fewest jumps.
+    Products of elements of type `factor` are summed in `element`.
     """
 
     element: str
+    factor: str
     groups: tuple[Loop, ...]
     images: tuple[Loop, ...]
     lines: Loop
     pixels: Loop
     n: Loop
     k: tuple[Loop, ...]
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops over C; vectors lie along the last one."""
+        if self.depthwise:
+            return (*self.images, self.lines, self.pixels, *self.groups)
+        return (*self.groups, *self.images, self.lines, self.pixels, self.n)
 
     @property
     def depth(self) -> int:
@@ -78,10 +87,11 @@ def analyse(op: Any) -> Convolution:
     sizes = loop_sizes(len(reductions), maps, layouts)
     if 0 in sizes:
         raise UnsupportedError("no elements")
-    return _roles(merge(loops_of(sizes, reductions, maps, layouts)), str(op.operands[0].type.element_type))
+    loops = merge(loops_of(sizes, reductions, maps, layouts))
+    return _roles(loops, sum_type(op) or "", elements_of(op)[0])
 
 
-def _roles(loops: Sequence[Loop], element: str) -> Convolution:
+def _roles(loops: Sequence[Loop], element: str, factor: str) -> Convolution:
     parallel = [loop for loop in loops if not loop.reduction]
     rows = _by_stride(loop for loop in parallel if loop.used == _IMAGE)
     channels = [loop for loop in parallel if loop.used == _CHANNEL]
@@ -92,8 +102,9 @@ def _roles(loops: Sequence[Loop], element: str) -> Convolution:
     n = channels[0] if channels else _ABSENT
     if n.size > 1 and n.strides[2] != 1:
         raise UnsupportedError("channels are not its last dim")
+    outer = tuple(loop for loop in images if loop.size > 1)
     k = _by_stride(loop for loop in loops if loop.reduction)
-    return Convolution(element, groups, tuple(loop for loop in images if loop.size > 1), lines, pixels, n, tuple(k))
+    return Convolution(element, factor, groups, outer, lines, pixels, n, tuple(k))
 
 
 def _by_stride(loops: Any) -> list[Loop]:

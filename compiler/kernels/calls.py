@@ -1,0 +1,63 @@
+"""Calls of kernels in a module: a function per distinct kernel, packed weights, and where both come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from buddy.compiler.bindings import func, ir
+from buddy.compiler.kernels.crossing import arguments
+from buddy.compiler.kernels.packing import Panels
+from buddy.compiler.kernels.walk import collect, unique_symbol
+from buddy.compiler.kernels.weights import PackedWeights, Place
+from buddy.compiler.provenance import LocationSets
+
+# (name, types of the operands) -> the function, at the insertion point
+Build = Callable[[str, Sequence[Any]], func.FuncOp]
+
+
+class KernelCalls:
+    """The kernels of one pass over `root`; with `pack_weights`, weights are packed outside of the call."""
+
+    def __init__(self, root: Any, locations: LocationSets, pack_weights: bool) -> None:
+        self.root, self.locations = root, locations
+        self._weights = PackedWeights(root) if pack_weights else None
+        self._functions: dict[Hashable, tuple[str, Any, list[Any]]] = {}  # name, function, locations of its calls
+        self._packed_for: dict[Panels, list[Any]] = {}  # locations of the ops that read them
+
+    def parameter(self, value: Any) -> Place | None:
+        """Where the weights `value` come from, when they can be packed ahead."""
+        return self._weights.parameter(value) if self._weights is not None else None
+
+    def packed(self, place: Place, panels: Panels, location: Any) -> Any:
+        """The buffer that will hold the weights at `place`, packed as `panels`."""
+        assert self._weights is not None, "only parameters have a place"
+        self._packed_for.setdefault(panels, []).append(location)
+        return self._weights.packed(place, panels)
+
+    def call(self, op: Any, key: Hashable, symbol: str, operands: Sequence[Any], location: Any, build: Build) -> None:
+        """Call, in front of `op`, the kernel that `key` and the types of `operands` determine."""
+        types = [value.type for value in operands]
+        whole = (key, tuple(str(type_) for type_ in types))
+        if whole not in self._functions:
+            name = unique_symbol(self.root, symbol)
+            with ir.InsertionPoint(self.root.regions[0].blocks[0]), location:
+                self._functions[whole] = (name, build(name, types), [])
+        name, _, locations = self._functions[whole]
+        locations.append(location)
+        with ir.InsertionPoint(op), location:
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(operands))
+
+    def finish(self) -> None:
+        """Write the packing functions; functions that several ops share come from all of them."""
+        written = self._weights.finish() if self._weights is not None else {}
+        for _, function, locations in self._functions.values():
+            self._locate(function, locations)
+        for panels, functions in written.items():
+            for function in functions:
+                self._locate(function, self._packed_for[panels])
+
+    def _locate(self, function: Any, locations: list[Any]) -> None:
+        union = self.locations.union(locations)
+        for op in [function.operation, *collect(function.operation)]:
+            op.location = union
