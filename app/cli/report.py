@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from buddy.app import figures
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, Memory, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import EAGER
 
 _SHOWN = 5
@@ -33,6 +34,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "run": _timing_json(report.compiled),
         "eager": _timing_json(report.eager),
         "ratio": _number(report.ratio),
+        "memory": _memory_json(report.memory),
         "inputs_unchanged": report.inputs_unchanged,
         "notes": list(report.notes),
     }
@@ -53,11 +55,19 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         f"compiled {_timing_text(report.compiled)}",
         f"eager    {_timing_text(report.eager)}",
         f"compiled code takes {report.ratio:.2f} x the time of eager",
+        *_memory_lines(report.memory),
     ]
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallen = [*_lines("in eager", in_eager(assignments)), *_lines("not by the first registry", _elsewhere(assignments))]
     return "\n".join([*lines, *fallen, *(f"note: {note}" for note in report.notes)])
+
+
+def _memory_lines(memory: Memory | None) -> list[str]:
+    if memory is None:
+        return []
+    packed = f"; packed weights, kept from run to run, take {figures.size(memory.packed)}" if memory.packed else ""
+    return [f"memory at the peak: compiled {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}{packed}"]
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
@@ -114,6 +124,13 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
     }
 
 
+def _memory_json(memory: Memory | None) -> dict[str, int] | None:
+    """Bytes at the peak of a run, and of packed weights."""
+    if memory is None:
+        return None
+    return {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
+
+
 def _number(value: float) -> float | None:
     """JSON has neither NaN nor infinity."""
     return value if math.isfinite(value) else None
@@ -127,7 +144,7 @@ def _output_row(output: OutputReport) -> list[object]:
 
 def _timing_text(timing: Timing) -> str:
     spread = f"{_milliseconds(timing.low)} to {_milliseconds(timing.high)}"
-    threads = f"{timing.threads} thread{'s' * (timing.threads != 1)}"
+    threads = figures.thread_count(timing.threads)
     return f"{_milliseconds(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
 
 
