@@ -63,11 +63,17 @@ _BUFFERS = _steps(
     "cse",
 )  # fmt: skip
 
-# Before the plan: what lives within a row needs no buffer of its own.
-_ROWS = _steps("buffers", "bools-to-bytes", "fuse-rows")
+# Off at first: a library's products, to compare the kernels with.
+_LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), enabled=False)]
+
+# Before the plan: what lives within a row, or only in registers, needs no buffer of its own.
+_ROWS = _steps("buffers", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
 _KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics", "parallel-to-tasks")
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory")
+
+# The passes that pack weights unless told not to.
+_PACKING = ("contractions-to-kernels", "convolutions-to-kernels")
 
 _LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
 
@@ -110,7 +116,19 @@ def presets() -> dict[str, Preset]:
         _preset(
             "default",
             "fused, packed and vectorised for this machine",
-            [*_GRAPH, *_TO_LINALG, *_FUSION, *_MATH, *_BUFFERS, *_ROWS, *_KERNELS, *_MEMORY, *_LOOPS, *_LLVM],
+            [
+                *_GRAPH,
+                *_TO_LINALG,
+                *_FUSION,
+                *_MATH,
+                *_BUFFERS,
+                *_LIBRARY,
+                *_ROWS,
+                *_KERNELS,
+                *_MEMORY,
+                *_LOOPS,
+                *_LLVM,
+            ],
         ),
         _preset(
             "upstream",
@@ -135,3 +153,12 @@ def default_recipe(
     if preset not in known:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(known)}")
     return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, flavour=flavour)
+
+
+def unpacked(recipe: Recipe) -> Recipe:
+    """The recipe with no weight packed before the call."""
+    steps = [
+        msgspec.structs.replace(s, options=(*s.options, ("pack-weights", False))) if s.name in _PACKING else s
+        for s in recipe.steps
+    ]
+    return msgspec.structs.replace(recipe, steps=tuple(steps))
