@@ -20,7 +20,7 @@ from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, PlaceholderOp
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.recipe import EAGER, MAX_THREADS, Recipe
 from buddy.compiler.runner import LoadedProgram
@@ -60,9 +60,11 @@ class Settings:
             )
         return settings
 
-    def recipe(self) -> Recipe:
+    def recipe(self, training: bool = False) -> Recipe:
+        """The preset's recipe; in `training` weights change with every step, so none is packed ahead."""
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
-        return replace(default_recipe(preset=self.preset, flavour=self.flavour), threads=threads)
+        recipe = replace(default_recipe(preset=self.preset, flavour=self.flavour), threads=threads)
+        return unpacked(recipe) if training else recipe
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 
     try:
         own = own or Own()
-        return CompiledGraph(to_buddy(aten, ops_map=own.ops_map), settings, own.first)
+        training = aten.kind != "inference"
+        return CompiledGraph(to_buddy(aten, ops_map=own.ops_map), settings, own.first, training)
     except (UnsupportedGraphError, CompilationError) as error:
         if settings.fallback == "error":
             raise
@@ -129,12 +132,14 @@ class CompiledGraph:
     Results have the strides that eager gives, since AOTAutograd rebuilds views by them.
     """
 
-    def __init__(self, conversion: Conversion, settings: Settings, first: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, conversion: Conversion, settings: Settings, first: dict[str, Any] | None = None, training: bool = False
+    ) -> None:
         graph = conversion.graph
         self._constants = conversion.constants
         self._plan = _plan_results(graph)
         self._strides = _result_strides(conversion)
-        self._program = _compiled(graph, settings, first) if graph.results else None
+        self._program = _compiled(graph, settings, first, training) if graph.results else None
 
     def __call__(self, *tensors: torch.Tensor) -> list[Any]:
         inputs = [*tensors, *self._constants]
@@ -194,8 +199,8 @@ def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torc
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
-def _compiled(graph: Graph, settings: Settings, first: dict[str, Any] | None) -> LoadedProgram:
-    recipe = settings.recipe()
+def _compiled(graph: Graph, settings: Settings, first: dict[str, Any] | None, training: bool) -> LoadedProgram:
+    recipe = settings.recipe(training)
     # Lowerings of a script's own are no part of what programs are kept under.
     artifact = None if first else program_cache.find(graph, recipe)
     if artifact is None or (artifact.eager_calls and settings.fallback == "error"):

@@ -91,12 +91,12 @@ def _streams(contraction: Contraction, lanes: int) -> bool:
 
 
 def _stream(contraction: Contraction, lanes: int, target: Target) -> Blocking:
-    """One row of B at a time is one stream from memory; several save work on C where B is in cache or rows are long."""
+    """One row of B at a time is one stream from memory; several at once save work on C, where that takes longer."""
     size, rows = contraction.n.size, max(1, contraction.m.size)
     cached = size * contraction.depth * bytes_of(contraction.factor_element) <= target.l2
     columns = min(max(1024, -(-size // 8)), 4096 // rows)
     vectors = max(1, min(columns, size) // lanes)
-    return Blocking(rows, vectors, lanes, 4 if cached or size >= 16384 else 1, "stream")
+    return Blocking(rows, vectors, lanes, 1 if rows == 1 and not cached and size < 16384 else 4, "stream")
 
 
 def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:

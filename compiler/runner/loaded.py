@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from buddy.compiler import blas
 from buddy.compiler.artifact import Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.linker import BlockFunction, Library
@@ -89,7 +90,7 @@ class LoadedProgram:
         self._library = Library(
             artifact.objects,
             {artifact.entry: arity + bool(artifact.arena), **packs},
-            {**self._eager.addresses(), **fork.symbols},
+            {**self._eager.addresses(), **fork.symbols, **blas.addresses(artifact.objects, self.threads)},
             fork.ir if artifact.threads > 1 else "",
         )
         self._entry = self._library[artifact.entry]

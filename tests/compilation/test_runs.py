@@ -14,7 +14,7 @@ from buddy.compiler.recipe import EAGER
 from buddy.compiler.runner import LoadedProgram
 from tests.kernels.filecheck_text import filecheck
 from tests.models import stack
-from tests.programs import Line, assert_same, without
+from tests.programs import Line, assert_same, step_number, without
 
 
 @pytest.mark.parametrize("preset", ["default", "upstream"])
@@ -153,3 +153,17 @@ def test_a_lowering_that_gives_up_says_why_and_the_next_one_takes_over() -> None
     assert assignment.reason.startswith("tosa: ")
     assert assignment.choices == ("tosa", "linalg", EAGER)
     assert "tosa." not in line.text("lower")
+
+
+@pytest.mark.parametrize("wanted", ["", "mm.0"])
+def test_products_by_a_library_agree_with_kernels_in_one_program(wanted: str) -> None:
+    a, b, bias = torch.randn(33, 20), torch.randn(20, 17), torch.randn(17)
+    line = Line(lambda a, b, bias: (torch.relu(a @ b), torch.addmm(bias, a, b)), a, b, bias)
+    recipe = default_recipe()
+    index = step_number(recipe, "contractions-to-blas")
+    options = (("nodes", wanted),) if wanted else ()
+    compilation = line.compile(recipe.with_step(index, enabled=True, options=options))
+    said = {node for name, node, text in compilation.remarks if name == "contractions-to-blas" and "17x20" in text}
+    assert said == ({"mm.0"} if wanted else {"mm.0", "addmm.0"})
+    found = LoadedProgram(compilation.artifact)(line.program.tensors)
+    assert_same(found, [torch.relu(a @ b), torch.addmm(bias, a, b)], ["relu", "addmm"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.frontend import refreeze
+from buddy.compiler.frontend import backend, refreeze
 from buddy.compiler.frontend.backend import Settings
 
 ERROR = {"fallback": "error"}
@@ -163,6 +163,34 @@ def test_replaced_weights_are_seen() -> None:
         torch.testing.assert_close(run(x), layer(x))
         layer.weight = nn.Parameter(torch.randn(32, 32))
         torch.testing.assert_close(run(x), layer(x))
+
+
+def test_nothing_is_packed_while_training() -> None:
+    layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+    run, known = compiled(layer), set(backend._programs)
+    run(x).sum().backward()
+    assert [program.packed_bytes for program in backend._programs if program not in known] == [0, 0]
+    known = set(backend._programs)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), layer(x))
+    (program,) = (program for program in backend._programs if program not in known)
+    assert program.packed_bytes > 0
+
+
+def test_a_weight_that_an_embedding_shares_stays_as_it_is_beside_its_packed_form() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(50, 32)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.table(tokens) @ self.table.weight.T
+
+    model, tokens = Tied().eval(), torch.randint(50, (2, 9))
+    agree(model, tokens)
+    with torch.no_grad():
+        model.table.weight.mul_(2)
+    agree(model, tokens)
 
 
 def test_uncounted_writes_to_weights_are_seen_after_refreeze() -> None:

@@ -58,6 +58,7 @@ class Compiled:
             self.remarks = [remark.text for remark in pass_context.remarks]
             self.module = module
             self.locations = pass_context.locations
+        self.imports: dict[str, int] = {}  # addresses of functions that the module only declares
         self._engine: Any = None
 
     def nodes_of(self, function: str) -> set[str]:
@@ -80,6 +81,8 @@ class Compiled:
             with self.context, ir.Location.unknown():
                 passmanager.PassManager.parse(LOWER).run(self.module.operation)
                 self._engine = execution_engine.ExecutionEngine(self.module, opt_level=3)
+            for name, address in self.imports.items():
+                self._engine.raw_register_runtime(name, ctypes.c_void_p(address))
         pointers = [ctypes.pointer(ctypes.pointer(runtime.get_ranked_memref_descriptor(a))) for a in arrays]
         arguments = (ctypes.c_void_p * len(arrays))(*[ctypes.cast(p, ctypes.c_void_p) for p in pointers])
         compiled = self._engine.lookup(function)

@@ -21,11 +21,12 @@ class StreamedRows(Kernel):
         self.e.parallel_blocks(sizes, blocks, self._chunk, self.work)
 
     def _chunk(self, numbers: list[Index], active: list[int]) -> None:
-        e, rows, width, columns = self.e, self.c.m.size, self.block.columns, active[-1]
+        e, rows, columns = self.e, self.c.m.size, active[-1]
         *outer, number = numbers
-        first = e.mul(number, width)
+        first = e.mul(number, self.block.columns)
         place = self.place(outer, 0, first)
-        buffer, sums = self.partial_sums(rows, width)
+        # Rows that lie a page apart would wait for each other's stores.
+        buffer, sums = self.partial_sums(rows, self.block.columns + self.lanes)
         self.move(rows, columns, self.results, place, sums, sums.origin)
         self._add_rows(self.start(0, outer), e.add(self.start(1, outer), first), sums, columns)
         self.move(rows, columns, sums, sums.origin, self.results, place)

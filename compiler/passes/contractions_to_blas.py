@@ -1,0 +1,83 @@
+"""`contractions-to-blas`: matrix products on memrefs become calls of a packaged OpenBLAS, to compare with kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler import blas
+from buddy.compiler.bindings import func, ir
+from buddy.compiler.kernels.access import UnsupportedError
+from buddy.compiler.kernels.blas_call import calling_function, declare, locate, product_of
+from buddy.compiler.kernels.contraction import Contraction, analyse, is_contraction
+from buddy.compiler.kernels.crossing import arguments
+from buddy.compiler.kernels.memory import zero_fill_before
+from buddy.compiler.kernels.walk import collect, unique_symbol
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class ContractionsToBlas(MlirPass):
+    """With `nodes`, node names with commas between them, only the products that come from those are replaced.
+
+    What the library cannot do, and everything where there is no library, is left to the passes that follow.
+    """
+
+    name: ClassVar[str] = "contractions-to-blas"
+    summary: ClassVar[str] = "matrix products become calls of OpenBLAS (scipy-openblas32, or the one inside NumPy)"
+
+    nodes: str = ""
+
+    def run(self, root: Any, context: PassContext) -> None:
+        library = blas.find()
+        chosen = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
+        rewriter = _Rewriter(root, context, library) if library is not None else None
+        for op in [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]:
+            if not is_contraction(op) or not self._is_chosen(op, chosen, context):
+                continue
+            try:
+                if rewriter is None:
+                    raise UnsupportedError("no BLAS library is installed (pip install scipy-openblas32)")
+                rewriter.rewrite(op)
+            except UnsupportedError as reason:
+                context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
+
+    def _is_chosen(self, op: Any, chosen: frozenset[str], context: PassContext) -> bool:
+        names = context.locations.sets[context.locations.number_of(op.location)]
+        return not chosen or not chosen.isdisjoint(names)
+
+
+class _Rewriter:
+    def __init__(self, root: Any, context: PassContext, library: blas.Blas) -> None:
+        self.root, self.context, self.library = root, context, library
+        self.functions: dict[object, tuple[str, Any, list[Any]]] = {}  # key -> name, function, locations of its calls
+
+    def rewrite(self, op: Any) -> None:
+        contraction = analyse(op)
+        product = product_of(contraction)
+        fill = zero_fill_before(op, op.operands[2])
+        name = self._function(op, contraction, fill is None)
+        if fill is not None:
+            fill.erase()
+        with ir.InsertionPoint(op), op.location:
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(list(op.operands)))
+        text = f"{product.m}x{product.n}x{product.k}: {self.library.package}"
+        self.context.remark(ContractionsToBlas.name, op.location, text)
+        op.erase()
+
+    def _function(self, op: Any, contraction: Contraction, accumulate: bool) -> str:
+        types = [value.type for value in op.operands]
+        key = (tuple(map(str, types)), contraction, accumulate)
+        if key not in self.functions:
+            bits = self.library.index_bits
+            with op.location:
+                callee = declare(self.root, contraction.element, bits)
+                name = unique_symbol(self.root, f"blas_{contraction.m.size}x{contraction.depth}x{contraction.n.size}")
+                with ir.InsertionPoint(self.root.regions[0].blocks[0]):
+                    function = calling_function(name, types, contraction, callee, bits, accumulate)
+            self.functions[key] = (name, function, [])
+        name, function, locations = self.functions[key]
+        locations.append(op.location)
+        locate(function, self.context.locations.union(locations))
+        return name

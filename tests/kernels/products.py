@@ -1,0 +1,42 @@
+"""Contractions as MLIR text, from an einsum and sizes, and arrays to call them with."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+
+def memref(shape: tuple[int, ...], element: str = "f32") -> str:
+    return "memref<" + "".join(f"{size}x" for size in shape) + element + ">"
+
+
+def function(
+    name: str,
+    subscripts: str,
+    sizes: dict[str, int],
+    *,
+    zero: bool = True,
+    parameter: bool = False,
+    element: str = "f32",
+) -> str:
+    """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`."""
+    terms = re.split(",|->", subscripts)
+    loops = ",".join(sizes)
+    maps = ",".join(f"affine_map<({loops})->({','.join(term)})>" for term in terms)
+    a, b, c = (memref(tuple(sizes[letter] for letter in term), element) for term in terms)
+    mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
+    fill = f"linalg.fill ins(%z : {element}) outs(%c : {c})" if zero else ""
+    return f"""
+    func.func @{name}(%a: {a}, %b: {b}{mark}, %c: {c}) attributes {{llvm.emit_c_interface}} {{
+      %z = arith.constant 0.0 : {element}
+      {fill}
+      linalg.contract indexing_maps = [{maps}] ins(%a, %b : {a}, {b}) outs(%c : {c})
+      return
+    }}"""
+
+
+def operands(subscripts: str, sizes: dict[str, int], dtype: type = np.float32) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    terms = re.split(",|->", subscripts)
+    return tuple(rng.standard_normal([sizes[letter] for letter in term]).astype(dtype) for term in terms)
