@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.kernels.body import VectorBody, cloned
+from buddy.compiler.kernels.body import Lanes, VectorBody, cloned
 from buddy.compiler.kernels.chunks import CHUNK, for_rows, work_of
 from buddy.compiler.kernels.emit import Emitter, Index, element_bytes
 from buddy.compiler.kernels.packing import PanelCopy
@@ -94,7 +94,7 @@ class _Elementwise:
             return
         starts = [e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
         still = {
-            self.op.arguments[i]: self.body.spread(e.load_scalar(self.flats[i], starts[i]))
+            self.op.arguments[i]: e.load_scalar(self.flats[i], starts[i])
             for i in self.read
             if not self.inner.strides[i]
         }
@@ -111,21 +111,15 @@ class _Elementwise:
         self, outer: list[Index], starts: list[Index], still: dict[Any, Any], index: Index, active: int | None
     ) -> None:
         e, op = self.e, self.op
-        values = dict(still)
+        values = {}
         for i in self.read:
             if self.inner.strides[i]:
                 values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
-        known = self.body.emit(values, self._indices(outer, index))
+        indices = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True)}
+        known = self.body.emit(values, Lanes(self.inner.dims[0], index, active, still, indices))
         for i, scalar in enumerate(op.yielded, start=op.inputs):
-            e.store(self.body.value(scalar, known), self.flats[i], e.add(starts[i], index), active)
-
-    def _indices(self, outer: list[Index], index: Index) -> dict[int, Any]:
-        asked = self.op.indexed
-        if not asked:
-            return {}
-        kept = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True) if loop.dims[0] in asked}
-        dim = self.inner.dims[0] if self.inner.dims[0] in asked else None
-        return self.body.indices(kept, dim, index)
+            value = self.body.spread(still[scalar]) if scalar in still else self.body.value(scalar, known)
+            e.store(value, self.flats[i], e.add(starts[i], index), active)
 
 
 def _moves_one_operand(op: Structured) -> bool:

@@ -245,7 +245,7 @@ class Results:
             if stage.op.reads(number):
                 loaded = self._load_operand(body, first + position, place[position], column, active)
                 values[stage.op.arguments[number]] = loaded
-        return body, body.emit(values, {})
+        return body, body.emit(values)
 
     def _load_operand(self, body: VectorBody, buffer: int, offset: Index, column: int, active: int) -> Any:
         flat = self.flats[buffer]

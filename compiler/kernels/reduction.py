@@ -157,7 +157,7 @@ class _Reduction:
                 values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
             elif op.reads(i):
                 values[op.arguments[i]] = self.body.spread(e.load_scalar(self.flats[i], starts[i]))
-        known = self.body.emit(values, {})
+        known = self.body.emit(values)
         terms = [self.body.value(fold.term, known) for fold in self.folds]
         for i in self.stored:
             value = self.body.value(op.yielded[i - op.inputs], known)

@@ -12,7 +12,7 @@ from buddy.compiler.kernels.contraction import indexing_maps
 KINDS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
 # Masked-off lanes hold a filler value, with which an integer division could trap.
-_TRAPPING = frozenset(
+TRAPPING = frozenset(
     f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
 )
 
@@ -61,18 +61,18 @@ class Structured:
         return any(True for _ in self.arguments[operand].uses)
 
 
-def read(op: Any) -> Structured:
-    """`op`, of one of `KINDS`, on memrefs.
+def read(op: Any, free: bool = False) -> Structured:
+    """`op`, of one of `KINDS`, on memrefs; `free`: its body may also read memory and divide integers.
 
     Raises `UnsupportedError` for what cannot be done in vectors, with the reason.
     """
-    found = structure_of(op)
-    _check_vectors(found.block)
+    found = structure_of(op, free)
+    _check_vectors(found.block, free)
     _check_elements(found.operands)
     return replace(found, loops=tuple(merge(found.loops, found.indexed)))
 
 
-def structure_of(op: Any) -> Structured:
+def structure_of(op: Any, free: bool = False) -> Structured:
     """`op`, of one of `KINDS`, on memrefs, with a loop for each dim of its iteration space.
 
     Raises `UnsupportedError` where memory is not accessed at sums of loop indices, or in the body too.
@@ -80,7 +80,8 @@ def structure_of(op: Any) -> Structured:
     if len(op.results):
         raise UnsupportedError("it works on tensors, not on buffers")
     block = op.regions[0].blocks[0]
-    _check_pure(block)
+    if not free:
+        check_pure(block)
     pairs = list(zip(op.operands, block.arguments, strict=True))
     buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
     scalars = {argument: value for value, argument in pairs if not isinstance(value.type, ir.MemRefType)}
@@ -114,26 +115,35 @@ def _maps(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
     return [identity] * len(operands), parallel
 
 
-def _check_pure(block: Any) -> None:
+def check_pure(block: Any) -> None:
+    """Raises `UnsupportedError` for a body that does more than compute."""
     for op in block.operations:
         name = op.operation.name
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
             raise UnsupportedError(f"{name} in its body")
 
 
-def _check_vectors(block: Any) -> None:
+def _check_vectors(block: Any, free: bool) -> None:
     for op in block.operations:
         name = op.operation.name
-        if name in _TRAPPING:
+        if name in TRAPPING and not free:
             raise UnsupportedError(f"{name} may trap in unused lanes")
         if name.startswith("math.") and name not in _VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
+        if name == "memref.load" and not _is_word(op.operation.results[0].type):
+            raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
+        if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index", "memref.load")):
+            raise UnsupportedError(f"{name} in its body")
+
+
+def _is_word(type_: Any) -> bool:
+    return isinstance(type_, ir.FloatType | ir.IntegerType) and type_.width in (8, 16, 32, 64)
 
 
 def _check_elements(operands: tuple[Any, ...]) -> None:
     for value in operands:
         element = value.type.element_type
-        if not isinstance(element, ir.FloatType | ir.IntegerType) or element.width not in (8, 16, 32, 64):
+        if not _is_word(element):
             raise UnsupportedError(f"elements of type {element}")
 
 

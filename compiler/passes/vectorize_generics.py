@@ -40,7 +40,9 @@ class VectorizeGenerics(MlirPass):
 
 
 def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
-    structured = read(op)
+    structured = read(op, free=True)
+    if structured.reductions:
+        read(op)
     emit = emit_reduction if structured.reductions else emit_elementwise
     with ir.InsertionPoint(op), op.location:
         return emit(emitter, structured, context.target)

@@ -235,7 +235,6 @@ def test_contiguous_loops_are_merged() -> None:
     ("element", "body", "reason"),
     [
         ("i1", "arith.andi", "elements of type i1"),
-        ("i32", "arith.divsi", "arith.divsi may trap in unused lanes"),
         ("f32", "math.atan2", "math.atan2 is a call of the math library"),
     ],
 )
@@ -312,3 +311,107 @@ def test_nothing_is_shared_within_a_shared_loop() -> None:
       return
     }}"""
     assert vectorized(text).text.count("scf.parallel") == 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 33, 130])
+def test_rows_of_a_table_are_read_as_vectors(n: int) -> None:
+    table, out, ids = memref(50, n), memref(5, n), memref(5, element="i64")
+    compiled = vectorized(f"""
+    func.func @f(%table: {table}, %ids: {ids}, %y: {out}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i)>, affine_map<(i,j)->(i,j)>],
+        iterator_types = ["parallel", "parallel"]}} ins(%ids : {ids}) outs(%y : {out}) {{
+        ^bb0(%a: i64, %b: f32):
+          %zero = arith.constant 0 : i64
+          %rows = arith.constant 50 : i64
+          %below = arith.cmpi slt, %a, %zero : i64
+          %from_end = arith.addi %a, %rows : i64
+          %id = arith.select %below, %from_end, %a : i64
+          %i = arith.index_cast %id : i64 to index
+          %j = linalg.index 1 : index
+          %0 = memref.load %table[%i, %j] : {table}
+          linalg.yield %0 : f32
+      }}
+      return
+    }}""")
+    assert "vector.gather" not in compiled.text
+    x, which, y = numbers(50, n), np.array([49, 0, -1, 7, 7]), np.full((5, n), np.nan, np.float32)
+    compiled("f", x, which, y)
+    np.testing.assert_array_equal(y, x[which])
+
+
+@pytest.mark.parametrize("element", ["f32", "f64", "i64", "i8"])
+@pytest.mark.parametrize("n", [3, 16, 37])
+def test_elements_of_a_table_are_gathered(n: int, element: str) -> None:
+    table, out, ids = memref(9, n, element=element), memref(4, n, element=element), memref(4, n, element="i64")
+    compiled = vectorized(f"""
+    func.func @f(%table: {table}, %ids: {ids}, %y: {out}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
+        iterator_types = ["parallel", "parallel"]}} ins(%ids : {ids}) outs(%y : {out}) {{
+        ^bb0(%a: i64, %b: {element}):
+          %i = arith.index_cast %a : i64 to index
+          %j = linalg.index 1 : index
+          %0 = memref.load %table[%i, %j] : {table}
+          linalg.yield %0 : {element}
+      }}
+      return
+    }}""")
+    x = (numbers(9, n) * 50).astype(NUMPY[element])
+    which, y = np.random.default_rng(1).integers(0, 9, (4, n)), np.zeros((4, n), NUMPY[element])
+    compiled("f", x, which, y)
+    np.testing.assert_array_equal(y, np.take_along_axis(x, which, 0))
+
+
+@pytest.mark.parametrize("element", ["i32", "i64", "i8"])
+@pytest.mark.parametrize("n", [2, 3, 13, 16, 33, 65])
+def test_integer_division_does_not_trap_in_unused_lanes(n: int, element: str) -> None:
+    type_ = memref(n, element=element)
+    body = "\n".join(
+        f"%{i} = arith.{op} %a, %{'b' if i < 2 else 'less'} : {element}"
+        for i, op in enumerate(("divsi", "remsi", "floordivsi", "divui"))
+    )
+    text = f"""
+    func.func @f(%x: {type_}, %d: {type_}, %q: {type_}, %r: {type_}, %s: {type_}, %t: {type_}) {FUNC} {{
+      linalg.generic {{indexing_maps = [{", ".join(["affine_map<(i)->(i)>"] * 6)}], iterator_types = ["parallel"]}}
+        ins(%x, %d : {type_}, {type_}) outs(%q, %r, %s, %t : {", ".join([type_] * 4)}) {{
+        ^bb0(%a: {element}, %b: {element}, %c0: {element}, %c1: {element}, %c2: {element}, %c3: {element}):
+          %one = arith.constant 1 : {element}
+          %less = arith.subi %b, %one : {element}
+          {body}
+          linalg.yield %0, %1, %2, %3 : {", ".join([element] * 4)}
+      }}
+      return
+    }}"""
+    random = np.random.default_rng(0)
+    x = random.integers(-100, 100, n).astype(NUMPY[element])
+    d = random.choice([-7, -3, 2, 5, 11], n).astype(NUMPY[element])
+    results = [np.zeros_like(x) for _ in range(4)]
+    vectorized(text)("f", x, d, *results)
+    quotient = np.trunc(x.astype(np.float64) / d).astype(np.int64)
+    np.testing.assert_array_equal(results[0], quotient)
+    np.testing.assert_array_equal(results[1], x - quotient * d)
+    np.testing.assert_array_equal(results[2], x.astype(np.int64) // (d.astype(np.int64) - 1))
+    unsigned = np.dtype(f"u{x.dtype.name}")
+    np.testing.assert_array_equal(results[3].view(unsigned), x.view(unsigned) // (d - 1).view(unsigned))
+
+
+def test_what_is_the_same_in_all_lanes_is_computed_once() -> None:
+    whole, column = memref(5, 48), memref(5)
+    compiled = vectorized(f"""
+    func.func @f(%x: {whole}, %s: {column}, %y: {whole}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>, affine_map<(i,j)->(i,j)>],
+        iterator_types = ["parallel", "parallel"]}} ins(%x, %s : {whole}, {column}) outs(%y : {whole}) {{
+        ^bb0(%a: f32, %b: f32, %c: f32):
+          %one = arith.constant 1.0 : f32
+          %0 = math.sqrt %b : f32
+          %1 = arith.divf %one, %0 : f32
+          %2 = arith.mulf %a, %1 : f32
+          linalg.yield %2 : f32
+      }}
+      return
+    }}""")
+    roots = [line for line in compiled.text.splitlines() if "math.sqrt" in line or "arith.divf" in line]
+    assert len(roots) == 2
+    assert not any("vector" in line for line in roots)
+    x, s, y = numbers(5, 48), np.arange(1, 6, dtype=np.float32), np.zeros((5, 48), np.float32)
+    compiled("f", x, s, y)
+    np.testing.assert_array_equal(y, x * (np.float32(1) / np.sqrt(s))[:, None])
