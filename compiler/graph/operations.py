@@ -248,6 +248,10 @@ class MatmulOp(Op):
     targets = ("mm.default",)
 
 
+class IntMatmulOp(Op):
+    targets = ("_int_mm.default",)
+
+
 class AddMMOp(Op):
     targets = ("addmm.default",)
 

@@ -28,6 +28,12 @@ def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Tens
     return contract(a, b, a_dims, b_dims, out_dims, dtype)
 
 
+def summed(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> tuple[Any, TensorDType]:
+    """A contraction of tensors of element type `dtype`, in the type that its products are summed in: f32 for halves."""
+    wide = TensorDType.Float32 if dtype in (TensorDType.Float16, TensorDType.BFloat16) else dtype
+    return contract(a, b, a_dims, b_dims, out_dims, wide), wide
+
+
 def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
     return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
 
@@ -35,14 +41,21 @@ def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]
 def _plain_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
-        a, b = _two(node, symbol_table)
-        return product(a, b, a_dims, b_dims, out_dims, node.tensor_meta.dtype)
+        dtype = node.tensor_meta.dtype
+        found, wide = summed(*_two(node, symbol_table), a_dims, b_dims, out_dims, dtype)
+        return found if wide is dtype else pointwise([(found, wide)], shape_of(found), dtype, lambda x: cast(x, dtype))
 
 
 _plain_product("MatmulOp", "mk", "kn", "mn")
 _plain_product("BatchMatmulOp", "bmk", "bkn", "bmn")
 _plain_product("MatVecOp", "mk", "k", "m")
 _plain_product("DotOp", "k", "k", "")
+
+
+@lowering("IntMatmulOp")
+def product_of_bytes(node: Op, symbol_table: SymbolTable) -> Any:
+    """Signed bytes, summed in 32 bits."""
+    return contract(*_two(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype)
 
 
 def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
@@ -54,13 +67,14 @@ def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
         addend = value_of(node.args[0], symbol_table)
         a, b = _two(node, symbol_table, 1)
         alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
-        multiplied = product(a, b, a_dims, b_dims, out_dims, meta.dtype)
+        multiplied, wide = summed(a, b, a_dims, b_dims, out_dims, meta.dtype)
 
         def body(x: Scalar, y: Scalar) -> Scalar:
             scaled = x if alpha == 1 else x * alpha
-            return scaled if beta == 0 else scaled + (y if beta == 1 else y * beta)
+            addend = cast(y, wide)
+            return cast(scaled if beta == 0 else scaled + (addend if beta == 1 else addend * beta), meta.dtype)
 
-        return pointwise([(multiplied, meta.dtype), (addend, meta.dtype)], meta.shape, meta.dtype, body)
+        return pointwise([(multiplied, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
 
 
 _with_addend("AddMMOp", "mk", "kn", "mn")

@@ -313,6 +313,15 @@ GROUPS: dict[str, Group] = {
     "products of float64": Group(
         (normal(2, 7, 5, dtype=torch.float64), normal(2, 5, 9, dtype=torch.float64)), PRODUCTS
     ),
+    "products of bfloat16": Group(
+        (normal(2, 7, 5, dtype=torch.bfloat16), normal(2, 5, 9, dtype=torch.bfloat16)), PRODUCTS
+    ),
+    "products of float16": Group(
+        (normal(2, 7, 5, dtype=torch.float16), normal(2, 5, 9, dtype=torch.float16)), PRODUCTS
+    ),
+    "products of bytes": Group(
+        (whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8)), {"int_mm": torch._int_mm}
+    ),
     "products of integers": Group(
         (whole(-9, 9, 7, 5), whole(-9, 9, 5, 4)), {"mm": torch.mm, "mv": lambda a, b: torch.mv(a, b[:, 0])}
     ),
@@ -326,7 +335,7 @@ GROUPS: dict[str, Group] = {
 # These hold every op class of the registries, and are tried in every flavour under every preset.
 CORE = (
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
-    "products", "attention", "indexing", "factories", "windows", "parts", "special values",
+    "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.
