@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from buddy.compiler import codegen, diagnosis, signature
-from buddy.compiler.artifact import Artifact, TensorSpec
+from buddy.compiler.artifact import TensorSpec
 from buddy.compiler.bindings import ir
 from buddy.compiler.compilation import CompilationError
 from buddy.compiler.graph.graph import Graph
@@ -74,12 +74,12 @@ def to_llvm_dialect(module: Any, locations: LocationSets, flavour: Flavour) -> s
     Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
     pass fails; the module may then be half rewritten.
     """
-    entry = signature.of_module(module.operation)
-    for index, step in enumerate(default_recipe(flavour=flavour).steps):
+    entry, recipe = signature.of_module(module.operation), default_recipe(flavour=flavour)
+    for index, step in enumerate(recipe.steps):
         if step.level != "mlir" or not step.enabled:
             continue
         try:
-            run_step(module.operation, step, PassContext(locations))
+            run_step(module.operation, step, PassContext(locations, threads=recipe.threads))
         except StepError as error:
             raise CompilationError(diagnosis.of_step(error, step, index)) from error
         entry = signature.of_module(module.operation) or entry
@@ -99,12 +99,14 @@ def runnable(found: TopLevel, graph: Graph) -> Run:
     entry = to_llvm_dialect(module, graph._locations, flavour)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
-    opt_level = default_recipe(flavour=flavour).opt_level
-    objects = codegen.compile_functions(module.operation, graph._locations, opt_level)
-    arguments = signature.arguments(entry, [_spec(meta) for meta in found.arguments])
-    results = tuple(_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op))
-    images = tuple(image.data for image in objects)
-    program = LoadedProgram(Artifact(name, images, arguments, results, calls, entry.arena))
+    recipe = default_recipe(flavour=flavour)
+    objects = codegen.compile_functions(module.operation, graph._locations, recipe.opt_level)
+    arguments = [_spec(meta) for meta in found.arguments]
+    results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
+    images = [image.data for image in objects]
+    program = LoadedProgram(
+        signature.artifact(name, entry, module.operation, images, arguments, results, calls, recipe.threads)
+    )
     return lambda *tensors: program(tensors)
 
 

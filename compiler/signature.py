@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.artifact import FORK, Argument, TensorSpec
+from buddy.compiler.artifact import FORK, Argument, Artifact, EagerCall, TensorSpec
 from buddy.compiler.bindings import ir
 
 # On the entry's last argument: the bytes of memory that it works in.
@@ -90,3 +90,19 @@ def forks(module: Any) -> bool:
     """Whether a module in the LLVM dialect has loops that threads share."""
     symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
+
+
+def artifact(
+    name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
+    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int,
+) -> Artifact:  # fmt: skip
+    """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads` are those of the recipe."""
+    return Artifact(
+        name,
+        tuple(objects),
+        arguments(entry, placeholders),
+        tuple(results),
+        tuple(calls),
+        entry.arena,
+        threads if forks(module) else 1,
+    )

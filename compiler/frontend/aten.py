@@ -95,6 +95,16 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     return {op: rule for op, rule in table.items() if target_key(op) not in known}
 
 
+def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsMap) -> dict[Any, Callable[..., Any]]:
+    """A table that a script gave, without Inductor's own rules for ops that have a class here.
+
+    Scripts hand over Inductor's table for its decompositions. Its own rules among them lead to ops that only Inductor
+    lowers, or to none.
+    """
+    own = "torch._inductor.decomposition"
+    return {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
+
+
 def target_key(target: Any) -> str:
     """The key of an FX target in the ops map: `add.Tensor` for `aten.add.Tensor`, `getitem` for `operator.getitem`.
 

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import torch
 
-from buddy.compiler.frontend.aten import default_decompositions
+from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, without_inductors_own
 from buddy.compiler.frontend.backend import Own, buddy_backend, compile_aten
+from buddy.compiler.frontend.backend import Settings as BackendSettings
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture, record_inference
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.export import export
-from buddy.compiler.frontend.imported import Imported, Params
+from buddy.compiler.frontend.imported import Imported, Params, argument_order
 from buddy.compiler.frontend.listeners import quietly, recording, tell
 from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph import serialize
@@ -36,7 +37,7 @@ class DynamoCompiler:
     `enable_external_calls` lets nodes call functions of libraries, which a transform may ask for. With
     `capture_scalar_outputs`, a number that a program reads out of a tensor is captured too instead of ending the graph;
     TorchDynamo keeps that setting for the whole process. `trace` names nodes whose values `dynamo_run` keeps; see
-    `Trace`.
+    `Trace`. Without `compile_backward`, `torch.compile` leaves backward graphs in eager.
     """
 
     def __init__(
@@ -49,16 +50,19 @@ class DynamoCompiler:
         enable_external_calls: bool = False,
         capture_scalar_outputs: bool = False,
         trace: Any = None,
+        compile_backward: bool = True,
     ) -> None:
         self._func_name = func_name
         self.primary_registry = primary_registry
         self.aot_autograd_decomposition = aot_autograd_decomposition
         self.verbose = verbose
         self.trace = Trace.of(trace)
+        self.compile_backward = compile_backward
         self._verbose_path = verbose_path
         self._enable_external_calls = enable_external_calls
         self._ops_map: dict[str, type[Op]] = default_ops_map()
         self._imported: dict[Graph, Imported] = {}
+        self._arguments: tuple[str, ...] = ()
         if capture_scalar_outputs:
             torch._dynamo.config.capture_scalar_outputs = True
 
@@ -84,15 +88,18 @@ class DynamoCompiler:
     # ---- importers ---------------------------------------------------------------------------------------------------
 
     def importer(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
-        """The graphs that `model(*args, **kwargs)` goes through, without gradients. Raises what `model` raises."""
-        before = len(self._imported)
+        """The graphs that `model(*args, **kwargs)` goes through, without gradients. Raises what `model` raises.
+
+        Inputs are in the order of this call. What the model does not read is none.
+        """
+        before, self._arguments = len(self._imported), argument_order(model, args, kwargs)
         with quietly():
             capture(model, args, kwargs, recorder=self._recorder(callable_name(model)))
         return self.imported_graphs[before:]
 
     def importer_by_export(self, module: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
         """The one graph of `module`, through `torch.export`: its arguments keep the order in which it declares them."""
-        before, name = len(self._imported), callable_name(module)
+        before, name, self._arguments = len(self._imported), callable_name(module), ()
         with quietly():
             export(module, args, kwargs, self._decompositions(), self._recorder(name))
         return self.imported_graphs[before:]
@@ -121,11 +128,17 @@ class DynamoCompiler:
         if recording():
             return module.forward
         own = Own(self._ops_map, self._first_registry())
+
+        def compile_graph(aten: AtenGraph, settings: BackendSettings) -> Runner:
+            if aten.kind == "backward" and not self.compile_backward:
+                return aten.module
+            return compile_aten(aten, settings, own)
+
         return buddy_backend(
             module,
             inputs,
             options={"flavour": self._flavour},
-            compile_graph=lambda aten, settings: compile_aten(aten, settings, own),
+            compile_graph=compile_graph,
             decompositions=self._decompositions(),
             **options,
         )
@@ -179,7 +192,7 @@ class DynamoCompiler:
 
     def _decompositions(self) -> Mapping[Any, Callable[..., Any]]:
         table = self.aot_autograd_decomposition
-        return default_decompositions(self._ops_map) if table is None else table
+        return default_decompositions(self._ops_map) if table is None else without_inductors_own(table, self._ops_map)
 
     def _keep(self, captured: CapturedGraph) -> None:
         if self.verbose:
@@ -187,7 +200,7 @@ class DynamoCompiler:
         if recording():
             # The script may rewrite its graph, whoever listens keeps the one that was captured.
             tell(replace(captured, graph=serialize.from_bytes(serialize.to_bytes(captured.graph))))
-        imported = Imported(captured)
+        imported = Imported(captured, self._arguments)
         imported.graph.settings = self._settings()
         self._imported[imported.graph] = imported
 
@@ -208,10 +221,20 @@ class DynamoCompiler:
             file.write(text)
 
 
-dynamo_compiler = DynamoCompiler()
-TorchCompileBackend = DynamoCompiler
+class TorchCompileBackend:
+    """A back end for `torch.compile` around a `DynamoCompiler`, which holds the graph compiled last and no other."""
+
+    def __init__(self, compiler: DynamoCompiler) -> None:
+        self._compiler = compiler
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        self._compiler._imported.clear()
+        return self._compiler(module, inputs, **options)
 
 
-def make_default_torch_backend() -> DynamoCompiler:
+def make_default_torch_backend() -> TorchCompileBackend:
     """A back end for `torch.compile` with default settings."""
-    return DynamoCompiler()
+    return TorchCompileBackend(DynamoCompiler())
+
+
+dynamo_compiler = make_default_torch_backend()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,19 +19,20 @@ Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
 
 class Imported:
-    """`graph` has its parameters first, then its buffers and constants, then its inputs.
+    """`graph` has its parameters first, then its buffers and constants, then its inputs as `arguments` names them.
 
     Tensors belong to placeholders, not to positions, so a script may delete or move placeholders.
     """
 
-    def __init__(self, captured: CapturedGraph) -> None:
+    def __init__(self, captured: CapturedGraph, arguments: Sequence[str] = ()) -> None:
         self.graph: Graph = captured.graph
         self._eager = captured.eager
         self._captured = list[Op](self.graph.placeholders)
         self._tensors = dict(zip(self._captured, captured.tensors, strict=True))
         first = {self._captured[position] for position in captured.parameters}
-        ranks = {op: 2 if op in self.graph.inputs else 0 if op in first else 1 for op in self._captured}
-        self.graph.body = sorted(self.graph.body, key=lambda op: ranks.get(op, 3))
+        inputs = {op: _place(op, arguments) for op in self.graph.inputs}
+        places = {op: (2, *inputs[op]) if op in inputs else (op not in first,) for op in self._captured}
+        self.graph.body = sorted(self.graph.body, key=lambda op: places.get(op, (3,)))
 
     def state(self) -> list[torch.Tensor]:
         """The tensors of `graph.params`, in order.
@@ -74,6 +76,26 @@ class Imported:
         recipe = default_recipe(flavour=self.graph.settings.flavour)
         program = LoadedProgram(Compiler(traced, first).compile(recipe).artifact)
         return lambda tensors: trace.taken_off(program(tensors))
+
+
+def argument_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names that the arguments of a call have inside `function`, in the order of the call."""
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        bound = signature(called).bind_partial(*args).arguments
+    except (TypeError, ValueError):
+        return tuple(kwargs)
+    return (*bound, *kwargs)
+
+
+def _place(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
+    """Where an input stands in the call: the number of its argument, then its numbers within it.
+
+    TorchDynamo orders inputs by their first use. What it does not know as a part of an argument comes last.
+    """
+    name, *path = op.stable.split(".")
+    number = arguments.index(name) if name in arguments else len(arguments)
+    return (number, *(int(part) for part in path if part.isdigit()))
 
 
 class Params(Mapping[Graph, list[torch.Tensor]]):

@@ -21,9 +21,5 @@ def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     if name.endswith("Op") or name == "OpType":
-        import_module(f"{__name__}.operations")
-        operation = import_module(f"{__name__}.operation")
-        found = operation.op_classes().get(name) or getattr(operation, name, None)
-        if found is not None:
-            return found
+        return getattr(import_module(f"{__name__}.operation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

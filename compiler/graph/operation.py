@@ -232,3 +232,42 @@ def new_op(
     for parent in op.parents:
         op.add_parent(parent)
     return op
+
+
+# What Buddy-MLIR's scripts call the classes that mean the same here, one for every overload.
+_OTHER_NAMES = {
+    "BitwiseAndScalarOp": "BitwiseAndOp",
+    "BitwiseAndTensorOp": "BitwiseAndOp",
+    "BitwiseOrScalarOp": "BitwiseOrOp",
+    "BitwiseXorScalarOp": "BitwiseXorOp",
+    "EqTensorOp": "EqualOp",
+    "GeTensorOp": "GeOp",
+    "GreaterThanOp": "GtOp",
+    "GtTensorOp": "GtOp",
+    "IotaOp": "ArangeOp",
+    "LeTensorOp": "LeOp",
+    "LessThanOp": "LtOp",
+    "LiftFreshCopyOp": "AliasOp",
+    "LtTensorOp": "LtOp",
+    "NativeBatchNormLegitNoTrainingOp": "BatchNormOp",
+    "NeScalarOp": "NeOp",
+    "NeTensorOp": "NeOp",
+    "SplitWithSizesOp": "SplitOp",
+    "SumDefaultOp": "SumDimOp",
+    "ToCopyOp": "ConvertElementTypeOp",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Every op class, for `from buddy.compiler.graph.operation import *` too, by its own name or Buddy-MLIR's."""
+    if name != "__all__" and not name.endswith("Op"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
+
+    classes = op_classes()
+    if name == "__all__":
+        return ["Op", "OpType", *classes, *_OTHER_NAMES]
+    found = classes.get(_OTHER_NAMES.get(name, name))
+    if found is None:
+        raise AttributeError(f"there is no op class {name}: `buddy-tui ops` lists those there are")
+    return found

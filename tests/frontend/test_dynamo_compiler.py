@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._inductor.decomposition import decompositions as inductor_decomp
 
-from buddy.compiler.frontend import DynamoCompiler, dynamo_compiler, make_default_torch_backend
+from buddy.compiler.frontend import DynamoCompiler, TorchCompileBackend, dynamo_compiler, make_default_torch_backend
 from buddy.compiler.graph.operation import ElementwiseOp
 from buddy.compiler.ops import tosa
 
@@ -93,13 +93,22 @@ def test_running_before_importing_says_what_to_do() -> None:
         DynamoCompiler().dynamo_run()
 
 
-@pytest.mark.parametrize("backend", [DynamoCompiler(), dynamo_compiler, make_default_torch_backend()])
-def test_as_a_back_end_of_torch_compile(backend: DynamoCompiler) -> None:
+def test_as_a_back_end_of_torch_compile() -> None:
     torch._dynamo.reset()
-    before = len(backend.imported_graphs)
+    compiler, x, y = DynamoCompiler(), torch.randn(5), torch.randn(5)
+    torch.testing.assert_close(torch.compile(foo, backend=compiler)(x, y), foo(x, y))
+    assert len(compiler.imported_graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "backend", [TorchCompileBackend(DynamoCompiler()), dynamo_compiler, make_default_torch_backend()]
+)
+def test_a_ready_back_end_holds_the_last_graph_alone(backend: TorchCompileBackend) -> None:
+    torch._dynamo.reset()
     x, y = torch.randn(5), torch.randn(5)
     torch.testing.assert_close(torch.compile(foo, backend=backend)(x, y), foo(x, y))
-    assert len(backend.imported_graphs) == before + 1
+    torch.testing.assert_close(torch.compile(torch.sin, backend=backend)(x), torch.sin(x))
+    assert [[op.target for op in graph.operations] for graph in backend._compiler.imported_graphs] == [["sin.default"]]
 
 
 def test_gradients_flow_through_it() -> None:
