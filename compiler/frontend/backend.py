@@ -82,16 +82,20 @@ def buddy_backend(
     options: Mapping[str, Any] | None = None,
     compile_graph: Callable[[AtenGraph, Settings], Runner] | None = None,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None = None,
     **_: Any,
 ) -> Callable[..., Any]:
     """What PyTorch finds under the name "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
     `compile_graph` takes the place of `compile_aten`, for those who measure it or bring something of their own, and
-    `decompositions` that of the default ones.
+    `decompositions` that of the default ones. `on_static` is told of each Dynamo graph of fixed sizes before it is
+    compiled, with its real inputs.
     """
     settings, compile_one = Settings.of(options), compile_graph or compile_aten
 
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
+        if on_static is not None:
+            on_static(static, tensors)
         return run_aot(static, tensors, lambda aten: compile_one(aten, settings), decompositions)
 
     if _is_dynamic(module):

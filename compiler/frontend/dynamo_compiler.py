@@ -123,9 +123,16 @@ class DynamoCompiler:
     # ---- a back end for torch.compile --------------------------------------------------------------------------------
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        """Import a graph and compile it: what `torch.compile(f, backend=DynamoCompiler())` calls."""
-        record_inference(module, inputs, self._recorder(self._func_name))
+        """Import a graph and compile it: what `torch.compile(f, backend=DynamoCompiler())` calls.
+
+        A graph with symbolic sizes is imported and compiled for each set of sizes it is called with.
+        """
+
+        def record(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> None:
+            record_inference(static, tensors, self._recorder(self._func_name))
+
         if recording():
+            record(module, inputs)
             return module.forward
         own = Own(self._ops_map, self._first_registry())
 
@@ -140,6 +147,7 @@ class DynamoCompiler:
             options={"flavour": self._flavour},
             compile_graph=compile_graph,
             decompositions=self._decompositions(),
+            on_static=record,
             **options,
         )
 

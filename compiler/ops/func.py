@@ -25,8 +25,10 @@ ops_registry = Registry()
 def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """A call on the node's tensor arguments. Equal ops on equal shapes share one declaration.
 
-    Raises `LoweringError` when a result's shape is not known before the program runs.
+    Raises `LoweringError` when a result's shape is not known before the program runs, or torch has no such op.
     """
+    if "." not in node.target:
+        raise LoweringError(f"{type(node).__name__} stands for no torch op, so eager cannot run it")
     if not node.metas or any(meta is None for meta in node.metas):
         raise LoweringError(f"{node.target} gives a result that is not a tensor of known shape")
     call = _describe(node)
