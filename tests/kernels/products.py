@@ -19,17 +19,21 @@ def function(
     zero: bool = True,
     parameter: bool = False,
     element: str = "f32",
+    sums: str = "",
 ) -> str:
-    """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`."""
+    """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`; C has elements of `sums`."""
     terms = re.split(",|->", subscripts)
     loops = ",".join(sizes)
     maps = ",".join(f"affine_map<({loops})->({','.join(term)})>" for term in terms)
-    a, b, c = (memref(tuple(sizes[letter] for letter in term), element) for term in terms)
+    sums = sums or element
+    kinds = (element, element, sums)
+    a, b, c = (memref(tuple(sizes[letter] for letter in term), kind) for term, kind in zip(terms, kinds, strict=True))
     mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
-    fill = f"linalg.fill ins(%z : {element}) outs(%c : {c})" if zero else ""
+    fill = f"linalg.fill ins(%z : {sums}) outs(%c : {c})" if zero else ""
+    nothing = "0.0" if "f" in sums else "0"
     return f"""
     func.func @{name}(%a: {a}, %b: {b}{mark}, %c: {c}) attributes {{llvm.emit_c_interface}} {{
-      %z = arith.constant 0.0 : {element}
+      %z = arith.constant {nothing} : {sums}
       {fill}
       linalg.contract indexing_maps = [{maps}] ins(%a, %b : {a}, {b}) outs(%c : {c})
       return
