@@ -7,7 +7,7 @@ measured over dense ranges against double precision; every function handles ±in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, math
@@ -243,8 +243,3 @@ def erf(x: Any) -> Any:
     exponent = arith.negf(s.fma(s.horner(t, _ERF_FAR), t, t))
     far = math.copysign(arith.subf(s.number(1.0), _exp_in_range(s, exponent)), x)
     return s.where("ogt", magnitude, 0.925, far, near)
-
-
-EXPANSIONS: dict[str, Callable[[Any], Any]] = {
-    f"math.{function.__name__}": function for function in (exp, exp2, expm1, log, log2, log10, log1p, tanh, erf)
-}

@@ -17,7 +17,7 @@ TRAPPING = frozenset(
 )
 
 # What processors have instructions for; all other functions are calls of the math library, one element each.
-_VECTOR_MATH = frozenset(
+VECTOR_MATH = frozenset(
     f"math.{name}"
     for name in ("absf", "absi", "ceil", "copysign", "floor", "fma", "round", "roundeven", "rsqrt", "sqrt", "trunc")
 )
@@ -128,7 +128,7 @@ def _check_vectors(block: Any, free: bool) -> None:
         name = op.operation.name
         if name in TRAPPING and not free:
             raise UnsupportedError(f"{name} may trap in unused lanes")
-        if name.startswith("math.") and name not in _VECTOR_MATH:
+        if name.startswith("math.") and name not in VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
         if name == "memref.load" and not _is_word(op.operation.results[0].type):
             raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")

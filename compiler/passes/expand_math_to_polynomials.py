@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.kernels.activations import Activation, activation_around
-from buddy.compiler.kernels.polynomials import EXPANSIONS
+from buddy.compiler.kernels.functions import EXPANSIONS
+from buddy.compiler.kernels.structured import VECTOR_MATH
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -18,11 +19,13 @@ class ExpandMathToPolynomials(MlirPass):
     """On f32 directly, on f16 and bf16 through f32; other types stay calls of the math library."""
 
     name: ClassVar[str] = "expand-math-to-polynomials"
-    summary: ClassVar[str] = "exponentials, logarithms, tanh and erf become polynomials in plain arithmetic"
+    summary: ClassVar[str] = "exponentials, logarithms, powers, sines and their like become plain arithmetic"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
             if op.name not in EXPANSIONS:
+                if op.name.startswith("math.") and op.name not in VECTOR_MATH:
+                    context.remark(self.name, op.location, f"{op.name} left to the math library")
                 continue
             found = activation_around(op) if str(_element(op.operands[0].type)) == "f32" else None
             context.remark(self.name, op.location, _replace(found, op.name) if found else _expand(op))
@@ -46,7 +49,10 @@ def _expand(op: Any) -> str:
     if element not in ("f32", "f16", "bf16"):
         return f"{op.name} left as it is: no polynomial for {value.type}"
     with ir.InsertionPoint(op), op.location:
-        result = EXPANSIONS[op.name](value if element == "f32" else arith.extf(_single(value.type), value))
+        operands = list(op.operands)
+        if element != "f32":
+            operands = [arith.extf(_single(value.type), operand) for operand in operands]
+        result = EXPANSIONS[op.name](*operands)
         if element != "f32":
             result = arith.truncf(value.type, result)
     name = op.name
