@@ -48,7 +48,16 @@ _TO_LINALG = _steps(
 )
 
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
-_FUSION = _steps("fused", "drop-unit-loops", "fold-transposes", "fuse-elementwise", "canonicalize")
+_FUSION = _steps(
+    "fused",
+    "choose-layouts",
+    "drop-unit-loops",
+    "fold-transposes",
+    "fuse-elementwise",
+    "canonicalize",
+    # After fusion: what is computed in place is then the whole of what lies between two windows.
+    "pad-in-place",
+)
 _UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
 _MATH = _steps("fused", "expand-math-to-polynomials")
 
@@ -67,8 +76,10 @@ _BUFFERS = _steps(
 _LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), enabled=False)]
 
 # Before the plan: what lives within a row, or only in registers, needs no buffer of its own.
-_ROWS = _steps("buffers", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
-_KERNELS = _steps("kernels", "contractions-to-kernels", "vectorize-generics", "parallel-to-tasks")
+_ROWS = _steps("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
+_KERNELS = _steps(
+    "kernels", "convolutions-to-kernels", "contractions-to-kernels", "vectorize-generics", "parallel-to-tasks"
+)
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory")
 

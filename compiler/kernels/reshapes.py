@@ -1,10 +1,11 @@
-"""Reshapes that only add or drop dims of size 1, seen as changes of an indexing map."""
+"""Reshapes that only add, drop or move dims of size 1."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.bindings import ir, tensor
 
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
@@ -19,12 +20,46 @@ def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
     return value, map_
 
 
+def with_unit_dims_moved(value: Any, shape: Sequence[int]) -> Any:
+    """The tensor `value` in a `shape` whose dims other than 1 are the same ones, in the same order."""
+    old = list(value.type.shape)
+    if old == list(shape):
+        return value
+    sizes = [size for size in old if size != 1]
+    if sizes != old:
+        value = tensor.collapse_shape(_tensor(sizes, value), value, groups_without(old, _unit_dims(old)))
+    if sizes != list(shape):
+        groups = groups_without(shape, _unit_dims(shape))
+        value = tensor.expand_shape(_tensor(shape, value), value, groups, [], list(shape))
+    return value
+
+
+def _unit_dims(shape: Sequence[int]) -> list[int]:
+    return [dim for dim, size in enumerate(shape) if size == 1]
+
+
+def _tensor(shape: Sequence[int], like: Any) -> Any:
+    return ir.RankedTensorType.get(list(shape), like.type.element_type)
+
+
+def groups_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
+    """The dims of `shape` in one group per dim that stays; those in `dims` join a neighbour."""
+    groups: list[list[int]] = []
+    waiting: list[int] = []
+    for dim in range(len(shape)):
+        if dim not in dims:
+            groups.append([*waiting, dim])
+            waiting = []
+        elif groups:
+            groups[-1].append(dim)
+        else:
+            waiting.append(dim)
+    return groups
+
+
 def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
     """The indices into the source of a reshape; `None` when more than unit dims come or go."""
-    groups = [
-        [_integer(dim) for dim in ir.ArrayAttr(group)]
-        for group in ir.ArrayAttr(value.owner.attributes["reassociation"])
-    ]
+    groups = reassociation(value.owner)
     source = list(value.owner.operands[0].type.shape)
     if value.owner.name == "tensor.expand_shape":
         chosen = [_moving_dim(group, value.type.shape) for group in groups]
@@ -36,6 +71,11 @@ def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
             return None
         found[dim] = index
     return found
+
+
+def reassociation(op: Any) -> list[list[int]]:
+    """The groups of dims of a reshape op."""
+    return [[_integer(dim) for dim in ir.ArrayAttr(group)] for group in ir.ArrayAttr(op.attributes["reassociation"])]
 
 
 def _moving_dim(group: list[Any], shape: Any) -> int | None:

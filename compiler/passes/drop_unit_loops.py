@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, linalg, tensor
 from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.kernels.reshapes import groups_without
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -65,7 +66,7 @@ def _drop(op: Any, loops: frozenset[int]) -> None:
     with ir.InsertionPoint(op), op.location:
         operands = [_without(value, _dims(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
         new = linalg.contract(*operands[:2], outs=operands[2:], indexing_maps=[_reduced(m, loops) for m in maps])
-        groups = _groups(result.type.shape, _dims(maps[2], loops))
+        groups = groups_without(result.type.shape, _dims(maps[2], loops))
         wide = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
     result.replace_all_uses_with(wide)
     op.erase()
@@ -82,22 +83,7 @@ def _without(value: Any, dims: list[int]) -> Any:
     type_ = ir.RankedTensorType.get(kept, value.type.element_type)
     if isinstance(value, ir.OpResult) and value.owner.name == "linalg.fill":
         return linalg.fill(value.owner.operands[0], outs=[tensor.empty(kept, value.type.element_type)])
-    return tensor.collapse_shape(type_, value, _groups(value.type.shape, dims))
-
-
-def _groups(shape: Sequence[int], dims: list[int]) -> list[list[int]]:
-    """The dims of `shape` in one group per dim that stays; those in `dims` join a neighbour."""
-    groups: list[list[int]] = []
-    waiting: list[int] = []
-    for dim in range(len(shape)):
-        if dim not in dims:
-            groups.append([*waiting, dim])
-            waiting = []
-        elif groups:
-            groups[-1].append(dim)
-        else:
-            waiting.append(dim)
-    return groups
+    return tensor.collapse_shape(type_, value, groups_without(value.type.shape, dims))
 
 
 def _reduced(map_: Any, loops: frozenset[int]) -> Any:

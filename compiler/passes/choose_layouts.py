@@ -1,0 +1,77 @@
+"""`choose-layouts`: tensors between convolutions keep their channels last, where vectors of them are contiguous."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.layouts.generics import arrange, arrange_convolution, is_convolution
+from buddy.compiler.layouts.shapes import ARRANGED
+from buddy.compiler.layouts.values import Layouts, Order
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class ChooseLayouts(MlirPass):
+    """Convolutions ask for channels last; what reads their results follows, and ops that cannot get a transpose.
+
+    Only the order in memory changes: which numbers are computed, and how, stays as it is.
+    """
+
+    name: ClassVar[str] = "choose-layouts"
+    summary: ClassVar[str] = "convolutions, and what lies between them, work on tensors with channels last"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for function in root.regions[0].blocks[0]:
+            block = function.regions[0].blocks[0] if len(function.regions[0].blocks) else None
+            if block is not None and any(is_convolution(op.operation) for op in block.operations):
+                self._arrange(block, context)
+
+    def _arrange(self, block: Any, context: PassContext) -> None:
+        def changed(value: Any, order: Order) -> None:
+            text = "x".join(str(size) for size in value.type.shape)
+            context.remark(self.name, value.location, f"{text} transposed to the order {order}")
+
+        layouts = Layouts(changed)
+        _erase_unused(block)
+        for op in [op.operation for op in block.operations]:
+            if is_convolution(op):
+                arrange_convolution(op, layouts)
+                context.remark(self.name, op.location, "convolution with channels last")
+            elif any(layouts.moved(value) for value in op.operands if _is_tensor(value)):
+                _follow(op, layouts)
+            _make_plain(collect(op), layouts)
+        _erase_unused(block)
+
+
+def _follow(op: Any, layouts: Layouts) -> None:
+    """Let `op` work on tensors in the orders that they have, or put them back into their own."""
+    with ir.InsertionPoint(op), op.location:
+        if op.name in ARRANGED and ARRANGED[op.name](op, layouts):
+            return
+    if op.name == "linalg.generic" and op.results and all(_is_tensor(value) for value in op.operands):
+        arrange(op, layouts)
+    else:
+        _make_plain([op], layouts)
+
+
+def _make_plain(ops: list[Any], layouts: Layouts) -> None:
+    for op in ops:
+        for number, value in enumerate(op.operands):
+            if _is_tensor(value) and layouts.moved(value):
+                op.operands[number] = layouts.plain(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value.type, ir.RankedTensorType)
+
+
+def _erase_unused(block: Any) -> None:
+    """Erase the ops on tensors whose results nothing uses."""
+    for op in reversed([op.operation for op in block.operations]):
+        pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))
+        if pure and len(op.results) and not any(True for result in op.results for _ in result.uses):
+            op.erase()

@@ -1,0 +1,106 @@
+"""`fill-borders`: where the inside of a filled buffer is overwritten next, only its border is filled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg, memref
+from buddy.compiler.kernels.contraction import indexing_maps
+from buddy.compiler.kernels.memory import VIEWS, root_of, stands_alone
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class FillBorders(MlirPass):
+    """Copies of a buffer onto itself, which inserting a result where it already lies has left, go away as well."""
+
+    name: ClassVar[str] = "fill-borders"
+    summary: ClassVar[str] = "only the border of a padded buffer is filled, when its inside is written next"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in collect(root):
+            if op.name == "memref.copy" and op.operands[0] == op.operands[1]:
+                op.erase()
+        for fill, view in [found for block in _blocks(root) for found in _overwritten_inside(block)]:
+            count = _fill_around(fill, view)
+            context.remark(self.name, fill.location, f"filled in {count} strips around what is written next")
+            fill.erase()
+
+
+def _blocks(root: Any) -> list[Any]:
+    """The blocks below `root` that hold whole ops on buffers, not scalars."""
+    owners = [op for op in (root, *collect(root)) if not op.name.startswith("linalg.")]
+    return [block for op in owners for region in op.regions for block in region.blocks]
+
+
+def _overwritten_inside(block: Any) -> list[tuple[Any, Any]]:
+    """Fills of whole buffers, each with the static subview that the next op to touch the buffer overwrites."""
+    found: list[tuple[Any, Any]] = []
+    waiting: dict[Any, Any] = {}  # buffers that nothing has touched since they were filled
+    for op in [op.operation for op in block.operations]:
+        if len(op.regions) and not op.name.startswith("linalg."):
+            waiting.clear()  # what it does inside is not looked at
+        if op.name in VIEWS:
+            continue
+        touched = [root for root in dict.fromkeys(map(root_of, op.operands)) if root in waiting]
+        if touched and _overwrites_its_last(op):
+            fill = waiting.get(root_of(op.operands[len(op.operands) - 1]))
+            view = _view_of(op, fill) if fill is not None else None
+            if view is not None:
+                found.append((fill, view))
+        for root in touched:
+            del waiting[root]
+        if op.name == "linalg.fill" and not len(op.results) and stands_alone(op.operands[1]):
+            waiting[op.operands[1]] = op
+    return found
+
+
+def _view_of(writer: Any, fill: Any) -> Any | None:
+    """The static subview of what `fill` fills that `writer` overwrites, while it reads nothing of the buffer."""
+    buffer = fill.operands[1]
+    *inputs, target = writer.operands
+    if any(root_of(value) == buffer for value in inputs) or not isinstance(target, ir.OpResult):
+        return None
+    view = target.owner.operation
+    if view.name != "memref.subview" or view.operands[0] != buffer or len(view.operands) > 1:
+        return None
+    steps = ir.DenseI64ArrayAttr(view.attributes["static_strides"])
+    return view if len(target.type.shape) == len(buffer.type.shape) and all(step == 1 for step in steps) else None
+
+
+def _overwrites_its_last(op: Any) -> bool:
+    """Whether `op` writes every element of its last operand without reading any."""
+    if op.name in ("linalg.fill", "linalg.copy", "memref.copy"):
+        return True
+    if op.name != "linalg.generic" or int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1]) != 1:
+        return False
+    arguments = op.regions[0].blocks[0].arguments
+    read = any(True for _ in arguments[len(arguments) - 1].uses)
+    return not read and indexing_maps(op)[-1].is_permutation
+
+
+def _fill_around(fill: Any, view: Any) -> int:
+    """Fill what lies around `view`; the number of strips that this takes."""
+    value, buffer = fill.operands
+    offsets, sizes = (list(ir.DenseI64ArrayAttr(view.attributes[f"static_{name}"])) for name in ("offsets", "sizes"))
+    strips = list(_strips(list(buffer.type.shape), offsets, sizes))
+    with ir.InsertionPoint(fill), fill.location:
+        for starts, extents in strips:
+            strip = memref.subview(buffer, starts, extents, [1] * len(starts))
+            linalg.fill(value, outs=[strip])
+    return len(strips)
+
+
+def _strips(
+    shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Offsets and sizes of boxes that cover all of `shape` outside of one box, without overlaps."""
+    for dim, (full, offset, size) in enumerate(zip(shape, offsets, sizes, strict=True)):
+        rest = [0] * (len(shape) - dim - 1)
+        for start, extent in ((0, offset), (offset + size, full - offset - size)):
+            if extent:
+                yield [*offsets[:dim], start, *rest], [*sizes[:dim], extent, *shape[dim + 1 :]]

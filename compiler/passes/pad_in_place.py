@@ -1,0 +1,91 @@
+"""`pad-in-place`: what a padded tensor is made of is computed where it lies in it, not copied there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg, tensor
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class PadInPlace(MlirPass):
+    """A generic whose result is inserted into a filled tensor gets that slice of the tensor to write to.
+
+    Bufferization then finds that the insertion moves nothing. What else reads the result reads it there.
+    """
+
+    name: ClassVar[str] = "pad-in-place"
+    summary: ClassVar[str] = "generics whose results get padded write them straight into the padded tensor"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        taken: set[Any] = set()
+        for op in [op for op in collect(root) if op.name == "tensor.insert_slice"]:
+            made = _maker(op)
+            if made is not None and made not in taken:
+                taken.add(made)
+                _write_there(made, op)
+                size = "x".join(str(size) for size in op.results[0].type.shape)
+                context.remark(self.name, made.location, f"its result is computed inside the padded {size}")
+
+
+def _maker(insert: Any) -> Any | None:
+    """The generic that computes what `insert` puts into a filled tensor, when it can write there instead."""
+    source, target = insert.operands[0], insert.operands[1]
+    if len(insert.operands) > 2 or len(source.type.shape) != len(target.type.shape):
+        return None
+    maker = _owner(source, "linalg.generic")
+    if maker is None or len(maker.results) != 1 or maker.block != insert.block:
+        return None
+    fill = _owner(target, "linalg.fill")
+    if fill is None or _owner(fill.operands[1], "tensor.empty") is None or _uses(target) != 1:
+        return None
+    start = maker.operands[len(maker.operands) - 1]
+    filled = _owner(start, "linalg.fill")
+    empty = start if filled is None else filled.operands[1]
+    if _owner(empty, "tensor.empty") is None or _uses(start) != 1:
+        return None
+    return maker
+
+
+def _write_there(maker: Any, insert: Any) -> None:
+    """Give `maker` the slice of the padded tensor as its destination; the filled tensor moves in front of it."""
+    source, target = insert.operands
+    last = len(maker.operands) - 1
+    start = maker.operands[last]
+    filled = _owner(start, "linalg.fill")
+    fill = target.owner
+    with ir.InsertionPoint(maker), fill.location:
+        empty = tensor.empty(list(target.type.shape), target.type.element_type)
+        padded = linalg.fill(fill.operands[0], outs=[empty])
+        bounds = [list(ir.DenseI64ArrayAttr(insert.attributes[f"static_{name}"])) for name in _BOUNDS]
+        slot = tensor.extract_slice(source.type, padded, [], [], [], *bounds)
+    if filled is not None:
+        with ir.InsertionPoint(maker), filled.location:
+            slot = linalg.fill(filled.operands[0], outs=[slot])
+    maker.operands[last] = slot
+    insert.operands[1] = padded
+    for op in (fill, fill.operands[1].owner, *([filled] if filled is not None else [])):
+        _erase_unused(op)
+    if filled is None:
+        _erase_unused(start.owner)
+
+
+_BOUNDS = ("offsets", "sizes", "strides")
+
+
+def _owner(value: Any, name: str) -> Any | None:
+    """The op of kind `name` that gives `value`, if one does."""
+    return value.owner.operation if isinstance(value, ir.OpResult) and value.owner.name == name else None
+
+
+def _uses(value: Any) -> int:
+    return len(list(value.uses))
+
+
+def _erase_unused(op: Any) -> None:
+    if not any(_uses(result) for result in op.results):
+        op.erase()

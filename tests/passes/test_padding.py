@@ -1,0 +1,120 @@
+"""`pad-in-place` and `fill-borders`: padded tensors are made where they lie, and filled where nothing else writes."""
+
+from __future__ import annotations
+
+import numpy as np
+from filecheck_text import filecheck
+from mlir_jit import BUFFERIZE, Compiled, Upstream
+
+from buddy.compiler.passes.copies_to_loops import CopiesToLoops
+from buddy.compiler.passes.fill_borders import FillBorders
+from buddy.compiler.passes.pad_in_place import PadInPlace
+from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
+
+PADDED = """
+    #id = affine_map<(i, j, k) -> (i, j, k)>
+    func.func @f(%a: tensor<4x5x3xf32> {bufferization.writable = false}) -> (tensor<7x6x3xf32>, tensor<4x5x3xf32>)
+        attributes {llvm.emit_c_interface} {
+      %z = arith.constant 7.0 : f32
+      %e = tensor.empty() : tensor<4x5x3xf32>
+      %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel", "parallel"]}
+          ins(%a : tensor<4x5x3xf32>) outs(%e : tensor<4x5x3xf32>) {
+        ^bb0(%x: f32, %y: f32):
+          %s = arith.mulf %x, %x : f32
+          linalg.yield %s : f32
+      } -> tensor<4x5x3xf32>
+      %p_e = tensor.empty() : tensor<7x6x3xf32>
+      %p_z = linalg.fill ins(%z : f32) outs(%p_e : tensor<7x6x3xf32>) -> tensor<7x6x3xf32>
+      %p = tensor.insert_slice %r into %p_z[1, 0, 0] [4, 5, 3] [1, 1, 1] : tensor<4x5x3xf32> into tensor<7x6x3xf32>
+      USE
+    }"""
+ALONE = PADDED.replace("-> (tensor<7x6x3xf32>, tensor<4x5x3xf32>)", "-> tensor<7x6x3xf32>").replace(
+    "USE", "return %p : tensor<7x6x3xf32>"
+)
+STEPS = [
+    PadInPlace(),
+    Upstream(BUFFERIZE),
+    ResultsToOutParams(),
+    Upstream("builtin.module(cse)"),
+    FillBorders(),
+    CopiesToLoops(),
+]
+
+
+def expected(a: np.ndarray) -> np.ndarray:
+    out = np.full((7, 6, 3), 7.0, np.float32)
+    out[1:5, 0:5] = a * a
+    return out
+
+
+def test_the_generic_writes_into_the_padded_tensor() -> None:
+    compiled = Compiled(ALONE, [PadInPlace()])
+    filecheck(
+        compiled.text,
+        """
+        CHECK: [[FILLED:%.*]] = linalg.fill {{.*}} -> tensor<7x6x3xf32>
+        CHECK: [[SLOT:%.*]] = tensor.extract_slice [[FILLED]][1, 0, 0] [4, 5, 3] [1, 1, 1]
+        CHECK: [[MADE:%.*]] = linalg.generic {{.*}} outs([[SLOT]] : tensor<4x5x3xf32>)
+        CHECK: tensor.insert_slice [[MADE]] into [[FILLED]][1, 0, 0]
+        """,
+    )
+    assert compiled.remarks == ["its result is computed inside the padded 7x6x3"]
+
+
+def test_only_the_border_is_filled_and_nothing_copied() -> None:
+    compiled = Compiled(ALONE, STEPS)
+    assert compiled.remarks[1:] == ["filled in 3 strips around what is written next"]
+    assert compiled.text.count("linalg.fill") == 3
+    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
+    out = np.full((7, 6, 3), np.nan, np.float32)
+    compiled("f", a, out)
+    np.testing.assert_array_equal(out, expected(a))
+
+
+def test_other_readers_see_the_same_numbers() -> None:
+    text = PADDED.replace("USE", "return %p, %r : tensor<7x6x3xf32>, tensor<4x5x3xf32>")
+    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
+    compiled = Compiled(text, STEPS)
+    padded, plain = np.full((7, 6, 3), np.nan, np.float32), np.full((4, 5, 3), np.nan, np.float32)
+    compiled("f", a, padded, plain)
+    np.testing.assert_array_equal(padded, expected(a))
+    np.testing.assert_array_equal(plain, a * a)
+
+
+def test_a_filled_tensor_with_other_readers_stays() -> None:
+    text = PADDED.replace("USE", "return %p_z, %r : tensor<7x6x3xf32>, tensor<4x5x3xf32>")
+    compiled = Compiled(text, [PadInPlace()])
+    assert "tensor.extract_slice" not in compiled.text
+    assert compiled.remarks == []
+
+
+BORDERS = """
+    #id = affine_map<(i, j) -> (i, j)>
+    func.func @f(%a: memref<2x3xf32>, %out: memref<4x5xf32>) attributes {llvm.emit_c_interface} {
+      %z = arith.constant 7.0 : f32
+      %p = memref.alloc() : memref<4x5xf32>
+      linalg.fill ins(%z : f32) outs(%p : memref<4x5xf32>)
+      BEFORE
+      %s = memref.subview %p[1, 1] [2, 3] [1, 1] : memref<4x5xf32> to memref<2x3xf32, strided<[5, 1], offset: 6>>
+      linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+          ins(%a : memref<2x3xf32>) outs(%s : memref<2x3xf32, strided<[5, 1], offset: 6>>) {
+        ^bb0(%x: f32, %y: f32):
+          linalg.yield VALUE : f32
+      }
+      linalg.copy ins(%p : memref<4x5xf32>) outs(%out : memref<4x5xf32>)
+      return
+    }"""
+
+
+def bordered(before: str, value: str) -> Compiled:
+    return Compiled(BORDERS.replace("BEFORE", before).replace("VALUE", value), [FillBorders()])
+
+
+def test_a_fill_that_is_read_stays_whole() -> None:
+    overwritten = bordered("", "%x")
+    assert overwritten.text.count("linalg.fill") == 4
+    assert bordered("", "%y").remarks == []
+    assert bordered("linalg.copy ins(%p : memref<4x5xf32>) outs(%out : memref<4x5xf32>)", "%x").remarks == []
+    a, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((4, 5), np.nan, np.float32)
+    overwritten("f", a, out)
+    np.testing.assert_array_equal(out, np.pad(a, 1, constant_values=7.0))
