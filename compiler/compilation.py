@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from traceback import format_exception
 from typing import Any
 
 import msgspec
@@ -16,7 +17,9 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.transform import TransformError, transforms
+from buddy.compiler.graph.transform import TransformError
+from buddy.compiler.graph.types import GraphError
+from buddy.compiler.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
@@ -81,7 +84,7 @@ class Compiler:
 
     def __init__(self, graph: Graph, first: Registry | None = None) -> None:
         self._first = first
-        self._graph_bytes = serialize.to_bytes(graph)
+        self._graphs = GraphStages(graph)
         self._hash = serialize.graph_hash(graph)
         self._nodes = tuple(op.stable for op in graph.operations)
         self._context = new_context()
@@ -137,21 +140,10 @@ class Compiler:
 
     def _transformed(self, recipe: Recipe, progress: _Progress) -> Graph:
         """The graph after the recipe's graph passes, a stage for each."""
-        graph = serialize.from_bytes(self._graph_bytes)
-        before = snapshots.of_graph("graph", graph, -1, 0.0, None)
-        progress.add(before, reused=False)
-        for index, step in enumerate(recipe.steps):
-            if step.level != "graph" or not step.enabled:
-                continue
-            start = time.perf_counter()
-            try:
-                transforms()[step.name](graph)
-            except (KeyError, TransformError) as error:
-                reason = "no such graph pass" if isinstance(error, KeyError) else str(error)
-                raise CompilationError(diagnosis.of_step(StepError(reason), step, index)) from error
-            before = snapshots.of_graph(step.name, graph, index, time.perf_counter() - start, before)
-            progress.add(before, reused=False)
-        return graph
+        try:
+            return self._graphs.after(recipe, progress.add)
+        except GraphPassError as error:
+            raise CompilationError(diagnosis.of_step(_failed(error), error.step, error.index)) from error
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
@@ -246,6 +238,14 @@ class Compiler:
             last.entry.arena,
             recipe.threads if signature.forks(last.operation) else 1,
         )
+
+
+def _failed(error: GraphPassError) -> StepError:
+    """What a graph pass said, or that the fault is its own."""
+    if isinstance(error.cause, (TransformError, GraphError)):
+        return StepError(str(error))
+    said = "".join(format_exception(error.cause))
+    return StepError(f"a fault in the pass itself, {type(error.cause).__name__}: {error}", said)
 
 
 def _spec(op: Op) -> TensorSpec:

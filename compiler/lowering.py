@@ -11,6 +11,7 @@ from buddy.compiler.bindings import func, ir
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
+from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import registries
 from buddy.compiler.ops.func import eager_call
@@ -30,6 +31,7 @@ NO_CLASS = (
     "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
     "compiler/graph/operations.py; docs/adding-an-operator.md has the three steps"
 )
+EXTERNAL = "a graph pass made it a call of torch's own {target}"
 NO_LOWERING = (
     "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
     "docs/adding-an-operator.md has the three steps"
@@ -142,7 +144,9 @@ class _Lowerer:
                 if name in self.registries.get(key, ()) or (found and key in (self._own, wanted)):
                     reasons.append(f"{key}: {reason}")
         if not found:
-            template = NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
+            template = (
+                EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
+            )
             reasons.append(template.format(target=node.target, op=name))
         return self._eager(node, table, choices, reasons)
 

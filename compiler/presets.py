@@ -70,6 +70,8 @@ _BUFFERS = _steps(
     "results-to-out-params",
     "canonicalize",
     "cse",
+    # Loops over tensors whose iterations are independent, as buffers have them: threads may share these.
+    ("scf-forall-to-parallel", FUNC),
 )  # fmt: skip
 
 # Off at first: a library's products, to compare the kernels with.
@@ -113,8 +115,21 @@ _LLVM = _steps(
 )
 
 
-# Off at first: it makes the table's nodes and the IR's ops correspond less plainly, and changes no machine code.
-_GRAPH = [PassStep("drop-identities", "graph", "", enabled=False, phase="graph")]
+def _graph_passes(*enabled: str) -> list[PassStep]:
+    """All graph passes, in an order in which all of them may be on."""
+    names = (
+        "drop-identities", "maxpool2d-simplify", "eliminate-transpose", "eliminate-matmul-transpose-reshape",
+        "gqa-attention-fusion", "flash-attention-prefill", "replace-matmul-with-onednn",
+        "replace-matmul-with-onednn-selective", "apply-classic-fusion", "simply-fuse",
+    )  # fmt: skip
+    return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
+
+
+# Attention by blocks of keys is exact, and faster than the whole matrix of scores at every length from 128 tokens on;
+# grouped heads need no copies of keys and values. The others change no machine code (later passes fold transposes,
+# copies and views) or hand products to torch's library, and make nodes and ops correspond less plainly.
+_GRAPH = _graph_passes("gqa-attention-fusion", "flash-attention-prefill")
+_UPSTREAM_GRAPH = _graph_passes()
 
 
 def _preset(name: str, summary: str, steps: list[PassStep]) -> Preset:
@@ -144,7 +159,7 @@ def presets() -> dict[str, Preset]:
         _preset(
             "upstream",
             "MLIR's own passes to scalar loops; only memory is ours",
-            [*_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_LOOPS, *_LLVM],
+            [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_LOOPS, *_LLVM],
         ),
     )
     return {preset.name: preset for preset in found}

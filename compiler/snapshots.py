@@ -46,7 +46,9 @@ def of_text(name: str, phase: str, text: StageText, seconds: float, language: st
     return Snapshot(stage, text, Counter())
 
 
-def of_graph(name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None) -> Snapshot:
+def of_graph(
+    name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None, remarks: tuple[Remark, ...] = ()
+) -> Snapshot:
     """The Buddy graph as a stage; `before` is the one it is compared with."""
     sets: list[tuple[str, ...]] = [(), *((op.stable,) for op in graph.body)]
     text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets))
@@ -55,7 +57,7 @@ def of_graph(name: str, graph: Graph, index: int, seconds: float, before: Snapsh
     changed = before is None or before.text.content != text.content
     milliseconds, ops = seconds * 1e3, len(graph.body)
     stage = Stage(0, name, "graph", "", 0, index, milliseconds, ops, added, removed, changed, language="buddy")
-    return Snapshot(stage, text, counts)
+    return Snapshot(stage, text, counts, remarks=remarks)
 
 
 def of_top_level(operation: Any, locations: LocationSets) -> Snapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.graph.operation import ElementwiseOp, Op, OpType, ReduceOp, ReshapeFamilyOp
+from buddy.compiler.graph.operation import EagerOp, ElementwiseOp, Op, OpType, ReduceOp, ReshapeFamilyOp
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
@@ -256,6 +256,22 @@ class AddMMOp(Op):
     targets = ("addmm.default",)
 
 
+class TransposeMatmulFusedOp(Op):
+    """`a bᵀ` of [m, k] and [n, k]."""
+
+
+class TransposeAddMMFusedOp(Op):
+    """`a bᵀ + c` of [m, k], [n, k] and [n]."""
+
+
+class CallExternalOp(EagerOp):
+    """A call of the library that torch has for the node's target; a graph pass has put it there."""
+
+    @property
+    def call_func_name(self) -> str:
+        return self.target
+
+
 class BatchMatmulOp(Op):
     targets = ("bmm.default",)
 
@@ -276,12 +292,30 @@ class ScaledDotProductFlashAttentionForCpuOp(Op):
     targets = ("_scaled_dot_product_flash_attention_for_cpu.default",)
 
 
+class FlashAttentionForCpuPrefillOp(Op):
+    """`softmax(scale * q kᵀ + mask) v`, block by block of keys; a row that is masked whole gives zeros."""
+
+    targets = ("scaled_dot_product_attention.default",)
+
+
+class GQAAttentionFusedOp(Op):
+    """The same where several heads of q read one head of k and v, which are not repeated for them."""
+
+
+class MaskedSoftmaxAttentionOp(Op):
+    """The same as its parts have it: a row that is masked whole gives NaN (zeros if it is sent to eager by hand)."""
+
+
 class Conv2dOp(Op):
     targets = ("convolution.default",)
 
 
-class MaxPool2dOp(Op):
+class MaxPool2dWithIndicesOp(Op):
     targets = ("max_pool2d_with_indices.default",)
+
+
+class MaxPool2dOp(Op):
+    targets = ("max_pool2d.default",)
 
 
 class AvgPool2dOp(Op):

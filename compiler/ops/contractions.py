@@ -48,6 +48,7 @@ def _plain_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
 
 _plain_product("MatmulOp", "mk", "kn", "mn")
 _plain_product("BatchMatmulOp", "bmk", "bkn", "bmn")
+_plain_product("TransposeMatmulFusedOp", "mk", "nk", "mn")
 _plain_product("MatVecOp", "mk", "k", "m")
 _plain_product("DotOp", "k", "k", "")
 
@@ -81,6 +82,14 @@ _with_addend("AddMMOp", "mk", "kn", "mn")
 _with_addend("BaddbmmOp", "bmk", "bkn", "bmn")
 
 
+@lowering("TransposeAddMMFusedOp")
+def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
+    meta = node.tensor_meta
+    multiplied = product(*_two(node, symbol_table), "mk", "nk", "mn", meta.dtype)
+    operands = [(multiplied, meta.dtype), (value_of(node.args[2], symbol_table), meta.dtype)]
+    return pointwise(operands, meta.shape, meta.dtype, lambda x, y: x + y)
+
+
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
 def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """`softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width], and the log of each row's sum."""
@@ -90,16 +99,38 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError("attention with dropout is random: it stays in eager")
     scale = node.kwargs.get("scale")
     scale = shape_of(q)[-1] ** -0.5 if scale is None else scale
-    scores = product(q, k, "bhmd", "bhnd", "bhmn", dtype)
+    scores = _by_head(q, k, "md", "nd", "mn", dtype)
     scores, scale = _masked(node, symbol_table, scores, dtype, scale)
     weights = reductions.softmax(scores, dtype, 3, dtype, scale)
     sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
+    if node.kwargs.get("attn_mask") is not None:
+        peak = reductions.extreme(scores, dtype, [3], True, largest=True)
+        weights, sums = (_zero_where_masked(x, t, peak, dtype) for x, t in ((weights, dtype), (sums, wide)))
     log_meta = node.metas[1]
-    results = [product(weights, v, "bhmn", "bhnd", "bhmd", dtype)]
+    results = [_by_head(weights, v, "mn", "nd", "md", dtype)]
     if log_meta is not None:
         sums = reshape(sums, shape_of(sums)[:-1], wide)
         results.append(pointwise([(sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype)))
     return results
+
+
+def _by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+    """A product per batch and head, [batch, heads, …] each. Several heads of `a` may read one of `b`."""
+    (batch, heads, *rest), groups = shape_of(a), shape_of(b)[1]
+    if heads == groups:
+        return product(a, b, f"bh{a_dims}", f"bh{b_dims}", f"bh{out_dims}", dtype)
+    a = reshape(a, (batch, groups, heads // groups, *rest), dtype)
+    multiplied = product(a, b, f"bgh{a_dims}", f"bg{b_dims}", f"bgh{out_dims}", dtype)
+    return reshape(multiplied, (batch, heads, *shape_of(multiplied)[3:]), dtype)
+
+
+def _zero_where_masked(value: Any, dtype: TensorDType, peak: Any, of_scores: TensorDType) -> Any:
+    """`value`, but zero in the rows that are masked whole: what eager's kernel gives, where softmax would give NaN."""
+
+    def body(x: Scalar, m: Scalar) -> Scalar:
+        return s.select(m.compare("eq", float("-inf")), x.like(0), x)
+
+    return pointwise([(value, dtype), (peak, of_scores)], shape_of(value), dtype, body)
 
 
 def _masked(node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float) -> tuple[Any, float]:

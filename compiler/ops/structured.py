@@ -109,13 +109,14 @@ def reduce(
     return generic([v for v, _ in inputs], dims, [out], [kept], iterators, scalars)[0]
 
 
-def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
-    """A contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from zero."""
+def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None) -> Any:
+    """A contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`."""
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
     maps = [affine_map(len(letters), [letters.index(c) for c in dims]) for dims in (a_dims, b_dims, out_dims)]
-    out = filled(0, [sizes[c] for c in out_dims], dtype)
-    return linalg.contract(a, b, outs=[out], indexing_maps=maps)
+    if start is None:
+        start = filled(0, [sizes[c] for c in out_dims], dtype)
+    return linalg.contract(a, b, outs=[start], indexing_maps=maps)
 
 
 def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:

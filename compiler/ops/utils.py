@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir
+from buddy.compiler.graph.arguments import argument, normalized, permutation_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+
+# What nodes' arguments say is the graph's business; lowerings find it beside the rest.
+__all__ = [
+    "LoweringError", "SymbolTable", "argument", "constant", "constant_attribute", "meta_type", "mlir_element_type_get",
+    "normalized", "permutation_of", "tensor_type", "value_of",
+]  # fmt: skip
 
 SymbolTable = Mapping[tuple[str, int], Any]
 
@@ -57,32 +64,6 @@ def _wrapped(value: int, width: int) -> int:
     """`value` modulo 2**width, as the signed number that MLIR's attribute takes."""
     value &= (1 << width) - 1
     return value - (1 << width) if value >> (width - 1) else value
-
-
-def normalized(dim: int, rank: int) -> int:
-    """A dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
-    return dim + max(rank, 1) if dim < 0 else dim
-
-
-def permutation_of(node: Op) -> list[int]:
-    """The operand's dims in the order of the result's, for a node that transposes or permutes."""
-    rank = len(node.tensor_meta.shape)
-    if len(node.args) == 1:
-        return list(range(rank))[::-1]
-    if len(node.args) == 2:
-        return [normalized(dim, rank) for dim in node.args[1]]
-    order = list(range(rank))
-    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
-    if rank:
-        order[first], order[second] = order[second], order[first]
-    return order
-
-
-def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
-    """A node argument given by position or by name."""
-    if position < len(node.args):
-        return node.args[position]
-    return node.kwargs.get(name, default)
 
 
 class LoweringError(Exception):

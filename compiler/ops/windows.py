@@ -147,7 +147,7 @@ def _pooled(value: Any, window: Sliding, shape: Sequence[int], fill: float, dtyp
     return st.generic([value, sizes], dims, [out], [list(range(rank))], iterators, body)[0]
 
 
-@lowering("MaxPool2dOp")
+@lowering("MaxPool2dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
     value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     lowest = s.limits(meta.dtype)[0]

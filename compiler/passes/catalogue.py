@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from buddy.compiler.bindings import ir, passmanager
-from buddy.compiler.graph.transform import transforms
+from buddy.compiler.graph.transform import Transform, options_of, transforms
 from buddy.compiler.passes.base import MlirPass
 from buddy.compiler.pipeline import own_passes
 from buddy.compiler.protocol import OptionInfo, PassInfo
@@ -21,7 +21,7 @@ _ANCHORS = ("builtin.module", "func.func")
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[PassInfo, ...]:
     """The passes in order of name: graph passes, ours, MLIR's. Those of MLIR's that this build lacks are left out."""
-    graph = [PassInfo(name, "graph", _first_line(f.__doc__), "", ours=True) for name, f in transforms().items()]
+    graph = [_of_graphs(name, transform) for name, transform in transforms().items()]
     ours = [_own(found) for found in own_passes().values()]
     known = {info.name for info in (*graph, *ours)}
     with ir.Context():
@@ -31,6 +31,11 @@ def catalogue() -> tuple[PassInfo, ...]:
 
 def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0].rstrip(".")
+
+
+def _of_graphs(name: str, transform: Transform) -> PassInfo:
+    options = tuple(OptionInfo(key, _spelled(default)) for key, default in options_of(transform).items())
+    return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, ours=True)
 
 
 def _own(found: type[MlirPass]) -> PassInfo:

@@ -13,15 +13,17 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class CopiesToLoops(MlirPass):
-    """The pass that lowers linalg to loops then lowers copies as well."""
+    """The pass that lowers linalg to loops then lowers copies as well. A copy of a buffer to itself goes."""
 
     name: ClassVar[str] = "copies-to-loops"
     summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
-            if op.name == "memref.copy":
+            if op.name != "memref.copy":
+                continue
+            if op.operands[0] != op.operands[1]:
                 with ir.InsertionPoint(op), op.location:
                     linalg.copy(op.operands[0], outs=[op.operands[1]])
                 context.remark(self.name, op.location, f"copy of {op.operands[0].type} became linalg.copy")
-                op.erase()
+            op.erase()

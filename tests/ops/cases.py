@@ -178,7 +178,12 @@ ATTENTION: dict[str, Callable[..., Any]] = {
     "masked": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m),
     "masked by bools": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m > -1),
     "scaled": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, scale=0.3),
+    "masked whole": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m.amin(-1, True) > -1.5),
+    "shared heads": lambda q, k, m: F.scaled_dot_product_attention(q, k[:, :1], k[:, :1], enable_gqa=True),
     "log of sums": lambda q, k, m: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k)[1],
+    "log of masked sums": lambda q, k, m: aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, k, attn_mask=torch.zeros(7, 1).masked_fill(torch.arange(7)[:, None] == 3, float("-inf")).expand(7, 9)
+    )[1],
 }
 PRODUCTS: dict[str, Callable[..., Any]] = {
     "mm": lambda a, b: a[0] @ b[0],

@@ -19,11 +19,10 @@ from buddy.compiler.protocol import Assignment
 from buddy.compiler.recipe import EAGER, Recipe
 from buddy.compiler.runner import LoadedProgram
 from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
+from tests.ops.one_op import NOT_CAPTURED
 from tests.programs import Line, assert_same
 
 MATH = registries()["math"]
-# Torch decomposes these before a graph is captured: they are for graphs that are built by hand, or by a user's map.
-NEVER_CAPTURED = {"ReshapeOp", "SquareOp"}
 
 
 @cache
@@ -89,7 +88,7 @@ def test_nothing_of_these_stays_in_eager(name: str) -> None:
 @pytest.mark.parametrize("registry", ["linalg", "tosa"])
 def test_every_lowering_of_a_registry_is_tried_above(registry: str) -> None:
     tried = {op for name in CORE for op, assignment in assignments(name, registry) if assignment.lowering == registry}
-    assert set(registries()[registry]) - tried == NEVER_CAPTURED & set(registries()[registry])
+    assert set(registries()[registry]) - tried == NOT_CAPTURED & set(registries()[registry])
 
 
 def test_every_lowering_of_the_math_registry_is_tried_above() -> None:

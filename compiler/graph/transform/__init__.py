@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from inspect import signature
 
 from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.transform.attention import flash_attention_prefill, gqa_attention_fusion
+from buddy.compiler.graph.transform.external import (
+    replace_matmul_with_onednn,
+    replace_matmul_with_onednn_selective,
+)
+from buddy.compiler.graph.transform.groups import apply_classic_fusion, simply_fuse
 from buddy.compiler.graph.transform.identities import drop_identities
+from buddy.compiler.graph.transform.notes import Note, Transform, TransformError
+from buddy.compiler.graph.transform.pools import maxpool2d_simplify
+from buddy.compiler.graph.transform.transposes import eliminate_matmul_transpose_reshape, eliminate_transpose
+from buddy.compiler.recipe import OptionValue
+
+__all__ = [
+    "Note",
+    "Transform",
+    "TransformError",
+    "apply_classic_fusion",
+    "drop_identities",
+    "eliminate_matmul_transpose_reshape",
+    "eliminate_transpose",
+    "flash_attention_prefill",
+    "gqa_attention_fusion",
+    "maxpool2d_simplify",
+    "options_of",
+    "replace_matmul_with_onednn",
+    "replace_matmul_with_onednn_selective",
+    "run_transform",
+    "simply_fuse",
+    "transforms",
+]
+
+_ALL: tuple[Transform, ...] = (
+    drop_identities,
+    maxpool2d_simplify,
+    eliminate_transpose,
+    eliminate_matmul_transpose_reshape,
+    gqa_attention_fusion,
+    flash_attention_prefill,
+    replace_matmul_with_onednn,
+    replace_matmul_with_onednn_selective,
+    apply_classic_fusion,
+    simply_fuse,
+)
 
 
-class TransformError(Exception):
-    """A graph pass met a graph that it must refuse; the text says what and where."""
+def transforms() -> dict[str, Transform]:
+    """The graph passes by name, in an order in which all of them may run."""
+    return {function.__name__.replace("_", "-"): function for function in _ALL}
 
 
-def transforms() -> dict[str, Callable[[Graph], None]]:
-    return {"drop-identities": drop_identities}
+def options_of(transform: Transform) -> dict[str, OptionValue]:
+    """A graph pass's options with their defaults."""
+    _, *further = signature(transform).parameters.values()
+    return {parameter.name.replace("_", "-"): parameter.default for parameter in further}
+
+
+def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -> list[Note]:
+    """Rewrite `graph` in place by the graph pass `name`; what it says.
+
+    Raises `TransformError` when there is none of that name, it has no such option, or it refuses the graph.
+    """
+    transform = transforms().get(name)
+    if transform is None:
+        raise TransformError("no such graph pass")
+    known = options_of(transform)
+    for key in options:
+        if key not in known:
+            raise TransformError(f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}")
+    notes = transform(graph, **{key.replace("-", "_"): type(known[key])(value) for key, value in options.items()})
+    graph.link()
+    return notes

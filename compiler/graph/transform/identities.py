@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.operations import AliasOp, CloneOp, ExpandOp, ReshapeOp, SliceOp, UnsqueezeOp, ViewOp
+from buddy.compiler.graph.operations import AliasOp, CloneOp, ExpandOp, ReshapeOp, SliceOp, ViewOp
+from buddy.compiler.graph.transform.notes import Note
 
 _COPIES = (CloneOp, AliasOp)
 _SAME_IF_SHAPE_IS = (ViewOp, ReshapeOp, ExpandOp, SliceOp)
-_VIEWS = (ViewOp, ReshapeOp, UnsqueezeOp)
+_VIEWS = (ViewOp, ReshapeOp)
 
 
-def drop_identities(graph: Graph) -> None:
+def drop_identities(graph: Graph) -> list[Note]:
     """Let the users of an identity read its operand, and a view of a view read the first view's operand.
 
     Tensors are values here: a copy has nothing to protect. A node that the program returns stays.
     """
+    notes = []
     for node in graph.operations:
         if isinstance(node, _VIEWS) and isinstance(node.args[0], (ViewOp, ReshapeOp)):
+            notes.append(Note(node.stable, f"reads what {node.args[0]} is a view of"))
             graph.replace_argument(node, node.args[0], node.args[0].args[0])
         if _is_identity(node):
+            notes.append(Note(node.stable, f"gives {node.args[0]} back: its readers read that"))
             graph.replace_uses(node, node.args[0])
     graph.drop_unused()
+    return notes
 
 
 def _is_identity(node: Op) -> bool:

@@ -108,7 +108,7 @@ def _convolved(
 # ---- pools -----------------------------------------------------------------------------------------------------------
 
 
-@lowering("MaxPool2dOp")
+@lowering("MaxPool2dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
     """The maxima; TOSA does not tell where they are."""
     x, window, meta = tensor_of(node.args[0], symbol_table), pool_window(node), node.tensor_meta

@@ -1,0 +1,126 @@
+"""Attention as one op: scaled-dot-product nodes, and the product, softmax and product that it is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.graph.arguments import argument
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operations import (
+    AliasOp,
+    CloneOp,
+    ExpandOp,
+    FlashAttentionForCpuPrefillOp,
+    GQAAttentionFusedOp,
+    ReshapeOp,
+    ScaledDotProductFlashAttentionForCpuOp,
+    SliceOp,
+    SoftmaxOp,
+    UnsqueezeOp,
+    ViewOp,
+)
+from buddy.compiler.graph.transform.notes import Note
+from buddy.compiler.graph.transform.rewriting import only_first_result, replaced, take_first_result
+from buddy.compiler.graph.transform.softmax_attention import fuse_around
+from buddy.compiler.graph.types import TensorDType
+
+# The torch op of that meaning, for who lets the fused op run in eager.
+TARGET = "scaled_dot_product_attention.default"
+FLOATS = (TensorDType.Float32, TensorDType.Float64)
+
+
+def flash_attention_prefill(graph: Graph) -> list[Note]:
+    """Attention becomes one op that goes block by block over the keys and never holds all scores."""
+    notes = []
+    for node in graph.operations:
+        if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
+            reason = _refusal(node)
+            if reason is None:
+                shared = None if _heads(node.args[0]) == _heads(node.args[1]) else True
+                _fuse(graph, node, FlashAttentionForCpuPrefillOp, node.args[:3], enable_gqa=shared)
+            notes.append(Note(node.stable, f"left: {reason}" if reason else "its keys are taken block by block"))
+        elif isinstance(node, SoftmaxOp):
+            notes.append(fuse_around(graph, node, TARGET))
+    graph.drop_unused()
+    return notes
+
+
+def gqa_attention_fusion(graph: Graph) -> list[Note]:
+    """Attention on repeated heads of keys and values reads each head where it is, without the repetition."""
+    notes = []
+    for node in graph.operations:
+        if isinstance(node, (ScaledDotProductFlashAttentionForCpuOp, FlashAttentionForCpuPrefillOp)):
+            notes.append(_grouped(graph, node))
+    graph.drop_unused()
+    return notes
+
+
+def _refusal(node: Op) -> str | None:
+    """Why a scaled-dot-product node stays as it is, if it does."""
+    if argument(node, 3, "dropout_p", 0.0):
+        return "it drops weights at random"
+    if not only_first_result(node):
+        return "the log of its sums is read"
+    if node.tensor_meta.dtype not in FLOATS:
+        return f"{node.tensor_meta.dtype.value} needs sums in a wider type"
+    return None
+
+
+def _fuse(graph: Graph, node: Op, cls: type[Op], factors: list[Op], **further: Any) -> Op:
+    """A fused node in the place of `node`, of whichever kind that is."""
+    if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
+        mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
+        scale = node.kwargs.get("scale")
+        new = replaced(graph, node, cls, TARGET, [*factors, mask, 0.0, causal], scale=scale, **further)
+        take_first_result(graph, new)
+        return new
+    return replaced(graph, node, cls, TARGET, [*factors, *node.args[3:]], **{**node.kwargs, **further})
+
+
+def _grouped(graph: Graph, node: Op) -> Note:
+    q, k, v = node.args[:3]
+    repeated = [_before_repetition(value) for value in (k, v)]
+    reason = _refusal(node) if isinstance(node, ScaledDotProductFlashAttentionForCpuOp) else None
+    if reason is None and None in repeated and _heads(q) == _heads(k):
+        reason = (
+            "its keys and values are not repeated by expand" if repeated == [None, None] else "only one is repeated"
+        )
+    if reason is not None:
+        return Note(node.stable, f"left: {reason}")
+    sources = [value if source is None else source for source, value in zip(repeated, (k, v), strict=True)]
+    _fuse(graph, node, GQAAttentionFusedOp, [q, *sources], enable_gqa=True)
+    return Note(node.stable, f"{_heads(q)} heads read {_heads(sources[0])} heads of keys and values")
+
+
+def _heads(node: Op) -> int:
+    return node.tensor_meta.shape[-3]
+
+
+def _before_repetition(node: Op) -> Op | None:
+    """What `node` repeats head by head: a view to [batch, heads, …] of an expand of an unsqueeze, copies aside."""
+    shape, view = node.tensor_meta.shape, _past_copies(node)
+    if len(shape) != 4 or not isinstance(view, (ViewOp, ReshapeOp)):
+        return None
+    expand = _past_copies(view.args[0])
+    if not isinstance(expand, ExpandOp):
+        return None
+    narrow = _past_copies(expand.args[0])
+    if not isinstance(narrow, (UnsqueezeOp, ViewOp, ReshapeOp)):
+        return None
+    source = narrow.args[0]
+    batch, groups, *rest = source.tensor_meta.shape
+    times = shape[1] // groups if groups else 0
+    is_repetition = (
+        (batch, groups * times, *rest) == shape
+        and narrow.tensor_meta.shape == (batch, groups, 1, *rest)
+        and expand.tensor_meta.shape == (batch, groups, times, *rest)
+    )
+    return source if is_repetition else None
+
+
+def _past_copies(node: Op) -> Op:
+    """The node behind copies and slices that keep all elements where they are."""
+    while isinstance(node, (CloneOp, AliasOp, SliceOp, ExpandOp)) and node.args[0].tensor_meta == node.tensor_meta:
+        node = node.args[0]
+    return node

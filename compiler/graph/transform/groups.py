@@ -1,0 +1,62 @@
+"""Which ops belong together: groups that `GraphDriver` makes functions of, and ops that are one with a neighbour."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.arguments import permutation_of
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, PlaceholderOp
+from buddy.compiler.graph.operations import (
+    AddMMOp,
+    MatmulOp,
+    PermuteOp,
+    TOp,
+    TransposeAddMMFusedOp,
+    TransposeMatmulFusedOp,
+    TransposeOp,
+)
+from buddy.compiler.graph.transform.notes import Note
+from buddy.compiler.graph.transform.rewriting import replaced
+from buddy.compiler.graph.types import DeviceType
+
+GROUP = "subgraph0"
+
+
+def simply_fuse(graph: Graph) -> list[Note]:
+    """All ops in one group, subgraph0: what `GraphDriver` makes a single function of."""
+    members = [op for op in graph.body if not isinstance(op, PlaceholderOp)]
+    graph.op_groups, graph.group_map_device = {GROUP: members}, {GROUP: DeviceType.CPU}
+    return [Note(op.stable, f"in the group {GROUP}") for op in graph.operations]
+
+
+def apply_classic_fusion(graph: Graph) -> list[Note]:
+    """A matrix product and the transpose of its second factor are one op; all ops in one group."""
+    notes = [note for node in graph.operations for note in _fused(graph, node)]
+    graph.drop_unused()
+    simply_fuse(graph)
+    return notes
+
+
+def _fused(graph: Graph, node: Op) -> list[Note]:
+    """`mm(a, tᵀ)` and `addmm(c, a, tᵀ)` as products of rows with rows, which is what `linear` computes."""
+    if not isinstance(node, (MatmulOp, AddMMOp)):
+        return []
+    *rest, factor = node.args
+    if not isinstance(factor, (TOp, TransposeOp, PermuteOp)) or permutation_of(factor) != [1, 0]:
+        return [Note(node.stable, f"left: {factor} is not a transpose")]
+    if isinstance(node, MatmulOp):
+        replaced(graph, node, TransposeMatmulFusedOp, "linear.default", [*rest, factor.args[0]])
+    elif (reason := _no_linear(node)) is not None:
+        return [Note(node.stable, f"left: {reason}")]
+    else:
+        addend, first = rest
+        replaced(graph, node, TransposeAddMMFusedOp, "linear.default", [first, factor.args[0], addend])
+    return [Note(node.stable, f"one op with the transpose {factor}")]
+
+
+def _no_linear(node: Op) -> str | None:
+    """Why an addmm is no `linear`, if it is none."""
+    if any(node.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
+        return "it scales what it adds"
+    if node.args[0].tensor_meta.shape != node.tensor_meta.shape[1:]:
+        return "its addend is not one row"
+    return None

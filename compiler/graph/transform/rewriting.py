@@ -1,0 +1,48 @@
+"""Rewriting that graph passes share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op
+
+
+def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
+    """Put a node of class `cls`, with one result, in the place of `node`: it has its names and its first result's type.
+
+    `target` is the torch op that computes the same, for who lets it run in eager. Arguments that are `None` are left
+    out of `kwargs`.
+    """
+    new = cls()
+    new.name, new.stable, new.target = node.name, node.stable, target
+    metas = node.metas[:1]
+    graph.displace_node(node, new)
+    new._op_type = cls.op_type
+    new.metas, new.multiple = metas, False
+    new._arguments = args
+    new._keyword_arguments = {key: value for key, value in kwargs.items() if value is not None}
+    graph.link()
+    return new
+
+
+def fresh_name(graph: Graph, base: str) -> str:
+    """`base`, or `base` with the first number that makes it new in the graph."""
+    number, name = 0, base
+    while name in graph.node_table:
+        number += 1
+        name = f"{base}_{number}"
+    return name
+
+
+def only_first_result(node: Op) -> bool:
+    """Whether all that is read of a node with several results is the first."""
+    return all(isinstance(reader, GetItemOp) and reader.args[1] == 0 for reader in node._children)
+
+
+def take_first_result(graph: Graph, node: Op) -> None:
+    """Let who read the first of several results read `node`, which now has one."""
+    for picked in list(node._children):
+        for reader in list(picked._children):
+            graph.replace_argument(reader, picked, node)
+    graph.drop_unused()

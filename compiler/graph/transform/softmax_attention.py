@@ -1,0 +1,193 @@
+"""Attention spelled out: a product, scaling and mask, a softmax, and a second product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buddy.compiler.graph.arguments import normalized, permutation_of
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, new_op
+from buddy.compiler.graph.operations import (
+    AddOp,
+    AliasOp,
+    BatchMatmulOp,
+    CloneOp,
+    DivOp,
+    ExpandOp,
+    FlashAttentionForCpuPrefillOp,
+    MaskedSoftmaxAttentionOp,
+    MulOp,
+    PermuteOp,
+    ReshapeOp,
+    SoftmaxOp,
+    TransposeOp,
+    ViewOp,
+)
+from buddy.compiler.graph.transform.notes import Note
+from buddy.compiler.graph.transform.rewriting import fresh_name
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+
+
+class _MismatchError(Exception):
+    """Why the nodes around a softmax are no attention."""
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """`first` makes the scores, `second` reads the weights; what is between them is read by nobody else."""
+
+    softmax: Op
+    first: Op
+    second: Op
+    scale: float
+    mask: Op | None
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return self.softmax.tensor_meta.shape[:-2]
+
+
+def fuse_around(graph: Graph, softmax: SoftmaxOp, target: str) -> Note:
+    """Put an attention of the torch target in the place of the second product around `softmax`, if it has one."""
+    try:
+        pattern = _match(softmax)
+    except _MismatchError as reason:
+        return Note(softmax.stable, f"left: {reason}")
+    name = pattern.second.name
+    _fuse(graph, pattern, target)
+    return Note(softmax.stable, f"part of the attention {name}")
+
+
+# ---- matching --------------------------------------------------------------------------------------------------------
+
+
+def _match(softmax: Op) -> _Pattern:
+    meta = softmax.tensor_meta
+    rank = len(meta.shape)
+    if rank < 3 or normalized(softmax.args[1], rank) != rank - 1:
+        raise _MismatchError("it is not over the columns of a batch of matrices")
+    if meta.dtype not in (TensorDType.Float32, TensorDType.Float64) or softmax.args[0].tensor_meta.dtype != meta.dtype:
+        raise _MismatchError("its element types are not f32 or f64 all along")
+    second = _reader_of(softmax)
+    node, mask = softmax.args[0], None
+    if isinstance(node, AddOp) and node.kwargs.get("alpha", 1) == 1 and isinstance(node.args[1], Op):
+        node, mask = _split_mask(_only_read_here(node))
+    scale = 1.0
+    while isinstance(node, (MulOp, DivOp)) and isinstance(node.args[1], (int, float)):
+        scale = scale * node.args[1] if isinstance(node, MulOp) else scale / node.args[1]
+        node = _only_read_here(node).args[0]
+    first = _only_read_here(_behind_views(node))
+    if not isinstance(first, BatchMatmulOp):
+        raise _MismatchError(f"its operand is made of {first}, not of a product")
+    return _Pattern(softmax, first, second, scale, mask)
+
+
+def _reader_of(softmax: Op) -> Op:
+    """The product that reads the weights, through views, as its first factor."""
+    node = softmax
+    while True:
+        reader = _only_reader(node)
+        if isinstance(reader, BatchMatmulOp):
+            if reader.args[0] is not node or reader.args[1] is node:
+                raise _MismatchError(f"it is not the first factor of {reader}")
+            return reader
+        if not _is_view(reader):
+            raise _MismatchError(f"its reader {reader} is not a product")
+        node = reader
+
+
+def _split_mask(add: Op) -> tuple[Op, Op]:
+    """The scores and the mask of an addition: the scores are the operand that a product makes."""
+    for scores, mask in ((add.args[0], add.args[1]), (add.args[1], add.args[0])):
+        source = scores
+        while _is_view(source) or isinstance(source, (MulOp, DivOp)):
+            source = source.args[0]
+        if isinstance(source, BatchMatmulOp) and scores.tensor_meta.shape == add.tensor_meta.shape:
+            if mask.tensor_meta.dtype != add.tensor_meta.dtype:
+                raise _MismatchError(f"its mask {mask} has another element type")
+            return scores, mask
+    raise _MismatchError(f"{add} adds to no product")
+
+
+def _is_view(node: Op) -> bool:
+    """Whether `node` has its operand's elements in the same order."""
+    if isinstance(node, (ViewOp, ReshapeOp, CloneOp, AliasOp)):
+        return True
+    return isinstance(node, ExpandOp) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
+
+
+def _behind_views(node: Op) -> Op:
+    while _is_view(node):
+        node = _only_read_here(node).args[0]
+    return node
+
+
+def _only_read_here(node: Op) -> Op:
+    _only_reader(node)
+    return node
+
+
+def _only_reader(node: Op) -> Op:
+    if len(node._children) != 1:
+        raise _MismatchError(f"{node} is read elsewhere too")
+    return node._children[0]
+
+
+# ---- rewriting -------------------------------------------------------------------------------------------------------
+
+
+def _fuse(graph: Graph, pattern: _Pattern, target: str) -> None:
+    first, second, batch = pattern.first, pattern.second, pattern.batch
+    rows, keys = pattern.softmax.tensor_meta.shape[-2:]
+    q, width = _shaped(graph, second, first.args[0], (*batch, rows), -1), first.args[0].tensor_meta.shape[-1]
+    k = _untransposed(graph, second, first.args[1], (*batch, width, keys))
+    v = _shaped(graph, second, second.args[1], (*batch, keys), -1)
+    result = TensorMeta((*batch, rows, v.tensor_meta.shape[-1]), second.tensor_meta.dtype)
+    cls = FlashAttentionForCpuPrefillOp if pattern.mask is None else MaskedSoftmaxAttentionOp
+    fused = new_op(cls, second.name, target, metas=[result])
+    fused.stable = second.stable
+    chain = [fused]
+    if result.shape != second.tensor_meta.shape:
+        back = new_op(ViewOp, fresh_name(graph, f"{second.name}_view"), "view.default", metas=[second.tensor_meta])
+        back._arguments = [fused, list(second.tensor_meta.shape)]
+        chain.append(back)
+    graph.displace_node_with_chain(second, chain)
+    fused.metas = (result,)
+    fused._arguments = [q, k, v, pattern.mask, 0.0, False]
+    fused._keyword_arguments = {"scale": pattern.scale}
+    graph.link()
+
+
+def _shaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int) -> Op:
+    """`node` with the dims `lead` and its last one: an operand of the views it is made by, or a new view."""
+    shape = (*lead, node.tensor_meta.shape[last])
+    found, source = None, node
+    while True:
+        found = source if source.tensor_meta.shape == shape else found
+        if not _is_view(source):
+            break
+        source = source.args[0]
+    return found or _inserted(graph, before, ViewOp, node, list(shape), shape)
+
+
+def _untransposed(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) -> Op:
+    """The keys [batch…, keys, width] of which `node` holds the transpose of `shape`."""
+    *batch, width, keys = shape
+    wide = _shaped(graph, before, node, shape[:-1], -1)
+    source, order = wide, list(range(len(shape)))
+    if isinstance(wide, (TransposeOp, PermuteOp)):
+        source, order = wide.args[0], permutation_of(wide)
+    order[-2], order[-1] = order[-1], order[-2]
+    if order == sorted(order):
+        return source
+    return _inserted(graph, before, PermuteOp, source, order, (*batch, keys, width))
+
+
+def _inserted(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[int], shape: tuple[int, ...]) -> Op:
+    """A view or permutation of `source` in front of node `before`."""
+    kind = "view" if cls is ViewOp else "permute"
+    name = fresh_name(graph, f"{source.name}_{kind}")
+    node = new_op(cls, name, f"{kind}.default", [source, argument], [TensorMeta(shape, source.tensor_meta.dtype)])
+    node.module, node.location = before.module, before.location
+    graph.insert_before(before, node)
+    return node

@@ -1,0 +1,427 @@
+"""Fused attention: `softmax(scale * q kᵀ + mask) v` by blocks of keys, so that the scores are never held whole.
+
+A row's maximum and sum of powers are carried from block to block, and what has been summed so far is scaled again when
+the maximum grows: the online softmax of Milakov and Gimelshein (2018), with the product by `v` inside the loop as in
+FlashAttention (Dao et al. 2022). What lives beside operands and result is one tile of scores, the state of one block of
+rows and, where several blocks of rows read them, the transposed keys of one head.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir, scf, tensor
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operations import MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.attention_blocks import Rows, Tail, rows_of
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.structured import (
+    PARALLEL,
+    REDUCTION,
+    broadcast_dims,
+    contract,
+    empty,
+    filled,
+    generic,
+    loop_index,
+    reshape,
+    shape_of,
+    transpose,
+)
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, permutation_of, tensor_type, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+Index = Any  # an int, or an MLIR value of type index
+
+# Rows of queries that meet a block of keys together: their products with it take far longer than packing it.
+ROWS = 128
+# Causal blocks are square: larger ones compute more above the diagonal.
+CAUSAL_BLOCK = 64
+# Scores of a tile: 64 KiB of f32 stay in the second-level cache between the products and the softmax.
+TILE = 128 * 128
+
+
+@lowering("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp")
+def fused_attention(node: Op, symbol_table: SymbolTable) -> Any:
+    """On q [batch..., heads, rows, width], k and v [batch..., groups, keys, width]: head `h` reads group
+    `h // (heads // groups)`."""
+    return _Attention.of(node, symbol_table).emit()
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor [batch..., rows, width] as it lies in memory: dim `i` of the operand is dim `order[i]` of `value`."""
+
+    value: Any
+    dtype: TensorDType
+    order: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        own = shape_of(self.value)
+        return tuple(own[dim] for dim in self.order)
+
+    def tile(self, offsets: Sequence[Index], sizes: Sequence[int]) -> Any:
+        """The [rows, width] matrix at `offsets` of the operand's dims; the sizes of batch dims are 1."""
+        return tensor.extract_slice(tensor_type(sizes[-2:], self.dtype), self.value, *self.place(offsets, sizes))
+
+    def place(self, offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
+        """That matrix as the slice ops name it."""
+        return _place(self._own(offsets), self._own(sizes))
+
+    def _own(self, values: Sequence[Any]) -> list[Any]:
+        """What is given per dim of the operand, per dim of the tensor."""
+        return [values[self.order.index(dim)] for dim in range(len(values))]
+
+
+def _place(offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
+    """Offsets, sizes and strides as the slice ops take them: the dynamic ones, then all with a mark for these."""
+    dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+    values = [offset for offset in offsets if not isinstance(offset, int)]
+    static = [offset if isinstance(offset, int) else dynamic for offset in offsets]
+    return [values, [], [], static, list(sizes), [1] * len(sizes)]
+
+
+@dataclass
+class _State:
+    """What is carried along a row of blocks: maxima and sums of powers [rows, 1], weighted values [rows, width]."""
+
+    peak: Any
+    total: Any
+    values: Any
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """`order` is how the result lies in memory, as in `_Operand`. With `zeros` a row that is masked whole gives zeros,
+    as in eager's kernel; otherwise NaN, as where softmax stands by itself."""
+
+    q: _Operand
+    k: _Operand
+    v: _Operand
+    mask: _Operand | None
+    dtype: TensorDType
+    scale: float
+    causal: bool
+    order: tuple[int, ...]
+    zeros: bool
+
+    @staticmethod
+    def of(node: Op, symbol_table: SymbolTable) -> _Attention:
+        """Raises `LoweringError` for what the blocks cannot do."""
+        dtype = node.tensor_meta.dtype
+        if dtype not in (TensorDType.Float32, TensorDType.Float64):
+            raise LoweringError(f"attention of {dtype.value} needs sums in a wider type")
+        if argument(node, 4, "dropout_p", 0.0):
+            raise LoweringError("attention with dropout is random: it stays in eager")
+        q, k, v = (_operand(arg, symbol_table) for arg in node.args[:3])
+        if 0 in (*q.shape, *k.shape, *v.shape):
+            raise LoweringError("attention of nothing")
+        mask, causal = argument(node, 3, "attn_mask"), bool(argument(node, 5, "is_causal", False))
+        scale = node.kwargs.get("scale")
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        masked = None if mask is None else _mask(mask, symbol_table, len(q.shape))
+        zeros = not isinstance(node, MaskedSoftmaxAttentionOp)
+        return _Attention(q, k, v, masked, dtype, scale, causal, _out_order(node), zeros)
+
+    @property
+    def block(self) -> int:
+        """Rows of a block."""
+        return CAUSAL_BLOCK if self.causal else ROWS
+
+    @property
+    def key_block(self) -> int:
+        return CAUSAL_BLOCK if self.causal else TILE // min(ROWS, self.q.shape[-2])
+
+    def emit(self) -> Any:
+        """The result [batch..., heads, rows, width]."""
+        if self._shares_rows():
+            return self._by_groups()
+        *batch, rows, width = *self.q.shape[:-1], self.v.shape[-1]
+        sizes = [*batch, rows, width]
+        own = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
+        out = _parallel(batch, _Operand(empty(own, self.dtype), self.dtype, self.order), [rows, width], self._head)
+        return transpose(out, self.order, self.dtype)
+
+    def _shares_rows(self) -> bool:
+        """Whether the single rows of the heads of one group can be the rows of one head: few rows reread no keys."""
+        alike = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
+        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k.shape[-3] and alike
+
+    def _by_groups(self) -> Any:
+        *batch, heads, rows, width = self.q.shape
+        groups, plain = self.k.shape[-3], tuple(range(len(self.q.shape)))
+        source = transpose(self.q.value, self.q.order, self.dtype)
+        q = _Operand(reshape(source, (*batch, groups, heads // groups, width), self.dtype), self.dtype, plain)
+        out = dataclasses.replace(self, q=q, causal=False, order=plain).emit()
+        return reshape(out, (*batch, heads, rows, self.v.shape[-1]), self.dtype)
+
+    def _head(self, head: list[Index], out: Any) -> Any:
+        """`out` [rows, width] with the result of one head."""
+        shared = self.q.shape[-3] // self.k.shape[-3]
+        group = [*head[:-1], _over(head[-1], shared)]
+        keys = _Keys(self, group)
+        for rows in rows_of(self.q.shape[-2], self.k.shape[-2], self.block, self.key_block, self.causal):
+
+            def block(i: Index, carried: list[Any], rows: Rows = rows) -> list[Any]:
+                return [_Block(self, head, keys, rows, i).into(*carried)]
+
+            (out,) = _loop(rows.first, rows.end, [out], block)
+        return out
+
+
+class _Keys:
+    """The keys and values of one head. Keys that several blocks of rows read are transposed once, block by block."""
+
+    def __init__(self, attention: _Attention, group: list[Index]) -> None:
+        self.attention, self.group = attention, group
+        self.block, (count, width) = attention.key_block, attention.k.shape[-2:]
+        self.full, self.panels = count // self.block, None
+        if self.full and attention.q.shape[-2] > attention.block:
+            rows = self._tile(attention.k, 0, self.full * self.block)
+            blocks = reshape(rows, (self.full, self.block, width), attention.dtype)
+            self.panels = transpose(blocks, [0, 2, 1], attention.dtype)
+
+    def _tile(self, operand: _Operand, start: Index, rows: int) -> Any:
+        ones, width = [1] * len(self.group), operand.shape[-1]
+        return operand.tile([*self.group, start, 0], [*ones, rows, width])
+
+    def scores(self, queries: Any, number: Index, count: int) -> Any:
+        """`queries` [rows, width] times the first `count` keys of block `number`, transposed: [rows, count]."""
+        dtype = self.attention.dtype
+        if self.panels is None or (isinstance(number, int) and number >= self.full):
+            keys = self._tile(self.attention.k, _times(number, self.block), count)
+            return contract(queries, keys, "md", "nd", "mn", dtype)
+        panels = _Operand(self.panels, dtype, (0, 1, 2))
+        width = self.attention.k.shape[-1]
+        return contract(queries, panels.tile([number, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
+
+    def weighted(self, weights: Any, number: Index, count: int, out: Any = None) -> Any:
+        """`weights` [rows, count] times the values of that block, added to `out` where it is given."""
+        values = self._tile(self.attention.v, _times(number, self.block), count)
+        return contract(weights, values, "mn", "nd", "md", self.attention.dtype, out)
+
+
+class _Block:
+    """Block number `index` of the rows of one head."""
+
+    def __init__(self, attention: _Attention, head: list[Index], keys: _Keys, rows: Rows, index: Index) -> None:
+        self.attention, self.head, self.keys, self.rows, self.index = attention, head, keys, rows, index
+        self.dtype = attention.dtype
+        self.start = _times(index, attention.block)
+        self.queries = self._scaled_queries()
+
+    def into(self, out: Any) -> Any:
+        """`out` with the result of these rows."""
+        state, first = self._first()
+        full = self.index if self.rows.full is None else self.rows.full
+
+        def step(number: Index, carried: list[Any]) -> list[Any]:
+            state = self._joined(_State(*carried), number)
+            return [state.peak, state.total, state.values]
+
+        return self._written(_State(*_loop(first, full, [state.peak, state.total, state.values], step)), out)
+
+    def _scaled_queries(self) -> Any:
+        q, scale = self.attention.q, self.attention.scale
+        sizes = [*[1] * len(self.head), self.rows.rows, q.shape[-1]]
+        tile = q.tile([*self.head, self.start, 0], sizes)
+        return _updated(empty(sizes[-2:], self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
+
+    def _first(self) -> tuple[_State, int]:
+        """The state after one block, the tail where there is one; and the first full block that is left."""
+        tail, first = self.rows.tail, 0
+        if tail is None:
+            tail, first = Tail(0, self.keys.block, False), 1
+        number = self.index if tail.number is None else tail.number
+        scores = self._scores(number, tail.keys, tail.diagonal)
+        peak = self._peak(scores)
+        powers = self._powers(scores, peak)
+        total = self._summed(powers, filled(0, [self.rows.rows, 1], self.dtype))
+        return _State(peak, total, self.keys.weighted(powers, number, tail.keys)), first
+
+    def _joined(self, state: _State, number: Index) -> _State:
+        """The state after full block `number` too."""
+        scores = self._scores(number, self.keys.block, False)
+        peak = self._peak(scores)
+        kept = self._kept(state.peak, peak)
+        peak = _updated(state.peak, self.dtype, [(peak, self.dtype)], s.maximum)
+        powers = self._powers(scores, peak)
+        total = _updated(state.total, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
+        values = _updated(state.values, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
+        return _State(peak, self._summed(powers, total), self.keys.weighted(powers, number, self.keys.block, values))
+
+    def _kept(self, before: Any, block: Any) -> Any:
+        """What the powers of earlier blocks have to be scaled by, [rows, 1]."""
+        operands = [(before, self.dtype), (block, self.dtype)]
+        out = empty([self.rows.rows, 1], self.dtype)
+        return _updated(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
+
+    def _scores(self, number: Index, count: int, diagonal: bool) -> Any:
+        scores = self.keys.scores(self.queries, number, count)
+        mask = self.attention.mask
+        inputs = []
+        if mask is not None:
+            place = [*self.head, self.start, _times(number, self.keys.block)]
+            inputs.append((_broadcast_tile(mask, place, self.rows.rows, count), mask.dtype))
+        if not inputs and not diagonal:
+            return scores
+
+        def body(x: Scalar, *masks: Scalar) -> Scalar:
+            for m in masks:
+                x = s.select(m, x, x.like(float("-inf"))) if m.dtype is TensorDType.Bool else x + m
+            if diagonal:
+                below = arith.cmpi(arith.CmpIPredicate.uge, loop_index(0), loop_index(1))
+                x = s.select(Scalar(below, TensorDType.Bool), x, x.like(float("-inf")))
+            return x
+
+        return _updated(scores, self.dtype, inputs, body)
+
+    def _peak(self, scores: Any) -> Any:
+        """The maximum of each row, from the least finite number on: differences to it are never `inf - inf`."""
+        start = filled(_lowest(self.dtype), [self.rows.rows, 1], self.dtype)
+        return _folded(scores, start, self.dtype, s.maximum)
+
+    def _powers(self, scores: Any, peak: Any) -> Any:
+        return _updated(scores, self.dtype, [(peak, self.dtype)], lambda x, m: s.exp(x - m))
+
+    def _summed(self, powers: Any, start: Any) -> Any:
+        return _folded(powers, start, self.dtype, lambda total, x: total + x)
+
+    def _written(self, state: _State, out: Any) -> Any:
+        def body(_: Scalar, x: Scalar) -> Scalar:
+            return s.select(x.compare("eq", 0), x.like(0), 1.0 / x) if self.attention.zeros else 1.0 / x
+
+        inverse = _updated(empty([self.rows.rows, 1], self.dtype), self.dtype, [(state.total, self.dtype)], body)
+        whole = _Operand(out, self.dtype, (0, 1))
+        place = [self.start, 0], [self.rows.rows, self.attention.v.shape[-1]]
+        inputs = [(state.values, self.dtype), (inverse, self.dtype)]
+        tile = _updated(whole.tile(*place), self.dtype, inputs, lambda _, x, i: x * i)
+        return tensor.insert_slice(tile, out, *_place(*place))
+
+
+# ---- operands --------------------------------------------------------------------------------------------------------
+
+
+def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
+    """A factor, read through the transpose that made it where its rows stay rows: no copy is needed then."""
+    value = value_of(node, symbol_table)
+    rank = len(shape_of(value))
+    if rank < 3:
+        raise LoweringError(f"attention of {rank} dims")
+    dtype = node.tensor_meta.dtype
+    if isinstance(node, (TransposeOp, PermuteOp)) and (node.args[0].name, 0) in symbol_table:
+        order = permutation_of(node)
+        if order[-2] < order[-1]:
+            return _Operand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
+    return _Operand(value, dtype, tuple(range(rank)))
+
+
+def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> _Operand:
+    """The mask with as many dims as the queries, those that it lacks of size 1."""
+    value, dtype = value_of(node, symbol_table), node.tensor_meta.dtype
+    shape = shape_of(value)
+    return _Operand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
+
+
+def _broadcast_tile(mask: _Operand, place: Sequence[Index], rows: int, columns: int) -> Any:
+    """The tile of a mask at `place`; dims of size 1 stay that."""
+    sizes = [*[1] * (len(place) - 2), rows, columns]
+    offsets = [0 if size == 1 else offset for offset, size in zip(place, mask.shape, strict=True)]
+    return mask.tile(offsets, [1 if size == 1 else wanted for wanted, size in zip(sizes, mask.shape, strict=True)])
+
+
+def _out_order(node: Op) -> tuple[int, ...]:
+    """How the result lies in memory: heads inside rows where every reader transposes it to that."""
+    rank = len(node.tensor_meta.shape)
+    swapped = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
+    readers = node._children
+    if readers and all(isinstance(op, (TransposeOp, PermuteOp)) and permutation_of(op) == swapped for op in readers):
+        return tuple(swapped)
+    return tuple(range(rank))
+
+
+# ---- building blocks -------------------------------------------------------------------------------------------------
+
+
+def _updated(
+    target: Any, dtype: TensorDType, inputs: Sequence[tuple[Any, TensorDType]], body: Callable[..., Scalar]
+) -> Any:
+    """`body(element of target, elements of the broadcast inputs)`, in the place of `target`: loops carry buffers."""
+    shape, types = shape_of(target), [t for _, t in inputs]
+
+    def scalars(*values: Any) -> list[Any]:
+        return [body(Scalar(values[-1], dtype), *map(Scalar, values, types)).value]
+
+    dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
+    every = list(range(len(shape)))
+    return generic([value for value, _ in inputs], dims, [target], [every], [PARALLEL] * len(shape), scalars)[0]
+
+
+def _folded(value: Any, start: Any, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]) -> Any:
+    """`body(accumulated, element)` along the rows of `value` [rows, n], on top of `start` [rows, 1]."""
+
+    def scalars(x: Any, accumulated: Any) -> list[Any]:
+        return [body(Scalar(accumulated, dtype), Scalar(x, dtype)).value]
+
+    return generic([value], [[0, 1]], [start], [[0, None]], [PARALLEL, REDUCTION], scalars)[0]
+
+
+def _lowest(dtype: TensorDType) -> float:
+    """The least finite number of a float type."""
+    return -3.4028234663852886e38 if dtype is TensorDType.Float32 else -1.7976931348623157e308
+
+
+def _times(index: Index, factor: int) -> Index:
+    if isinstance(index, int):
+        return index * factor
+    return index if factor == 1 else arith.muli(index, _constant(factor))
+
+
+def _over(index: Index, divisor: int) -> Index:
+    if isinstance(index, int):
+        return index // divisor
+    return index if divisor == 1 else arith.divui(index, _constant(divisor))
+
+
+def _value(index: Index) -> Any:
+    return _constant(index) if isinstance(index, int) else index
+
+
+def _constant(number: int) -> Any:
+    return arith.constant(ir.IndexType.get(), number)
+
+
+def _loop(lower: Index, upper: Index, carried: list[Any], body: Callable[[Index, list[Any]], list[Any]]) -> list[Any]:
+    """`scf.for` around `body(index, carried) -> carried`; loops of no or one known iteration are not emitted."""
+    if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= 1:
+        return body(lower, carried) if upper > lower else carried
+    loop = scf.ForOp(_value(lower), _value(upper), _constant(1), carried)
+    with ir.InsertionPoint(loop.body):
+        scf.yield_(body(loop.induction_variable, list(loop.inner_iter_args)))
+    return list(loop.results)
+
+
+def _parallel(sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], Any], Any]) -> Any:
+    """`out` with its matrix at each index below `sizes` replaced by `body(indices, matrix)`, in any order."""
+    whole = [*[1] * len(sizes), *tile]
+    if all(size == 1 for size in sizes):
+        place = [0] * len(whole)
+        return tensor.insert_slice(body(place[:-2], out.tile(place, whole)), out.value, *out.place(place, whole))
+    loop = scf.ForallOp([0] * len(sizes), list(sizes), [1] * len(sizes), [out.value])
+    with ir.InsertionPoint(loop.body):
+        indices, shared = list(loop.induction_variables), dataclasses.replace(out, value=loop.inner_iter_args[0])
+        place = [*indices, 0, 0]
+        made = body(indices, shared.tile(place, whole))
+        where = shared.place(place, whole)
+        with ir.InsertionPoint(scf.InParallelOp().block):
+            tensor.ParallelInsertSliceOp(made, shared.value, *where)
+    return loop.results[0]
