@@ -85,9 +85,9 @@ _with_addend("BaddbmmOp", "bmk", "bkn", "bmn")
 @lowering("TransposeAddMMFusedOp")
 def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
-    multiplied = product(*_two(node, symbol_table), "mk", "nk", "mn", meta.dtype)
-    operands = [(multiplied, meta.dtype), (value_of(node.args[2], symbol_table), meta.dtype)]
-    return pointwise(operands, meta.shape, meta.dtype, lambda x, y: x + y)
+    multiplied, wide = summed(*_two(node, symbol_table), "mk", "nk", "mn", meta.dtype)
+    operands = [(multiplied, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
+    return pointwise(operands, meta.shape, meta.dtype, lambda x, y: cast(x + cast(y, wide), meta.dtype))
 
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
