@@ -35,7 +35,6 @@ class Recorder:
     func_name: str = "forward"
     ops_map: Mapping[str, type[Op]] | None = None
     decompositions: Mapping[Any, Callable[..., Any]] | None = None
-    graph_class: type[Graph] = Graph
     on_graph: Callable[[CapturedGraph], None] | None = None
     strict: bool = False
     graphs: list[CapturedGraph] = field(default_factory=list)
@@ -51,7 +50,7 @@ class Recorder:
         self._compile(aten)(*tensors)
 
     def _compile(self, aten: AtenGraph) -> Runner:
-        conversion = to_buddy(aten, self._graph_name(aten), self.ops_map, self.graph_class, self.func_name)
+        conversion = to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
         seen = False
 
         def run(*tensors: torch.Tensor) -> Sequence[Any]:

@@ -35,7 +35,6 @@ def to_buddy(
     aten: AtenGraph,
     name: str = "forward",
     ops_map: Mapping[str, type[Op]] | None = None,
-    graph_class: type[Graph] = Graph,
     func_name: str = "forward",
 ) -> Conversion:
     """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
@@ -43,7 +42,7 @@ def to_buddy(
     Raises `UnsupportedGraphError` for element types, dynamic sizes and higher-order ops that it has no word for.
     """
     known = default_ops_map() if ops_map is None else ops_map
-    converter = _Converter(Conversion(graph_class(name, func_name)), known)
+    converter = _Converter(Conversion(Graph(name, func_name)), known)
     converter.run(aten)
     return converter.result
 
