@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from buddy.compiler.artifact import EagerCall, TensorSpec
 from buddy.compiler.bindings import func, ir
-from buddy.compiler.graph.operation import Op, nodes_in
+from buddy.compiler.graph.operation import GetItemOp, Op, nodes_in
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.ops.registry import Registry
@@ -25,11 +26,12 @@ ops_registry = Registry()
 def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """A call on the node's tensor arguments. Equal ops on equal shapes share one declaration.
 
-    Raises `LoweringError` when a result's shape is not known before the program runs, or torch has no such op.
+    Results that are no tensors (gradients that nobody asked for, say) are left out, so nothing may read them. Raises
+    `LoweringError` when something does, when a shape is not known before the program runs, or torch has no such op.
     """
     if "." not in node.target:
         raise LoweringError(f"{type(node).__name__} stands for no torch op, so eager cannot run it")
-    if not node.metas or any(meta is None for meta in node.metas):
+    if not node.metas or any(node.metas[index] is None for index in _read(node)):
         raise LoweringError(f"{node.target} gives a result that is not a tensor of known shape")
     call = _describe(node)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
@@ -37,7 +39,21 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     results = [meta_type(meta) for meta in metas if 0 not in meta.shape]
     _declare(call, [value.type for value in operands], results)
     made = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
-    return [empty(meta.shape, meta.dtype) if 0 in meta.shape else next(made) for meta in metas]
+    return [_result(meta, made) for meta in node.metas]
+
+
+def _read(node: Op) -> list[int]:
+    """The numbers of the results that some node reads; an op without a tuple of them has one."""
+    if not node.multiple:
+        return [0]
+    return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
+
+
+def _result(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
+    """The value of a result: of the call, made anew where there are no elements to point to, or nothing."""
+    if meta is None:
+        return None
+    return empty(meta.shape, meta.dtype) if 0 in meta.shape else next(made)
 
 
 def _tensor_arguments(node: Op) -> list[Op]:

@@ -113,6 +113,9 @@ CASES: dict[str, OneOp] = {
     ),
     "MatVecOp": _of(normal(4, 5), normal(5))(torch.mv, ("matmul",), ("linalg.contract",)),
     "DotOp": _of(normal(5), normal(5))(torch.dot, ("matmul",), ("linalg.contract",)),
+    "IntMatmulOp": _of(whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8))(
+        torch._int_mm, ("matmul",), ("linalg.contract",)
+    ),
     "ScaledDotProductFlashAttentionForCpuOp": _of(normal(1, 2, 7, 8), normal(1, 2, 9, 8))(
         lambda q, k: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k)[0],
         ("transpose", "matmul", "reduce_max", "exp", "reduce_sum", "reciprocal"),

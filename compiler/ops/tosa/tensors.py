@@ -311,12 +311,12 @@ def reduced(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` of [batch, rows, depth] by [batch, depth, columns]; halves are summed in f32, and stay there."""
+    """`a @ b` of [batch, rows, depth] by [batch, depth, columns], in the type of the sums: f32, or i32 for bytes."""
     require("matmul", a.dtype)
     (batch, rows, _), columns = a.shape, b.shape[2]
     zero = splat(0, [1], a.dtype).value
-    kind = tensor_type([batch, rows, columns], TensorDType.Float32)
-    return Tensor(tosa.matmul(kind, a.value, b.value, zero, zero), TensorDType.Float32)
+    sums = TensorDType.Float32 if a.dtype.is_float else TensorDType.Int32
+    return Tensor(tosa.matmul(tensor_type([batch, rows, columns], sums), a.value, b.value, zero, zero), sums)
 
 
 def gather(values: Tensor, indices: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ _BY_OP: dict[str, tuple[T, ...]] = {
     "intdiv": INTEGERS,
     "reduce_sum": NUMBERS,
     "reduce_product": FLOATS,
-    "matmul": FLOATS,
+    "matmul": (*FLOATS, T.Int8),
     "argmax": (*FLOATS, T.Int8, T.Int16, T.Int32, T.Int64),
 }  # fmt: skip
 

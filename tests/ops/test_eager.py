@@ -1,0 +1,50 @@
+"""Ops that no registry lowers: calls into eager, with what is missing told in the table."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from buddy.compiler.recipe import EAGER
+from tests.ops.cases import aten, normal
+from tests.programs import Line, assert_same
+
+
+def test_the_reason_names_the_key_and_where_to_add_what_is_missing() -> None:
+    line = Line(lambda x: torch.sort(x).values, normal(5))
+    (sort,) = [a for a in line.compile().assignments if a.lowering == EAGER]
+    assert "the key 'sort.default' to `_ops_map`" in sort.reason
+    assert "compiler/graph/operations.py" in sort.reason
+    assert "docs/adding-an-operator.md" in sort.reason
+    assert sort.choices == (EAGER,)
+
+
+def test_results_that_are_no_tensors_and_that_nothing_reads_are_left_out_of_the_call() -> None:
+    x, w, g = normal(2, 3, 8, 8), normal(4, 3, 3, 3), normal(2, 4, 6, 6)
+
+    def gradients(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+        rest = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, True])
+        _, of_weight, of_bias = aten.convolution_backward(g * 2, x, w, [4], *rest)
+        return [of_weight + 1, of_bias]
+
+    line = Line(gradients, x, w, g)
+    (node,) = [op for op in line.program.graph.operations if op.target == "convolution_backward.default"]
+    assert node.metas[0] is None
+    assert_same(line.run(), gradients(x, w, g))
+    found = {a.node: a.lowering for a in line.compile().assignments}
+    assert list(found.values()).count(EAGER) == 1
+    assert found[node.stable] == EAGER
+
+
+def test_a_backward_pass_with_an_op_in_eager_is_compiled_around_it() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 2))
+    x = normal(2, 3, 8, 8)
+    model(x).sum().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* runs in eager")  # as a whole, that is
+        torch.compile(model, backend="buddy")(x).sum().backward()
+    assert_same([parameter.grad for parameter in model.parameters()], expected)
