@@ -12,7 +12,7 @@ from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.indexing import causal_mask
 from buddy.compiler.ops.tosa.reductions import log_sum_exp, softmax
 from buddy.compiler.ops.tosa.registration import tensor_of
-from buddy.compiler.ops.tosa.tensors import Tensor, cast, matmul, reshape, select, tiled, transpose
+from buddy.compiler.ops.tosa.tensors import Tensor, cast, is_equal, matmul, reduced, reshape, select, tiled, transpose
 from buddy.compiler.ops.tosa.types import require
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
 
@@ -82,13 +82,21 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     keys = transpose(_merged(k), [0, 2, 1])
     scores = reshape(matmul(_merged(q), keys), [batch, heads, rows, columns])
     scores = _masked(node, symbol_table, scores * (q.shape[-1] ** -0.5 if scale is None else scale))
-    weights = _merged(softmax(scores, 3))
+    weights = _merged(_shown(node, softmax(scores, 3), scores))
     found = reshape(matmul(cast(weights, v.dtype), _merged(v)), [batch, heads, rows, v.shape[-1]])
     results = [cast(found, q.dtype)]
     if node.metas[1] is not None:
-        sums = reshape(log_sum_exp(scores, 3), [batch, heads, rows])
+        sums = reshape(_shown(node, log_sum_exp(scores, 3), scores), [batch, heads, rows])
         results.append(cast(reshape(sums, node.metas[1].shape), node.metas[1].dtype))
     return results
+
+
+def _shown(node: Op, found: Tensor, scores: Tensor) -> Tensor:
+    """`found`, but zero in rows that are masked whole: what eager's kernel gives, where softmax gives NaN."""
+    if node.kwargs.get("attn_mask") is None:
+        return found
+    shown = select(is_equal(scores, float("-inf")), scores.like(0.0), scores.like(1.0))
+    return select(is_equal(reduced("reduce_max", shown, [3]), 0.0), found.like(0.0), found)
 
 
 def _repeated_heads(x: Tensor, heads: int) -> Tensor:
