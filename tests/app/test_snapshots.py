@@ -51,11 +51,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
     monkeypatch.setattr(figures, "seconds", lambda value: "1.00 s")
     monkeypatch.setattr(figures, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
 
-    def make(theme: str = "buddy-dark", steps: tuple[PassStep, ...] = STEPS, **options: Any) -> Workbench:
-        kept = Workspace(SOURCE, (), tmp_path)
+    def make(
+        theme: str = "buddy-dark", steps: tuple[PassStep, ...] = STEPS, source: str = SOURCE, **options: Any
+    ) -> Workbench:
+        kept = Workspace(source, (), tmp_path)
         kept.begin(Recipe())
         kept.edit(msgspec.structs.replace(kept.recipe, steps=steps), "the test's")
-        return Workbench(SOURCE, store=tmp_path, settings=Settings(theme), **options)
+        return Workbench(source, store=tmp_path, settings=Settings(theme), **options)
 
     return make
 
@@ -134,3 +136,16 @@ def test_help(snap_compare: Any, bench: Any) -> None:
 def test_choosing_a_lowering(snap_compare: Any, bench: Any) -> None:
     """80×24: the registries that lower the node."""
     assert snap_compare(bench(), terminal_size=(80, 24), run_before=after("enter"))
+
+
+SEVERAL = "samples/two_models.py"
+
+
+def test_several_graphs(snap_compare: Any, bench: Any) -> None:
+    """160×50: the line of graphs under the header, and where the graph on the screen breaks off."""
+    assert snap_compare(bench(source=SEVERAL), terminal_size=(160, 50), run_before=after("3"))
+
+
+def test_several_graphs_at_80_columns(snap_compare: Any, bench: Any) -> None:
+    """80×24: the list to choose from, with the whole reason of the entry under the cursor."""
+    assert snap_compare(bench(source=SEVERAL), terminal_size=(80, 24), run_before=after("g", "l"))
