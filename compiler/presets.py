@@ -50,6 +50,7 @@ _TO_LINALG = _steps(
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
 _FUSION = _steps(
     "fused",
+    "windows-to-generics",
     "choose-layouts",
     "drop-unit-loops",
     "fold-transposes",

@@ -38,3 +38,14 @@ def unique_symbol(module: Any, base: str) -> str:
         number += 1
         name = f"{base}_{number}"
     return name
+
+
+def cloned_body(block: Any, known: dict[Any, Any]) -> list[Any]:
+    """Clone the ops of `block` at the insertion point; the values that its terminator yields."""
+    *body, end = block.operations
+    for op in body:
+        clone = op.operation.clone()
+        for i, operand in enumerate(op.operation.operands):
+            clone.operation.operands[i] = known.get(operand, operand)
+        known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
+    return [known.get(value, value) for value in end.operands]

@@ -24,7 +24,9 @@ def rank_of(value: Any) -> int:
 class Layouts:
     """The orders of the values of one function; values that are not `known` lie as the program has them.
 
-    The type of a known value is already that of its order. `changed` is called with each transpose that is made.
+    Known are the results of convolutions and of what follows them, moved or not: transposes of these are other orders
+    of them, not copies. The type of a known value is already that of its order. `changed` is called with each
+    transpose that is made.
     """
 
     changed: Callable[[Any, Order], None]
@@ -37,6 +39,10 @@ class Layouts:
     def moved(self, value: Any) -> bool:
         """Whether `value` lies otherwise than the program has it."""
         return self.order(value) != natural(rank_of(value))
+
+    def follows(self, value: Any) -> bool:
+        """Whether `value` comes from a convolution."""
+        return value in self.known
 
     def put(self, value: Any, order: Order) -> Any:
         """Note that `value` lies in `order`."""

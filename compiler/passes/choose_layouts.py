@@ -41,14 +41,20 @@ class ChooseLayouts(MlirPass):
             if is_convolution(op):
                 arrange_convolution(op, layouts)
                 context.remark(self.name, op.location, "convolution with channels last")
-            elif any(layouts.moved(value) for value in op.operands if _is_tensor(value)):
+            elif any(layouts.follows(value) for value in op.operands if _is_tensor(value)):
                 _follow(op, layouts)
             _make_plain(collect(op), layouts)
         _erase_unused(block)
 
 
 def _follow(op: Any, layouts: Layouts) -> None:
-    """Let `op` work on tensors in the orders that they have, or put them back into their own."""
+    """Let `op` work on what follows convolutions in the orders that it has, or put it back into its own."""
+    moved = any(layouts.moved(value) for value in op.operands if _is_tensor(value))
+    if not moved and op.name != "linalg.transpose":
+        if op.name in ARRANGED or op.name == "linalg.generic":
+            for result in op.results:
+                layouts.put(result, layouts.order(result))
+        return
     with ir.InsertionPoint(op), op.location:
         if op.name in ARRANGED and ARRANGED[op.name](op, layouts):
             return

@@ -15,7 +15,10 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class FoldTransposes(MlirPass):
-    """Contractions take any transpose of their factors and of their result; other ops those that keep the last dim."""
+    """Contractions take any transpose of their factors and of their result, convolutions of their weights.
+
+    Other ops take those that keep the last dim.
+    """
 
     name: ClassVar[str] = "fold-transposes"
     summary: ClassVar[str] = "transposes become indexing maps of the contractions and generics that use them"
@@ -55,8 +58,9 @@ class FoldTransposes(MlirPass):
     def _fold_generic(self, op: Any, context: PassContext) -> None:
         maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
         folded = 0
+        weights = 1 if is_contraction(op) else -1  # of a convolution, which get packed
         for number in range(inputs):
-            value, maps[number] = _through_transposes(op.operands[number], maps[number], any_order=False)
+            value, maps[number] = _through_transposes(op.operands[number], maps[number], any_order=number == weights)
             if value != op.operands[number]:
                 op.operands[number] = value
                 folded += 1

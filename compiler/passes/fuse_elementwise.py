@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from buddy.compiler.bindings import ir, linalg
 from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
 from buddy.compiler.kernels.reshapes import through_unit_reshapes
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.kernels.walk import cloned_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -99,13 +99,13 @@ class _Fusion:
         of_consumer, of_producer = places
         inner = self.producer.regions[0].blocks[0]
         known = {argument: arguments[i] for argument, i in zip(inner.arguments, of_producer, strict=False)}
-        made = _cloned(inner, known)[0]
+        made = cloned_body(inner, known)[0]
         outer = self.consumer.regions[0].blocks[0]
         outs = len(self.consumer.results)
         known = {a: made if i < 0 else arguments[i] for a, i in zip(outer.arguments, of_consumer, strict=False)}
         known |= dict(zip(list(outer.arguments)[-outs:], arguments[-outs:], strict=True))
         with self.consumer.location:
-            linalg.yield_(_cloned(outer, known))
+            linalg.yield_(cloned_body(outer, known))
 
 
 def _find(consumer: Any) -> _Fusion | None:
@@ -161,17 +161,6 @@ def _moving_loops(op: Any) -> set[int]:
 def _inputs_of(op: Any) -> Sequence[tuple[Any, Any]]:
     count = len(op.operands) - len(op.results)
     return list(zip(list(op.operands)[:count], indexing_maps(op)[:count], strict=True))
-
-
-def _cloned(block: Any, known: dict[Any, Any]) -> list[Any]:
-    """Clone the ops of `block` at the insertion point; the values that its terminator yields."""
-    *body, end = block.operations
-    for op in body:
-        clone = op.operation.clone()
-        for i, operand in enumerate(op.operation.operands):
-            clone.operation.operands[i] = known.get(operand, operand)
-        known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
-    return [known.get(value, value) for value in end.operands]
 
 
 def _erase_unused(value: Any) -> None:

@@ -1,0 +1,61 @@
+"""`windows-to-generics`: named convolutions and pools become generics, paddings insertions into filled tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, linalg, tensor
+from buddy.compiler.kernels.walk import cloned_body, collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+_WINDOWS = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")
+
+
+@register
+@dataclass(frozen=True)
+class WindowsToGenerics(MlirPass):
+    """Layouts, fusion and kernels then see one form of each, whichever dialect it came from."""
+
+    name: ClassVar[str] = "windows-to-generics"
+    summary: ClassVar[str] = "named convolutions and pools become generics, and tensor.pad a slice of a filled tensor"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in [op for op in collect(root) if op.name.startswith(_WINDOWS) or op.name == "tensor.pad"]:
+            if not len(op.results) or not all(value.type.has_static_shape for value in (*op.operands, *op.results)):
+                continue
+            with ir.InsertionPoint(op), op.location:
+                made = _filled(op) if op.name == "tensor.pad" else _generic(op)
+            if made is not None:
+                context.remark(self.name, op.location, f"{op.name} became {made.owner.name}")
+                op.results[0].replace_all_uses_with(made)
+                op.erase()
+
+
+def _generic(op: Any) -> Any:
+    """The generic with the loops and the body of a named op."""
+    maps = list(linalg.get_indexing_maps(op))
+    parallel = {e.position for e in ir.AffineMapAttr(maps[-1]).value.results}
+    kinds = ["parallel" if i in parallel else "reduction" for i in range(ir.AffineMapAttr(maps[0]).value.n_dims)]
+    iterators = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]
+    *inputs, out = op.operands
+    made = linalg.GenericOp([op.results[0].type], inputs, [out], ir.ArrayAttr.get(maps), ir.ArrayAttr.get(iterators))
+    elements = [value.type.element_type for value in op.operands]
+    block = made.regions[0].blocks.append(*elements, arg_locs=[op.location] * len(elements))
+    inner = op.regions[0].blocks[0]
+    with ir.InsertionPoint(block):
+        linalg.yield_(cloned_body(inner, dict(zip(inner.arguments, block.arguments, strict=True))))
+    return made.results[0]
+
+
+def _filled(op: Any) -> Any | None:
+    """The source of a `tensor.pad` in a tensor that is filled with what the pad yields; `None` where that varies."""
+    body = op.regions[0].blocks[0]
+    fill = body.operations[0].operands[0]
+    starts = list(ir.DenseI64ArrayAttr(op.attributes["static_low"]))
+    varies = isinstance(fill, ir.BlockArgument) and fill.owner == body
+    if len(body.operations) > 1 or varies or len(op.operands) > 1:
+        return None
+    source, result = op.operands[0], op.results[0]
+    filled = linalg.fill(fill, outs=[tensor.empty(list(result.type.shape), result.type.element_type)])
+    return tensor.insert_slice(source, filled, [], [], [], starts, list(source.type.shape), [1] * len(starts))
