@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from buddy.compiler.compilation import Compiler
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import run_and_compare
-from buddy.compiler.sources import load_program
+from buddy.compiler.sources import CapturedGraph, load_program
 
 SAMPLES = [
     ("arith_add.py", (), "model"),
@@ -19,6 +20,7 @@ SAMPLES = [
     ("mlp.py", (), "MLP"),
     ("torch_compile.py", (), "f"),
     ("buddy_style.py", (), "foo"),
+    ("two_models.py", (), "Gate, Gate #2, Gate #3, Head"),
     ("lenet.py", (), "LeNet"),
     ("resnet18.py", ("--tiny",), "ResNet18"),
     ("mobilenet_v3.py", ("--tiny",), "MobileNetV3Small"),
@@ -51,8 +53,13 @@ def test_a_sample_compiled_equals_eager(
 ) -> None:
     pytest.importorskip("transformers" if name in HUGGING_FACE else "torch")
     program = load_program(str(root / "samples" / name), arguments)
-    assert [graph.info.name for graph in program.graphs] == [model]
-    captured = program.graphs[0]
+    assert ", ".join(graph.info.name for graph in program.graphs) == model
+    for captured in program.graphs:
+        compiled_equals_eager(captured, flavour)
+
+
+def compiled_equals_eager(captured: CapturedGraph, flavour: Any) -> None:
+    """The graph is compiled as a whole, and agrees."""
     compilation = Compiler(captured.graph).compile(default_recipe(flavour=flavour))
     eager = [a.node for a in compilation.assignments if a.lowering == "eager"]
     assert eager == []
@@ -66,3 +73,15 @@ def test_a_sample_compiled_equals_eager(
 def test_torch_compile_sample_agrees_with_eager(root: Path, run_python: Callable[..., Any]) -> None:
     line = run_python(str(root / "samples" / "torch_compile.py")).stdout.splitlines()[-1]
     assert float(line.rsplit(" ", 1)[1]) < 1e-5
+
+
+def table_of_samples(root: Path) -> dict[str, bool]:
+    """The samples in the README's table, and whether it says that they take `--tiny`."""
+    rows = re.findall(r"^\| `samples/(\w+\.py)` \|.*\| (yes )?\|$", (root / "README.md").read_text("utf-8"), re.M)
+    return {name: bool(tiny) for name, tiny in rows}
+
+
+def test_the_readme_lists_every_sample_and_which_take_tiny(root: Path) -> None:
+    samples = {path.name: '"--tiny"' in path.read_text("utf-8") for path in (root / "samples").glob("*.py")}
+    assert table_of_samples(root) == samples
+    assert {name for name, _, _ in SAMPLES} == set(samples)
