@@ -229,14 +229,15 @@ class Compiler:
         text = assembly.print_assembly(objects, self._locations)
         self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm"))
         placeholders = [_spec(op) for op in graph.placeholders]
-        return Artifact(
+        return signature.artifact(
             graph._func_name,
-            tuple(found.data for found in objects),
-            signature.arguments(last.entry, placeholders),
+            last.entry,
+            last.operation,
+            [found.data for found in objects],
+            placeholders,
             results,
             eager_calls(lowered.module.operation),
-            last.entry.arena,
-            recipe.threads if signature.forks(last.operation) else 1,
+            recipe.threads,
         )
 
 

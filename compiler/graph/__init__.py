@@ -20,6 +20,8 @@ def __getattr__(name: str) -> Any:
     """Names that scripts import from here, op classes among them; each is loaded when it is asked for."""
     if name in _WHERE:
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    if name == "__all__":
+        return [*_WHERE, *import_module(f"{__name__}.operation").__all__]
     if name.endswith("Op") or name == "OpType":
         return getattr(import_module(f"{__name__}.operation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

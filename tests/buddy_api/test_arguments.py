@@ -74,9 +74,10 @@ def test_other_names_of_op_classes_mean_classes(name: str) -> None:
     assert issubclass(getattr(operations, name), Op)
 
 
-def test_everything_of_the_operations_can_be_imported_at_once() -> None:
+@pytest.mark.parametrize("module", ["graph", "graph.operation"])
+def test_every_op_class_can_be_imported_at_once(module: str) -> None:
     names: dict[str, Any] = {}
-    exec("from buddy.compiler.graph.operation import *", names)
+    exec(f"from buddy.compiler.{module} import *", names)
     assert {"AddOp", "MatmulOp", "PlaceholderOp", "ToCopyOp", "OpType"} <= set(names)
 
 
