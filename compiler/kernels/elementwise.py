@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from buddy.compiler.bindings import arith
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.kernels.body import Lanes, VectorBody, cloned
 from buddy.compiler.kernels.chunks import CHUNK, for_rows, work_of
-from buddy.compiler.kernels.emit import Emitter, Index, element_bytes
+from buddy.compiler.kernels.emit import Body, Emitter, Index, element_bytes
 from buddy.compiler.kernels.packing import PanelCopy
 from buddy.compiler.kernels.structured import Structured
 from buddy.compiler.target import Target
+
+# Bodies of so few ops are done for several vectors an iteration of a long loop, which itself would take as long.
+_SHORT, _UNROLLED = 8, 4
 
 
 def lanes_for(op: Structured, target: Target) -> int:
@@ -66,6 +70,8 @@ class _Elementwise:
         self.outer = [loop for loop in op.loops if loop is not inner]
         self.flats = [flatten(value) for value in op.operands]
         self.body = VectorBody(e, op, lanes)
+        short = len(op.block.operations) <= _SHORT and inner.size >= 16 * _UNROLLED * lanes
+        self.unrolled = _UNROLLED if short else 1
         self.read = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:
@@ -103,9 +109,30 @@ class _Elementwise:
             self._vector(outer, starts, still, index, active)
             return ()
 
-        e.loop(lower, upper, self.lanes, step)
+        if self.unrolled == 1:
+            e.loop(lower, upper, self.lanes, step)
+        else:
+            self._unrolled(lower, upper, step)
         if to_end and full < self.inner.size:
             step(full, [], self.inner.size - full)
+
+    def _unrolled(self, lower: Index, upper: Index, step: Body) -> None:
+        """Several vectors an iteration; what is left at the end one by one."""
+        e, lanes = self.e, self.lanes
+
+        def several(index: Index, _: list[Any]) -> Sequence[Any]:
+            for i in range(self.unrolled):
+                step(e.add(index, i * lanes), [])
+            return ()
+
+        block = self.unrolled * lanes
+        if isinstance(lower, int) and isinstance(upper, int):
+            middle: Index = lower + (upper - lower) // block * block
+        else:
+            count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(block))
+            middle = e.add(lower, e.mul(count, block))
+        e.loop(lower, middle, block, several)
+        e.loop(middle, upper, lanes, step)
 
     def _vector(
         self, outer: list[Index], starts: list[Index], still: dict[Any, Any], index: Index, active: int | None
