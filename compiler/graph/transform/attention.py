@@ -80,15 +80,14 @@ def _fuse(graph: Graph, node: Op, cls: type[Op], factors: list[Op], **further: A
 
 def _grouped(graph: Graph, node: Op) -> Note:
     q, k, v = node.args[:3]
-    repeated = [_before_repetition(value) for value in (k, v)]
     reason = _refusal(node) if isinstance(node, ScaledDotProductFlashAttentionForCpuOp) else None
-    if reason is None and None in repeated and _heads(q) == _heads(k):
-        reason = (
-            "its keys and values are not repeated by expand" if repeated == [None, None] else "only one is repeated"
-        )
+    sources = [_before_repetition(value) or value for value in (k, v)]
+    if _heads(sources[0]) != _heads(sources[1]):
+        sources = [k, v]
+    if reason is None and _heads(q) == _heads(sources[0]):
+        reason = "keys and values are not both repeated, by unsqueeze, expand and view"
     if reason is not None:
         return Note(node.stable, f"left: {reason}")
-    sources = [value if source is None else source for source, value in zip(repeated, (k, v), strict=True)]
     _fuse(graph, node, GQAAttentionFusedOp, [q, *sources], enable_gqa=True)
     return Note(node.stable, f"{_heads(q)} heads read {_heads(sources[0])} heads of keys and values")
 
