@@ -11,11 +11,15 @@ import torch
 
 from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.compilation import Compiler
-from buddy.compiler.graph.operation import GetItemOp
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
+from buddy.compiler.graph.operations import TransposeAddMMFusedOp, TransposeMatmulFusedOp
+from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.lowering import lower_top_level
 from buddy.compiler.ops import registries
 from buddy.compiler.presets import default_recipe
-from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
+from buddy.compiler.runner import LoadedProgram
+from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group, normal
 from tests.ops.one_op import CASES, NOT_CAPTURED
 from tests.programs import Line, assert_same, captured
 
@@ -103,6 +107,22 @@ def test_all_of_them_agree_with_eager(flavour: Any) -> None:
     line = Line(program, *every)
     with torch.no_grad():
         assert_same(line.run(default_recipe(flavour=flavour)), program(*every), list(CASES))
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("cls", [TransposeMatmulFusedOp, TransposeAddMMFusedOp])
+def test_products_by_a_transpose_made_by_graph_passes(cls: type[Op], flavour: Any) -> None:
+    tensors = [normal(4, 5), normal(6, 5), normal(6)][: 2 + (cls is TransposeAddMMFusedOp)]
+    graph, operands = Graph(), []
+    for i, tensor in enumerate(tensors):
+        meta = TensorMeta(tuple(tensor.shape), TensorDType.Float32)
+        operands.append(new_op(PlaceholderOp, f"x{i}", f"x{i}", metas=[meta]))
+    node = new_op(cls, "node", "linear.default", operands, [TensorMeta((4, 6), TensorDType.Float32)])
+    for op in (*operands, node, new_op(OutputOp, "output", "output", [(node,)])):
+        graph.add_node(op)
+    compilation = Compiler(graph).compile(default_recipe(flavour=flavour))
+    assert [a.lowering for a in compilation.assignments] == [flavour]
+    assert_same(LoadedProgram(compilation.artifact)(tensors), [torch.nn.functional.linear(*tensors)])
 
 
 @pytest.mark.parametrize("name", dict.fromkeys((*CORE, *TYPES_OF_TOSA)))

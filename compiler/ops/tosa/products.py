@@ -42,6 +42,17 @@ def product(node: Op, symbol_table: SymbolTable) -> Tensor:
     return cast(_product(node, symbol_table), node.tensor_meta.dtype)
 
 
+@lowering("TransposeMatmulFusedOp", "TransposeAddMMFusedOp")
+def product_by_transpose(node: Op, symbol_table: SymbolTable) -> Tensor:
+    """`a bᵀ`, and what is added to it where there is a third operand."""
+    a, b = _two(node, symbol_table)
+    found = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
+    found = reshape(found, found.shape[1:])
+    if len(node.args) > 2:
+        found = found + registration.operand(node.args[2], 2, symbol_table, found.dtype)
+    return cast(found, node.tensor_meta.dtype)
+
+
 @lowering("MatVecOp")
 def matrix_by_vector(node: Op, symbol_table: SymbolTable) -> Tensor:
     a, v = _two(node, symbol_table)
@@ -119,3 +130,9 @@ def _masked(node: Op, symbol_table: SymbolTable, scores: Tensor) -> Tensor:
     if argument(node, 4, "is_causal", False):
         scores = select(causal_mask(scores.shape), scores, hidden)
     return scores
+
+
+ops_registry.absent |= dict.fromkeys(
+    ("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp"),
+    "no attention block by block, whose loop carries sums from one to the next",
+)
