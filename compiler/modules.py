@@ -39,7 +39,7 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     `parts` says which of its nodes are calls of functions that are elsewhere. Raises `GraphError` for a graph that
     cannot be executed and `CompilationError` for a node that can be neither compiled nor called in eager.
     """
-    graph.link()
+    graph.check()
     settings = graph.settings
     recipe = Recipe(flavour=settings.flavour, partition="whole")
     try:

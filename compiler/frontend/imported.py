@@ -71,7 +71,7 @@ class Imported:
         from buddy.compiler.compilation import Compiler
         from buddy.compiler.runner import LoadedProgram
 
-        self.graph.link()
+        self.graph.check()
         traced = trace.added_to(self.graph)
         recipe = default_recipe(flavour=self.graph.settings.flavour)
         program = LoadedProgram(Compiler(traced, first).compile(recipe).artifact)

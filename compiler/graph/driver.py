@@ -172,5 +172,5 @@ def _copy(op: Op, copies: Mapping[Op, Op]) -> Op:
     found = copy.copy(op)
     found._arguments = map_nodes(op._arguments, copies.__getitem__)
     found._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)
-    found._children, found._declared, found._view = [], [], None
+    found._children, found._declared, found._announced, found._view = [], [], False, None
     return found

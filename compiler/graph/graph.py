@@ -124,8 +124,10 @@ class Graph:
 
     @property
     def output(self) -> OutputOp:
-        last = self._body[-1]
-        assert isinstance(last, OutputOp)
+        """The node that says what is returned. Raises `GraphError` when the last node is none."""
+        last = self._body[-1] if self._body else None
+        if not isinstance(last, OutputOp):
+            raise GraphError(f"there is no output · graph {self.name} · add_node an OutputOp that reads the results")
         return last
 
     @property
@@ -150,7 +152,7 @@ class Graph:
             node.kind = node_type
         for parent in node.parents:
             if isinstance(parent, Op):
-                parent.add_children(node)
+                _announce(node, parent)
 
     def link(self) -> None:
         """Bring parents, children, names, order and groups in step with the nodes' arguments.
@@ -159,6 +161,20 @@ class Graph:
         other in a circle.
         """
         link(self)
+
+    def check(self) -> None:
+        """`link`, and make sure that each node says what it gives, as every way down needs.
+
+        Raises `GraphError` as `link` does, and for a node without `tensor_meta` or a graph without output.
+        """
+        self.link()
+        for op in (*self.placeholders, *self.operations):
+            if not op.metas:
+                raise GraphError(
+                    f"{op.name} does not say what it gives · graph {self.name}, node {op!r} · "
+                    "assign its tensor_meta: shape and dtype"
+                )
+        _ = self.output
 
     def readers(self, node: Op) -> list[Op]:
         """The nodes that read `node`, the output among them, whatever `_children` says."""
@@ -361,6 +377,15 @@ class Graph:
             types = ", ".join(str(meta) for meta in op.metas)
             lines.append(f"  {op!r}" + (f" : {types}" if types else ""))
         return "\n".join([*lines, "}", ""])
+
+
+def _announce(node: Op, parent: Op) -> None:
+    """Put `node` among the children of `parent`; a long list is searched only for a node that may be there."""
+    children = parent._children
+    if not node._announced:
+        children.append(node)
+    elif not children or children[-1] is not node:
+        parent.add_children(node)
 
 
 def _several(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:

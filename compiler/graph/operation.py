@@ -55,6 +55,8 @@ class Op:
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
         self._declared: list[Any] = []
+        # Whether the nodes it reads may have it among their children already.
+        self._announced = False
         self._view: NodeMeta | None = None
 
     @property
@@ -116,6 +118,7 @@ class Op:
 
     def add_parent(self, parent: Op | str) -> None:
         """Say that this node reads `parent`, a node or its name; what it reads it for, its arguments say."""
+        self._announced = True
         if isinstance(parent, Op):
             parent.add_children(self)
         if parent not in self.parents:
@@ -229,8 +232,9 @@ def new_op(
     op.name, op.target, op.metas = name, target, tuple(metas)
     op.stable = op.stable or name
     op._arguments = list(args)
+    op._announced = True
     for parent in op.parents:
-        op.add_parent(parent)
+        parent._children.append(op)
     return op
 
 

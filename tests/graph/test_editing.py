@@ -216,6 +216,18 @@ def test_a_node_without_a_name_is_refused() -> None:
         found.link()
 
 
+def test_a_graph_that_cannot_go_down_says_why() -> None:
+    found = graph()
+    new = named(TanhOp, "new")
+    new.add_argument("add")
+    found.insert_before(found.node_table["relu"], new)
+    with pytest.raises(GraphError, match=r"new does not say what it gives · .* · assign its tensor_meta"):
+        found.lower_to_top_level_ir()
+    for empty in (Graph(), Graph("headless")):
+        with pytest.raises(GraphError, match="there is no output"):
+            empty.compile()
+
+
 def test_a_circle_is_refused() -> None:
     found = graph()
     found.replace_argument(found.node_table["add"], found.placeholders[0], found.node_table["mul"])
