@@ -72,6 +72,15 @@ def test_products_are_measured_beside_numpy_and_torch(run_python: RunPython, scr
 
 
 @pytest.mark.slow
+def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_python: RunPython) -> None:
+    for figures in results(run_python, "convolutions")["cases"].values():
+        assert set(figures["gflops"]) == {"ours", "torch", "torch, channels last"}
+        assert figures["ok"]
+        assert figures["max_abs"] < 1e-5
+        assert figures["of_peak"] > 0
+
+
+@pytest.mark.slow
 def test_an_edit_shows_from_the_stage_behind_it(run_python: RunPython) -> None:
     found = results(run_python, "toggle")["seconds"]
     assert found["op"]["first"] == "lower"

@@ -1,0 +1,148 @@
+"""The convolution kernels by themselves, beside torch in both of its memory formats, on one thread, timed in turn.
+
+    python benchmarks/convolutions.py [name ...] [--repeats N] [--tiny]
+
+The kernels read a padded image with channels last and weights that were packed ahead, as they do inside a compiled
+program; torch pads by itself. Prints one JSON object; a wrong result makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read once, when torch is imported
+
+import numpy as np
+import torch
+from support import printing
+from support.timing import Call, in_turn, ratios, spread
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kernels"))
+
+from mlir_jit import Compiled
+from windows import Window
+
+from buddy.compiler.bench import limits
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+
+
+def _square(size: int, channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Window:
+    return Window(size, size, channels, out, kernel, stride, kernel // 2, groups=groups)
+
+
+CASES = {
+    "resnet 224 3->64 7x7/2": _square(224, 3, 64, 7, 2),
+    "resnet 56 64->64 3x3": _square(56, 64, 64, 3),
+    "resnet 56 64->128 3x3/2": _square(56, 64, 128, 3, 2),
+    "resnet 56 64->128 1x1/2": _square(56, 64, 128, 1, 2),
+    "resnet 28 128->128 3x3": _square(28, 128, 128, 3),
+    "resnet 28 128->256 3x3/2": _square(28, 128, 256, 3, 2),
+    "resnet 14 256->256 3x3": _square(14, 256, 256, 3),
+    "resnet 14 256->512 3x3/2": _square(14, 256, 512, 3, 2),
+    "resnet 7 512->512 3x3": _square(7, 512, 512, 3),
+    "resnet50 56 64->256 1x1": _square(56, 64, 256, 1),
+    "resnet50 14 1024->256 1x1": _square(14, 1024, 256, 1),
+    "mobilenet 224 3->16 3x3/2": _square(224, 3, 16, 3, 2),
+    "mobilenet 112 depthwise 16 3x3/2": _square(112, 16, 16, 3, 2, 16),
+    "mobilenet 56 depthwise 72 3x3/2": _square(56, 72, 72, 3, 2, 72),
+    "mobilenet 28 depthwise 88 3x3": _square(28, 88, 88, 3, 1, 88),
+    "mobilenet 28 depthwise 96 5x5/2": _square(28, 96, 96, 5, 2, 96),
+    "mobilenet 14 depthwise 240 5x5": _square(14, 240, 240, 5, 1, 240),
+    "mobilenet 7 depthwise 576 5x5": _square(7, 576, 576, 5, 1, 576),
+    "mobilenet 28 24->88 1x1": _square(28, 24, 88, 1),
+    "mobilenet 7 96->576 1x1": _square(7, 96, 576, 1),
+    "resnext 28 256->256 3x3, 32 groups": _square(28, 256, 256, 3, 1, 32),
+}
+TINY = {"7 5->17 3x3": _square(7, 5, 17, 3), "9 depthwise 21 3x3/2": _square(9, 21, 21, 3, 2, 21)}
+
+
+def prepared(window: Window) -> tuple[dict[str, Call], str, float]:
+    """The calls of each side, what the kernel says of itself, and the largest error of its result."""
+    module = Compiled(window.function("f"), [ConvolutionsToKernels(), ContractionsToKernels()])
+    image, weights = window.operands()
+    a, b, c = window.arrays(image, weights)
+    ours = module.bound("f", a, _packed(module, b), c)
+    ours()
+    error = float(np.abs(c - window.expected(image, weights)).max())
+    last, of_last = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (image, weights))
+    calls: dict[str, Call] = {
+        "ours": ours,
+        "torch": lambda: window.eager(image, weights),
+        "torch, channels last": lambda: window.eager(last, of_last),
+    }
+    return calls, module.remarks[-1], error
+
+
+def _packed(module: Compiled, weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The weights as the kernel reads them; as they are, where it does so."""
+    shape = re.search(r"pack_0\(.*?,.*?memref<([\dx]+)xf32>", module.text)
+    if shape is None:
+        return weights
+    panels = np.empty([int(size) for size in shape.group(1).split("x")], np.float32)
+    module("pack_0", weights, panels)
+    return panels
+
+
+def measure(window: Window, repeats: int, peak: float) -> dict[str, Any]:
+    start = time.perf_counter()
+    calls, remark, error = prepared(window)
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        times = in_turn(calls, repeats)
+    rates = {side: spread([1e-9 * window.flops / s for s in found]) for side, found in times.items()}
+    faster = max(("torch", "torch, channels last"), key=lambda side: rates[side]["median"])
+    depth = window.channels // window.groups * window.kernel**2
+    return {
+        "gflops": rates,
+        "of_peak": round(1e-9 * window.flops / min(times["ours"]) / peak, 3),  # the peak is a best time's rate, too
+        "of_torch": ratios(times[faster], times["ours"]),
+        "max_abs": error,
+        "ok": error <= 8 * float(np.finfo(np.float32).eps) * depth**0.5,  # sums around one, eight times that at most
+        "prepare_seconds": round(seconds, 3),
+        "remark": remark,
+    }
+
+
+def row(name: str, found: dict[str, Any]) -> list[object]:
+    rates = [f"{figures['median']:.1f}" for figures in found["gflops"].values()]
+    return [name, *rates, f"{100 * found['of_peak']:.0f} %", printing.between(found["of_torch"]), found["remark"]]
+
+
+def chosen(options: argparse.Namespace) -> dict[str, Window]:
+    cases = TINY if options.tiny else CASES
+    return {
+        name: window
+        for name, window in cases.items()
+        if not options.names or any(part in name for part in options.names)
+    }
+
+
+def main() -> int:
+    parser = printing.parser(__doc__, 30, "rounds over the three")
+    parser.add_argument("names", nargs="*", help="only cases whose name contains one of these")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    machine = {**printing.machine(), "peak_gflops": round(limits.measure(1)["gflops"], 1)}
+    found = {name: measure(window, options.repeats, machine["peak_gflops"]) for name, window in chosen(options).items()}
+    heading = [
+        "convolution",
+        "GFLOP/s",
+        "torch",
+        "channels last",
+        "of peak",
+        "of the faster torch (quartiles)",
+        "kernel",
+    ]
+    printing.tell({"machine": machine, "cases": found}, heading, [row(*item) for item in found.items()])
+    return 0 if all(figures["ok"] for figures in found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
