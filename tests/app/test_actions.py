@@ -8,6 +8,7 @@ import pytest
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
 from buddy.app.editing import Editing
+from buddy.app.graphs import Graphs
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -18,7 +19,7 @@ from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench, Editing, Overlays],
+    "app": [Workbench, Editing, Overlays, Graphs],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],
@@ -69,12 +70,14 @@ def test_a_node_that_no_registry_lowers_stays_in_eager_and_says_so() -> None:
 
 
 def test_two_strokes_are_found_by_the_first() -> None:
+    graphs = [("t", "graph-next"), ("T", "graph-previous"), ("l", "graph-choose")]
     assert [(key, action.id) for key, action in continuations("g", "ir")] == [
         ("g", "move.top"),
         ("d", "ir.definition"),
         ("u", "ir.uses"),
+        *graphs,
     ]
-    assert [key for key, _ in continuations("g", "graph")] == ["g"]
+    assert [key for key, _ in continuations("g", "graph")] == ["g", *(key for key, _ in graphs)]
 
 
 def test_help_lists_the_keys_of_the_pane_and_why_some_do_not_work() -> None:
