@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,9 @@ MAX_VECTORS = 8
 
 # Up to so many rows the time goes into reading B, at the bandwidth of memory if it is read as one stream.
 FEW_ROWS = 4
+_WAYS = 8  # lines that one set of a second-level cache holds, at least
+# A panel of B arrives from the second-level cache at so many of its vectors a cycle, less if other loads are under way.
+_PANEL_VECTORS = 0.3
 # Iterations that a kernel's outer loop should have, so that any number of threads up to 16 gets nearly equal shares.
 SHARES = 32
 _SHARE_FLOP = 1 << 20  # at least, in each
@@ -66,7 +70,7 @@ def choose(contraction: Contraction, target: Target, source: Source | None = Non
     if source is None and _streams(contraction, lanes):
         return _stream(contraction, lanes, target)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers)
-    where = source or _source(contraction, rows)
+    where = source or _source(contraction, rows, target.l2)
     depth = _depth(contraction, vectors * lanes * width, target.l2)
     return Blocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
 
@@ -106,7 +110,7 @@ def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) ->
         tiles *= loop.size
     blocks = -(-m // rows)
     # A panel that is packed on the way should be used by some hundred rows.
-    least = max(-(-_SHARE_FLOP // max(1, 2 * contraction.depth * columns)), 192 if source == "panel" else 1)
+    least = max(-(-_SHARE_FLOP // max(1, 2 * contraction.depth * columns)), 256 if source == "panel" else 1)
     pieces = min(-(-SHARES // max(1, tiles)), max(1, m // least))
     if pieces <= 1:
         return max(1, blocks) * rows
@@ -137,14 +141,30 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
 
 def _block_cycles(rows: int, vectors: int) -> float:
     """Cycles per step of K for one block: multiply-adds, or loads, or the latency of the accumulators."""
-    return max(rows * vectors, rows * 0.5 + vectors, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
+    return max(rows * vectors, vectors / _PANEL_VECTORS, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
 
 
-def _source(contraction: Contraction, rows: int) -> Source:
-    """B is packed where its columns are not contiguous, or where enough rows of C use a packed panel again."""
+def _source(contraction: Contraction, rows: int, l2: int) -> Source:
+    """B is packed where its columns are not contiguous, or where it does not stay in a cache as it is."""
     if contraction.n.size > 1 and contraction.n.strides[1] != 1:
         return "panel"
-    return "direct" if contraction.m.size <= 2 * rows or contraction.depth <= 256 else "panel"
+    few = contraction.m.size <= 2 * rows or contraction.depth <= 256
+    return "direct" if few or _stays(contraction, l2) else "panel"
+
+
+def _stays(contraction: Contraction, l2: int) -> bool:
+    """Whether a column of blocks of a row-major B stays in the second-level cache while C's rows are gone through.
+
+    All of B may be some times as large, for the third level is behind; but rows that lie a power of two apart share
+    few of the cache's sets.
+    """
+    if len(contraction.k) != 1:
+        return False
+    width = bytes_of(contraction.factor_element)
+    period = max(1, l2 // _WAYS)
+    apart = contraction.k[0].strides[1] * width
+    room = _WAYS * period // math.gcd(period, max(1, apart))
+    return contraction.depth <= room and contraction.depth * contraction.n.size * width <= 2.5 * l2
 
 
 def _depth(contraction: Contraction, row_bytes: int, l2: int) -> int:

@@ -48,6 +48,33 @@ def test_matmuls_of_many_shapes(subscripts: str, target: str) -> None:
         check(compiled, f"f{i}", subscripts, sizes)
 
 
+@pytest.mark.parametrize("subscripts", ["mk,kn->mn", "mk,nk->mn", "km,kn->mn"])
+@pytest.mark.parametrize("parameter", [False, True])
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_long_sums_of_many_rows(subscripts: str, parameter: bool, target: str) -> None:
+    sizes = {"m": 77, "n": 200, "k": 301}
+    compiled = Compiled(
+        function("f", subscripts, sizes, parameter=parameter), [ContractionsToKernels()], target=TARGETS[target]
+    )
+    assert "memref.prefetch" in compiled.text or subscripts.startswith("km")
+    assert "scf.parallel" in compiled.text
+    if not parameter:
+        check(compiled, "f", subscripts, sizes)
+        return
+    a, b, c = operands(subscripts, sizes)
+    packed = packed_by(compiled, b)
+    compiled("f", a, packed, c)
+    np.testing.assert_allclose(c, np.einsum(subscripts, a.astype(np.float64), b.astype(np.float64)), atol=2e-4)
+
+
+def packed_by(compiled: Compiled, raw: np.ndarray) -> np.ndarray:
+    """The parameter `raw` as the module's only packing function packs it."""
+    (shape,) = re.findall(r"memref<([\dx]+)xf32> {buddy.pack", compiled.text)
+    packed = np.zeros([int(size) for size in shape.split("x")], np.float32)
+    compiled("pack_0", raw, packed)
+    return packed
+
+
 ATTENTION = {"b": 2, "h": 3, "m": 19, "n": 37, "k": 21}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buddy.compiler.bindings import memref, vector
+from buddy.compiler.bindings import arith, memref, vector
 from buddy.compiler.kernels.arithmetic import converted, multiply_add
 from buddy.compiler.kernels.emit import Index, for_blocks
 from buddy.compiler.kernels.epilogue import Place, Results
@@ -14,6 +14,10 @@ from buddy.compiler.kernels.gemm.base import Kernel
 from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
 Range = tuple[Index, Index]  # steps of the only loop of K
+
+# Elements of a row of A that are fetched together (a cache line of f32), and steps of K from which on that is worth
+# while: the rows of the next block begin far from each other, and the processor finds out about each of them late.
+_LINE, _LONG = 16, 256
 
 # Ops of an epilogue that are written out after a block; a longer one becomes a loop over the block's vectors.
 _UNROLLED = 128
@@ -24,8 +28,8 @@ class _Tile:
     """`rows` x `columns` of C, the share of one iteration that threads may divide.
 
     `a` and `b` are the offsets of its first elements (`b` in the panel that is worked on), `place` where its results
-    go. `ahead` is where the next packed panel starts, if that should be fetched from memory meanwhile, and `block` the
-    number of the tile's first block of rows.
+    go. `ahead` is where the next packed panel starts, and `raw_ahead` where the next columns of a row-major B do, if
+    these should be fetched from memory meanwhile; `block` is the number of the tile's first block of rows.
     """
 
     a: Index
@@ -34,6 +38,7 @@ class _Tile:
     rows: int
     columns: int
     ahead: Index | None = None
+    raw_ahead: Index | None = None
     block: Index = 0
 
 
@@ -61,10 +66,13 @@ class BlockedGemm(Kernel):
             start = self._packed_start(outer)
             here, ahead = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
             self._over_depth(replace(tile, b=here, ahead=ahead), self.b, None)
-        elif block.source == "direct":
-            self._over_depth(replace(tile, b=self._raw_start(outer, column)), self.b, None)
+            return
+        raw = self._raw_start(outer, column)
+        tile = replace(tile, raw_ahead=self._next_columns(raw))
+        if block.source == "direct":
+            self._over_depth(replace(tile, b=raw), self.b, None)
         else:
-            self._with_panel(tile, self._raw_start(outer, column))
+            self._with_panel(tile, raw)
 
     def _raw_start(self, outer: list[Index], column: Index) -> Index:
         return self.e.add(self.start(1, outer), self.e.mul(column, self.c.n.strides[1]))
@@ -72,6 +80,10 @@ class BlockedGemm(Kernel):
     def _packed_start(self, outer: list[Index]) -> Index:
         used = [index for index, loop in zip(outer, self.c.outer, strict=True) if loop.used[1]]
         return self.e.dot(used, self.panels.outer_strides)
+
+    def _next_columns(self, raw: Index) -> Index | None:
+        """Where the columns after those from offset `raw` of a row-major B on begin."""
+        return self.e.add(raw, self.block.columns) if self.c.n.strides[1] == 1 else None
 
     def _next_panel(self, start: Index, number: Index) -> Index | None:
         """Where the panel after panel `number` starts, when the panels come from memory one after the other."""
@@ -139,6 +151,8 @@ class BlockedGemm(Kernel):
                 place=results.moved(tile.place, self.m_loop, row),
                 rows=count,
             )
+            if tile.raw_ahead is not None:
+                here = replace(here, block=e.add(tile.block, number))
             if tile.ahead is not None:
                 share = e.mul(e.add(tile.block, number), self._share * self.c.depth)
                 here = replace(here, ahead=e.add(tile.ahead, share))
@@ -171,9 +185,9 @@ class BlockedGemm(Kernel):
     def _over_k(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
         """The sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
-        steps = [loop.strides[1] for loop in loops]
-        if self.block.source != "direct":
-            steps = row_major([loop.size for loop in loops], self.block.columns)
+        steps = self._steps_of_b()
+        if self._fetches_rows(tile, k_range):
+            return self._over_lines(tile, panel, steps[0], sums)
 
         def level(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
             if depth == len(loops):
@@ -189,6 +203,48 @@ class BlockedGemm(Kernel):
             return e.loop(lower, upper, 1, body, sums)
 
         return level(0, tile.a, tile.b, sums)
+
+    def _steps_of_b(self) -> list[int]:
+        """Elements of B or its panel from one step of each loop of K to the next."""
+        if self.block.source == "direct":
+            return [loop.strides[1] for loop in self.c.k]
+        return row_major([loop.size for loop in self.c.k], self.block.columns)
+
+    def _fetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+        k, m = self.c.k, self.c.m
+        along = len(k) == 1 and k[0].strides[0] == 1 and k[0].size >= _LONG and k_range is None
+        return along and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
+
+    def _over_lines(self, tile: _Tile, panel: Any, step: int, sums: list[Any]) -> list[Any]:
+        """The sums over all of K, a cache line of each row at a time; that of the next block's rows is fetched."""
+        e, size = self.e, self.c.k[0].size
+        following = e.add(tile.a, self.block.rows * self.c.m.strides[0])
+
+        def one(k: Index, inner: list[Any]) -> list[Any]:
+            if tile.ahead is not None:
+                self._fetch(panel, e.add(tile.ahead, e.mul(k, self._share)))
+            return self._step(e.add(tile.a, k), e.add(tile.b, e.mul(k, step)), panel, tile, inner)
+
+        def line(k: Index, inner: list[Any]) -> Sequence[Any]:
+            for row in range(self.block.rows):
+                self._fetch(self.a, e.add(following, e.add(k, row * self.c.m.strides[0])))
+            if tile.raw_ahead is not None:
+                self._fetch_columns(tile.raw_ahead, tile.block, k)
+            return e.loop(0, _LINE, 1, lambda i, values: one(e.add(k, i), values), inner)
+
+        sums = e.loop(0, size // _LINE * _LINE, _LINE, line, sums)
+        return e.loop(size // _LINE * _LINE, size, 1, one, sums)
+
+    def _fetch_columns(self, start: Index, block: Index, k: Index) -> None:
+        """Some of the `_LINE` rows from `k` on of the next columns of B; the blocks of rows take turns at this."""
+        e, blocks = self.e, -(-self.c.m.size // self.block.rows)
+        share = -(-_LINE // blocks)
+        turn = arith.remui(e.value(block), e.value(-(-_LINE // share)))
+        first = e.add(k, e.mul(turn, share))
+        for i in range(share):
+            row = e.add(start, e.mul(e.add(first, i), self.c.k[0].strides[1]))
+            for column in range(0, self.block.columns, _LINE):
+                self._fetch(self.b, e.add(row, column))
 
     def _fetch(self, panel: Any, offset: Index) -> None:
         memref.prefetch(panel, [self.e.value(offset)], False, 3, True)
