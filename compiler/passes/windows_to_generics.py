@@ -22,7 +22,7 @@ class WindowsToGenerics(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith(_WINDOWS) or op.name == "tensor.pad"]:
-            if not len(op.results) or not all(value.type.has_static_shape for value in (*op.operands, *op.results)):
+            if not len(op.results) or not all(_is_static(value.type) for value in (*op.operands, *op.results)):
                 continue
             with ir.InsertionPoint(op), op.location:
                 made = _filled(op) if op.name == "tensor.pad" else _generic(op)
@@ -30,6 +30,11 @@ class WindowsToGenerics(MlirPass):
                 context.remark(self.name, op.location, f"{op.name} became {made.owner.name}")
                 op.results[0].replace_all_uses_with(made)
                 op.erase()
+
+
+def _is_static(type_: Any) -> bool:
+    """Whether this is a tensor of known shape; the widths of a padding may be indices, known only as operands."""
+    return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
 
 
 def _generic(op: Any) -> Any:
