@@ -20,6 +20,15 @@ def collect(root: Any) -> list[Any]:
     return found
 
 
+def surroundings(op: Any) -> tuple[Any, bool]:
+    """The entry block of the function around `op`, and whether it stands in a loop that threads share."""
+    parent, shared = op.parent, False
+    while parent.operation.name != "func.func":
+        shared = shared or parent.operation.name == "scf.parallel"
+        parent = parent.operation.parent
+    return parent.regions[0].blocks[0], shared
+
+
 def attributes_of(op: Any) -> dict[str, Any]:
     """The attributes of an op by name."""
     names = [name if isinstance(name, str) else name.name for name in op.attributes]

@@ -16,7 +16,7 @@ from buddy.compiler.kernels.row_loop import RowLoop
 from buddy.compiler.kernels.row_stages import Stage, stages_of
 from buddy.compiler.kernels.rows import Access, Bounds, RowOp, conflict, leading_rows, refined, row_bytes, split_rows
 from buddy.compiler.kernels.structured import KINDS, Structured, structure_of
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.kernels.walk import collect, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _TOUCHES_NOTHING = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
@@ -38,11 +38,12 @@ class FuseRows(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         limit = self.max_row_kib << 10 or context.target.l2 // 2
-        for function in [op for op in collect(root) if op.name == "func.func" and op.regions[0].blocks]:
-            block = function.regions[0].blocks[0]
+        blocks = {op.block: op for op in collect(root) if op.name in KINDS}
+        for block, op in blocks.items():
+            entry, shared = surroundings(op)
             for run in _runs(block):
                 for group in _groups(run, limit, context):
-                    _fuse(block, group, context)
+                    _fuse(Emitter(entry, shared), group, context)
 
 
 @dataclass
@@ -183,7 +184,7 @@ def _worth_it(group: _Group) -> bool:
 # ---- rewriting -------------------------------------------------------------------------------------------------------
 
 
-def _fuse(block: Any, group: _Group, context: PassContext) -> None:
+def _fuse(e: Emitter, group: _Group, context: PassContext) -> None:
     ops = [member.op for member in group.members]
     temporary = _temporaries(group)
     rows, placed = _in_place(group.rows, temporary, group.bounds)
@@ -193,7 +194,7 @@ def _fuse(block: Any, group: _Group, context: PassContext) -> None:
     scratch = [root for root in scratch if root not in forgotten]
     location = context.locations.union([op.location for op in ops])
     with ir.InsertionPoint(ops[-1]), location:
-        loop = RowLoop(Emitter(block), group.bounds, stages, scratch)
+        loop = RowLoop(e, group.bounds, stages, scratch)
         loop.emit([_stage_location(stage, context) for stage in stages])
     text = f"{len(ops)} ops in one loop over {group.bounds[-1]} rows, {len(stages)} stages"
     if temporary:

@@ -11,7 +11,7 @@ from buddy.compiler.kernels.elementwise import emit_elementwise
 from buddy.compiler.kernels.emit import Emitter
 from buddy.compiler.kernels.reduction import emit_reduction
 from buddy.compiler.kernels.structured import KINDS, read
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.kernels.walk import collect, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 
@@ -28,7 +28,7 @@ class VectorizeGenerics(MlirPass):
         CopiesToLoops().run(root, context)
         emitters: dict[tuple[Any, bool], Emitter] = {}
         for op in [op for op in collect(root) if op.name in KINDS]:
-            entry, shared = _surroundings(op)
+            entry, shared = surroundings(op)
             emitter = emitters.setdefault((entry.owner.operation, shared), Emitter(entry, shared))
             try:
                 text = _vectorize(emitter, op, context)
@@ -46,12 +46,3 @@ def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
     emit = emit_reduction if structured.reductions else emit_elementwise
     with ir.InsertionPoint(op), op.location:
         return emit(emitter, structured, context.target)
-
-
-def _surroundings(op: Any) -> tuple[Any, bool]:
-    """The entry block of the function around `op`, and whether it stands in a loop that threads share."""
-    parent, shared = op.parent, False
-    while parent.operation.name != "func.func":
-        shared = shared or parent.operation.name == "scf.parallel"
-        parent = parent.operation.parent
-    return parent.regions[0].blocks[0], shared

@@ -167,9 +167,7 @@ def test_the_ir_has_a_call_and_a_packing_function() -> None:
         CHECK: func.func @pack_0({{.*}}: memref<19x5x3x3xf32>, {{.*}}: memref<1x45x32xf32>)
         """,
     )
-    assert module.remarks == [
-        "8x9 pixels, 19 channels over 3x3x5: 4x3 pixels by 32 channels in registers"
-    ]
+    assert module.remarks == ["8x9 pixels, 19 channels over 3x3x5: 4x3 pixels by 32 channels in registers"]
 
 
 def test_equal_convolutions_share_a_kernel_that_comes_from_all_of_them() -> None:

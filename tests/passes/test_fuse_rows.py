@@ -313,3 +313,33 @@ def test_an_epilogue_is_left_to_its_product() -> None:
     compiled = Compiled(marked, [FuseRows()])
     assert compiled.remarks[-1].startswith("3 ops in one loop"), "the fill, the sum and the quotient"
     assert "buddy.epilogue" in compiled.text
+
+
+def test_rows_within_a_loop_are_fused_there() -> None:
+    """A softmax over each [6, 33] matrix of a batch, the batch in a loop that threads share."""
+    cube, whole, view = "memref<3x6x33xf32>", "memref<6x33xf32>", "memref<6x33xf32, strided<[33, 1], offset: ?>>"
+    inner = softmax(6, 33).split("\n", 2)[2].rsplit("return", 1)[0].replace("%y", "%t")
+    text = f"""
+    func.func @f(%all: {cube}, %out: {cube}) {FUNC} {{
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c3 = arith.constant 3 : index
+      scf.parallel (%i) = (%c0) to (%c3) step (%c1) {{
+        %s = memref.subview %all[%i, 0, 0] [1, 6, 33] [1, 1, 1] : {cube} to {view}
+        %x = memref.alloc() : {whole}
+        %t = memref.alloc() : {whole}
+        memref.copy %s, %x : {view} to {whole}
+        {inner}
+        %r = memref.subview %out[%i, 0, 0] [1, 6, 33] [1, 1, 1] : {cube} to {view}
+        memref.copy %t, %r : {whole} to {view}
+        scf.reduce
+      }}
+      return
+    }}"""
+    compiled = Compiled(text, [FuseRows(), VectorizeGenerics()])
+    assert compiled.remarks[0].startswith("6 ops in one loop over 6 rows")
+    x = np.random.default_rng(0).standard_normal((3, 6, 33)).astype(np.float32)
+    y = np.zeros_like(x)
+    compiled("f", x, y)
+    for matrix, result in zip(x, y, strict=True):
+        np.testing.assert_allclose(result, expected_softmax(matrix), rtol=1e-4)
