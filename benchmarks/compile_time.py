@@ -58,21 +58,21 @@ def measure_here(kind: str, layers: int) -> dict[str, float]:
 
     import torch
 
-    from buddy.compiler.compilation import Compiler
     from buddy.compiler.frontend.capture import capture
     from buddy.compiler.presets import default_recipe
     from buddy.compiler.runner import LoadedProgram
+    from buddy.compiler.straight import compile_graph
 
     torch.set_num_threads(1)
     model, x = build("equal", 1)
     with torch.no_grad():
         (warm_up,) = capture(model, (x,))
-        Compiler(warm_up.graph).compile(default_recipe(flavour="tosa"))
+        compile_graph(warm_up.graph, default_recipe(flavour="tosa"))
         model, x = build(kind, layers)
         (captured,) = capture(model, (x,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    program = LoadedProgram(Compiler(captured.graph).compile(default_recipe()).artifact)
+    program = LoadedProgram(compile_graph(captured.graph, default_recipe()))
     seconds = time.perf_counter() - start
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from traceback import format_exception
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler import assembly, codegen, diagnosis, signature, snapshots
-from buddy.compiler.artifact import Artifact, TensorSpec
+from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.bindings import ir
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
@@ -29,6 +29,7 @@ from buddy.compiler.printing import print_llvm
 from buddy.compiler.protocol import IN_VAIN, Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe, digest, prefix_keys
+from buddy.compiler.signature import Entry
 from buddy.compiler.snapshots import Snapshot
 from buddy.compiler.text.stage_text import StageText
 
@@ -128,22 +129,12 @@ class Compiler:
 
     def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
         key = prefix_keys(recipe, self._hash).top
-        graph = self._transformed(recipe, progress)
+        graph = transformed(self._graphs, recipe, progress.add)
         if key not in self._lowered:
-            try:
-                self._lowered[key] = graph, lower(graph, recipe, self._context, self._locations, self._first)
-            except NodeError as error:
-                raise CompilationError(diagnosis.of_node(error)) from error
+            self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._first)
             _trim(self._lowered, 16)
         self._lowered.move_to_end(key)
         return self._lowered[key]
-
-    def _transformed(self, recipe: Recipe, progress: _Progress) -> Graph:
-        """The graph after the recipe's graph passes, a stage for each."""
-        try:
-            return self._graphs.after(recipe, progress.add)
-        except GraphPassError as error:
-            raise CompilationError(diagnosis.of_step(_failed(error), error.step, error.index)) from error
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
@@ -217,28 +208,57 @@ class Compiler:
         self._remember(key + "ir", snapshots.of_text("translate", "ir", text, seconds, "llvm"))
 
     def _objects(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
-        if last.entry is None:
-            raise CompilationError(diagnosis.no_entry(graph._func_name))
-        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
-        arity = len(last.entry.arguments) + sum(0 not in result.shape for result in results) + bool(last.entry.arena)
-        if signature.pointers_of(last.operation, graph._func_name) != arity:
-            raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
+        check_entry(last.operation, last.entry, graph)
         start = time.perf_counter()
         objects = codegen.compile_functions(last.operation, self._locations, recipe.opt_level)
         seconds = time.perf_counter() - start
         text = assembly.print_assembly(objects, self._locations)
         self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm"))
-        placeholders = [_spec(op) for op in graph.placeholders]
-        return signature.artifact(
-            graph._func_name,
-            last.entry,
-            last.operation,
-            [found.data for found in objects],
-            placeholders,
-            results,
-            eager_calls(lowered.module.operation),
-            recipe.threads,
-        )
+        calls = eager_calls(lowered.module.operation)
+        return artifact_of(graph, recipe, last.operation, last.entry, calls, objects)
+
+
+def transformed(stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None]) -> Graph:
+    """The graph after the recipe's graph passes, a stage for each given to `add`.
+
+    Raises `CompilationError` when one of them fails.
+    """
+    try:
+        return stages.after(recipe, add)
+    except GraphPassError as error:
+        raise CompilationError(diagnosis.of_step(_failed(error), error.step, error.index)) from error
+
+
+def lowered_graph(
+    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
+) -> Lowered:
+    """Top-level IR. Raises `CompilationError` for a node that can be neither compiled nor called in eager."""
+    try:
+        return lower(graph, recipe, context, locations, first)
+    except NodeError as error:
+        raise CompilationError(diagnosis.of_node(error)) from error
+
+
+def check_entry(module: Any, entry: Entry | None, graph: Graph) -> None:
+    """Raises `CompilationError` when a module in the LLVM dialect cannot be called as `entry` says."""
+    if entry is None:
+        raise CompilationError(diagnosis.no_entry(graph._func_name))
+    results = sum(0 not in _spec(op).shape for op in graph.results if isinstance(op, Op))
+    arity = len(entry.arguments) + results + bool(entry.arena)
+    if signature.pointers_of(module, graph._func_name) != arity:
+        raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
+
+
+def artifact_of(
+    graph: Graph, recipe: Recipe, module: Any, entry: Entry | None, calls: Sequence[EagerCall],
+    objects: Sequence[codegen.FunctionObject],
+) -> Artifact:  # fmt: skip
+    """What a checked `module` and its objects hand over."""
+    assert entry is not None
+    placeholders = [_spec(op) for op in graph.placeholders]
+    results = [_spec(op) for op in graph.results if isinstance(op, Op)]
+    images = [found.data for found in objects]
+    return signature.artifact(graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads)
 
 
 def _failed(error: GraphPassError) -> StepError:

@@ -16,11 +16,9 @@ from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.lowering import NodeError, lower
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.packed_parameters import pack_parameters
-from buddy.compiler.passes.base import PassContext
-from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.presets import default_recipe
-from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.straight import to_llvm_dialect
 
 Run = Callable[..., list[Any]]
 Flavour = Literal["linalg", "tosa"]
@@ -68,24 +66,6 @@ def set_device(module: Any, name: str, device: DeviceType) -> None:
                 op.operation.attributes["buddy.device"] = ir.StringAttr.get(device.value)
 
 
-def to_llvm_dialect(module: Any, locations: LocationSets, flavour: Flavour) -> signature.Entry | None:
-    """Take a top-level module through the MLIR passes of the default recipe, in place.
-
-    Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
-    pass fails; the module may then be half rewritten.
-    """
-    entry, recipe = signature.of_module(module.operation), default_recipe(flavour=flavour)
-    for index, step in enumerate(recipe.steps):
-        if step.level != "mlir" or not step.enabled:
-            continue
-        try:
-            run_step(module.operation, step, PassContext(locations, threads=recipe.threads))
-        except StepError as error:
-            raise CompilationError(diagnosis.of_step(error, step, index)) from error
-        entry = signature.of_module(module.operation) or entry
-    return entry
-
-
 def runnable(found: TopLevel, graph: Graph) -> Run:
     """A top-level module that computes `graph`, compiled in place and linked.
 
@@ -94,12 +74,12 @@ def runnable(found: TopLevel, graph: Graph) -> Run:
     """
     from buddy.compiler.runner import LoadedProgram
 
-    module, name, flavour = found.module, graph._func_name, graph.settings.flavour
+    module, name = found.module, graph._func_name
+    recipe = default_recipe(flavour=graph.settings.flavour)
     calls = eager_calls(module.operation)
-    entry = to_llvm_dialect(module, graph._locations, flavour)
+    entry = to_llvm_dialect(module, recipe, graph._locations)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
-    recipe = default_recipe(flavour=flavour)
     objects = codegen.compile_functions(module.operation, graph._locations, recipe.opt_level)
     arguments = [_spec(meta) for meta in found.arguments]
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]

@@ -217,11 +217,12 @@ def _compiled(graph: Graph, settings: Settings, first: dict[str, Any] | None, tr
 def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
     from buddy.compiler.compilation import Compiler
     from buddy.compiler.ops.registry import Registry
+    from buddy.compiler.straight import compile_graph
 
-    compiler = Compiler(graph, Registry(first) if first else None)
+    registry = Registry(first) if first else None
     if settings.fallback == "error":
-        refuse_eager(graph, compiler.assignments(recipe))
-    artifact = compiler.compile(recipe).artifact
+        refuse_eager(graph, Compiler(graph, registry).assignments(recipe))
+    artifact = compile_graph(graph, recipe, registry)
     if not first:
         program_cache.keep(graph, recipe, artifact)
     return artifact

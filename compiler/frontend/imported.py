@@ -68,13 +68,13 @@ class Imported:
 
     def compiled(self, first: Any, trace: Trace) -> Program:
         """The graph as it is now, compiled; `first` is a registry to search before all others."""
-        from buddy.compiler.compilation import Compiler
         from buddy.compiler.runner import LoadedProgram
+        from buddy.compiler.straight import compile_graph
 
         self.graph.check()
         traced = trace.added_to(self.graph)
         recipe = default_recipe(flavour=self.graph.settings.flavour)
-        program = LoadedProgram(Compiler(traced, first).compile(recipe).artifact)
+        program = LoadedProgram(compile_graph(traced, recipe, first))
         return lambda tensors: trace.taken_off(program(tensors))
 
 

@@ -352,11 +352,12 @@ class Graph:
 
         Raises `CompilationError` when a pass fails.
         """
-        from buddy.compiler.modules import to_llvm_dialect
+        from buddy.compiler.presets import default_recipe
+        from buddy.compiler.straight import to_llvm_dialect
 
         if self._imported_module is None:
             self.lower_to_top_level_ir()
-        to_llvm_dialect(self._imported_module, self._locations, self.settings.flavour)
+        to_llvm_dialect(self._imported_module, default_recipe(flavour=self.settings.flavour), self._locations)
 
     def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
         """Lower the graph anew, all the way, and return what runs it: a function from its tensors to a list of results.

@@ -1,0 +1,49 @@
+"""The compilation that nobody watches gives the code of the one that is shown."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from buddy.compiler.compilation import CompilationError, Compiler
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.straight import compile_graph
+from tests.models import stack
+from tests.programs import assert_same, captured
+
+
+@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("preset", ["default", "upstream"])
+def test_both_hand_over_the_same_program(flavour: str, preset: str) -> None:
+    found, recipe = captured(*stack(2)), default_recipe(preset=preset, flavour=flavour)  # type: ignore[arg-type]
+    shown, straight = Compiler(found.graph).compile(recipe).artifact, compile_graph(found.graph, recipe)
+    assert straight.arguments == shown.arguments
+    assert (straight.results, straight.arena, straight.threads) == (shown.results, shown.arena, shown.threads)
+    assert len(straight.objects) == len(shown.objects)
+    model, x = stack(2)
+    with torch.no_grad():
+        assert_same(LoadedProgram(straight)(found.tensors), [model(x)])
+
+
+def test_the_graph_is_left_as_it_was() -> None:
+    graph = captured(*stack(2)).graph
+    before = str(graph)
+    compile_graph(graph, default_recipe())
+    assert str(graph) == before
+
+
+def test_a_failure_is_the_same_diagnostic() -> None:
+    graph, recipe = captured(*stack(2)).graph, Recipe(steps=(PassStep("no-such-pass"),))
+    with pytest.raises(CompilationError) as straight:
+        compile_graph(graph, recipe)
+    with pytest.raises(CompilationError) as shown:
+        Compiler(graph).compile(recipe)
+    assert straight.value.diagnostic == shown.value.diagnostic
+
+
+def test_what_is_no_machine_code_yet_is_refused() -> None:
+    graph = captured(*stack(2)).graph
+    with pytest.raises(CompilationError, match="left"):
+        compile_graph(graph, Recipe(steps=default_recipe().steps[:-8]))
