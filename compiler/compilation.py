@@ -26,7 +26,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
 from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
-from buddy.compiler.protocol import IN_VAIN, Assignment, Diagnostic, Stage
+from buddy.compiler.protocol import FOLDED, IN_VAIN, Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe, digest, prefix_keys
 from buddy.compiler.signature import Entry
@@ -35,9 +35,6 @@ from buddy.compiler.text.stage_text import StageText
 
 # Snapshots kept for reuse; beyond this the least recently used are made again when asked for.
 MAX_SNAPSHOTS = 400
-
-# How a node that a graph pass took out is lowered: others do its work.
-FOLDED = "folded"
 
 OnStage = Callable[[Stage, StageText], None]
 

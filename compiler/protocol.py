@@ -346,6 +346,8 @@ class StageDone(Frame, frozen=True):
 
 # Who remarks on a choice of the recipe that could not be followed; all other remarks come from passes.
 IN_VAIN = "recipe"
+# How a node that a graph pass took out is lowered: others do its work.
+FOLDED = "folded"
 
 
 class Compiled(Frame, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 from buddy.app import figures
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, Memory, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import FOLDED, Assignment, Diagnostic, GraphInfo, Memory, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import EAGER
 
 _SHOWN = 5
@@ -84,7 +84,7 @@ def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
 
 def _elsewhere(assignments: Sequence[Assignment]) -> list[Assignment]:
     """The nodes that are compiled, but not by the registry that comes first."""
-    return [assignment for assignment in assignments if assignment.lowering != EAGER and assignment.reason]
+    return [assignment for assignment in assignments if assignment.lowering not in (EAGER, FOLDED) and assignment.reason]
 
 
 def _lines(title: str, found: Sequence[Assignment]) -> list[str]:
