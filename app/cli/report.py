@@ -84,7 +84,7 @@ def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
 
 def _elsewhere(assignments: Sequence[Assignment]) -> list[Assignment]:
     """The nodes that are compiled, but not by the registry that comes first."""
-    return [assignment for assignment in assignments if assignment.lowering not in (EAGER, FOLDED) and assignment.reason]
+    return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
 def _lines(title: str, found: Sequence[Assignment]) -> list[str]:
