@@ -8,9 +8,9 @@ from typing import Any
 from buddy.compiler.bindings import arith, ir, math
 
 ROUND = 6755399441055744.0  # 1.5 * 2⁵²: adding it rounds to an integer, which then stands in the low bits
-_ROUND_BITS = 0x4338000000000000
-_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-_MANTISSA, _BIAS = 52, 1023
+ROUND_BITS = 0x4338000000000000
+SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
+MANTISSA, BIAS = 52, 1023
 _LOG2_E, _LN2 = 1.4426950408889634, 0.6931471805599453
 # 2^f for |f| <= 1/2, relative error 4e-11.
 _EXP2 = (
@@ -76,7 +76,7 @@ class Double:
         x = self.where("olt", x, -200.0, self.number(-200.0), x)
         rounded = arith.addf(x, self.number(ROUND))
         fraction = arith.subf(x, arith.subf(rounded, self.number(ROUND)))
-        exponent = arith.shli(self.bits(rounded), self.integer(_MANTISSA))
+        exponent = arith.shli(self.bits(rounded), self.integer(MANTISSA))
         return self.from_bits(arith.addi(self.bits(self.horner(fraction, _EXP2)), exponent))
 
     def exp(self, x: Any) -> Any:
@@ -85,11 +85,11 @@ class Double:
     def log2(self, x: Any) -> Any:
         """The logarithm to base 2, relative error 1e-11; of normal numbers, 0 and inf; NaN below zero."""
         bits = self.bits(x)
-        exponent = arith.shrsi(arith.subi(bits, self.integer(_SQRT_HALF_BITS)), self.integer(_MANTISSA))
-        m = self.from_bits(arith.subi(bits, arith.shli(exponent, self.integer(_MANTISSA))))
+        exponent = arith.shrsi(arith.subi(bits, self.integer(SQRT_HALF_BITS)), self.integer(MANTISSA))
+        m = self.from_bits(arith.subi(bits, arith.shli(exponent, self.integer(MANTISSA))))
         s = arith.divf(arith.subf(m, self.number(1.0)), arith.addf(m, self.number(1.0)))
         # An exponent in the low bits of `ROUND` is a number after subtraction: cheaper than converting 64-bit integers.
-        n = arith.subf(self.from_bits(arith.addi(exponent, self.integer(_ROUND_BITS))), self.number(ROUND))
+        n = arith.subf(self.from_bits(arith.addi(exponent, self.integer(ROUND_BITS))), self.number(ROUND))
         result = math.fma(s, self.horner(arith.mulf(s, s), _LOG2), n)
         result = self.where("oeq", x, 0.0, self.number(-float("inf")), result)
         result = self.where("oeq", x, float("inf"), x, result)

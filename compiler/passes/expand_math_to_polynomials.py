@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.kernels.activations import Activation, activation_around
-from buddy.compiler.kernels.functions import EXPANSIONS
+from buddy.compiler.kernels.functions import DOUBLE_EXPANSIONS, EXPANSIONS
 from buddy.compiler.kernels.structured import VECTOR_MATH
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -16,7 +16,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class ExpandMathToPolynomials(MlirPass):
-    """On f32 directly, on f16 and bf16 through f32; other types stay calls of the math library."""
+    """On f32, on f16 and bf16 through f32, exponentials and logarithms on f64 too; the rest stays with the library."""
 
     name: ClassVar[str] = "expand-math-to-polynomials"
     summary: ClassVar[str] = "exponentials, logarithms, powers, sines and their like become plain arithmetic"
@@ -46,14 +46,14 @@ def _expand(op: Any) -> str:
     """Replace `op`; the text says what happened."""
     value = op.operands[0]
     element = str(_element(value.type))
-    if element not in ("f32", "f16", "bf16"):
-        return f"{op.name} left as it is: no polynomial for {value.type}"
+    known = DOUBLE_EXPANSIONS if element == "f64" else EXPANSIONS
+    if element not in ("f64", "f32", "f16", "bf16") or op.name not in known:
+        return f"{op.name} left to the math library: no polynomial for {value.type}"
+    half = element in ("f16", "bf16")
     with ir.InsertionPoint(op), op.location:
-        operands = list(op.operands)
-        if element != "f32":
-            operands = [arith.extf(_single(value.type), operand) for operand in operands]
-        result = EXPANSIONS[op.name](*operands)
-        if element != "f32":
+        operands = [arith.extf(_single(value.type), operand) if half else operand for operand in op.operands]
+        result = known[op.name](*operands)
+        if half:
             result = arith.truncf(value.type, result)
     name = op.name
     op.results[0].replace_all_uses_with(result)

@@ -116,7 +116,8 @@ def test_half_precision_goes_through_single() -> None:
     np.testing.assert_array_equal(y, np.exp(x.astype(np.float64)).astype(np.float16))
 
 
-def test_double_precision_is_left_alone_with_a_remark() -> None:
-    compiled = Compiled(module("exp", "f64", 8), [ExpandMathToPolynomials()])
-    assert "math.exp" in compiled.text
-    assert compiled.remarks == ["math.exp left as it is: no polynomial for f64"]
+@pytest.mark.parametrize(("name", "element"), [("erf", "f64"), ("exp", "f80")])
+def test_what_stays_with_the_math_library_says_so(name: str, element: str) -> None:
+    compiled = Compiled(module(name, element, 8), [ExpandMathToPolynomials()])
+    assert f"math.{name}" in compiled.text
+    assert compiled.remarks == [f"math.{name} left to the math library: no polynomial for {element}"]
