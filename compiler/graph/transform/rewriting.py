@@ -41,8 +41,7 @@ def only_first_result(node: Op) -> bool:
 
 
 def take_first_result(graph: Graph, node: Op) -> None:
-    """Let who read the first of several results read `node`, which now has one."""
+    """Let who read the first of several results read `node`, which now has one; nobody reads what picked it then."""
     for picked in list(node._children):
         for reader in list(picked._children):
             graph.replace_argument(reader, picked, node)
-    graph.drop_unused()
