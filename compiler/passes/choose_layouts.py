@@ -9,6 +9,7 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.layouts.generics import arrange, arrange_convolution, is_convolution
 from buddy.compiler.layouts.shapes import ARRANGED
+from buddy.compiler.layouts.signatures import Signatures
 from buddy.compiler.layouts.values import Layouts, Order
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -25,12 +26,18 @@ class ChooseLayouts(MlirPass):
     summary: ClassVar[str] = "convolutions, and what lies between them, work on tensors with channels last"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for function in root.regions[0].blocks[0]:
-            block = function.regions[0].blocks[0] if len(function.regions[0].blocks) else None
-            if block is not None and any(is_convolution(op.operation) for op in block.operations):
-                self._arrange(block, context)
+        signatures = Signatures(root)
+        for function in signatures.functions():
+            block = function.regions[0].blocks[0]
+            ops = [op.operation for op in block.operations]
+            if any(is_convolution(op) or signatures.calls_changed(op) for op in ops):
+                self._arrange(block, signatures, context)
+                if changed := signatures.change(function):
+                    text = f"{changed} argument{'s' if changed > 1 else ''} and results cross calls in their own order"
+                    context.remark(self.name, function.location, text)
+                    _erase_unused(block)
 
-    def _arrange(self, block: Any, context: PassContext) -> None:
+    def _arrange(self, block: Any, signatures: Signatures, context: PassContext) -> None:
         def changed(value: Any, order: Order) -> None:
             text = "x".join(str(size) for size in value.type.shape)
             context.remark(self.name, value.location, f"{text} transposed to the order {order}")
@@ -41,6 +48,8 @@ class ChooseLayouts(MlirPass):
             if is_convolution(op):
                 arrange_convolution(op, layouts)
                 context.remark(self.name, op.location, "convolution with channels last")
+            elif signatures.calls_changed(op):
+                signatures.arrange_call(op, layouts)
             elif any(layouts.follows(value) for value in op.operands if _is_tensor(value)):
                 _follow(op, layouts)
             _make_plain(collect(op), layouts)

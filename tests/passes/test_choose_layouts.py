@@ -193,3 +193,53 @@ def test_without_convolutions_nothing_changes() -> None:
         "1x3x10x12",
     )
     assert Compiled(text, [ChooseLayouts()]).text == Compiled(text).text
+
+
+CALLED = f"""{MAPS}
+    func.func private @layer(%a: tensor<1x8x10x12xf32>, %w: tensor<8x8x1x1xf32> {{buddy.parameter}},
+        %n: tensor<1x3x10x12xf32>) -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>) {{
+      %z = arith.constant 0.0 : f32
+      {convolution("%c", "%a", "%w", ("1x8x10x12", "8x8x1x1", "1x8x10x12"))}
+      {elementwise("%p", (("%c", "1x8x10x12", "#id"), ("%a", "1x8x10x12", "#id")), "1x8x10x12", "arith.addf")}
+      {elementwise("%q", (("%n", "1x3x10x12", "#id"), ("%n", "1x3x10x12", "#id")), "1x3x10x12", "arith.addf")}
+      return %p, %q : tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>
+    }}
+    func.func @f(%a: tensor<1x8x10x12xf32>, %w: tensor<8x8x1x1xf32>, %n: tensor<1x3x10x12xf32>)
+        -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>) attributes {{llvm.emit_c_interface}} {{
+      %b:2 = call @layer(%a, %w, %n) : (tensor<1x8x10x12xf32>, tensor<8x8x1x1xf32>, tensor<1x3x10x12xf32>)
+        -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>)
+      %c:2 = call @layer(%b#0, %w, %b#1) : (tensor<1x8x10x12xf32>, tensor<8x8x1x1xf32>, tensor<1x3x10x12xf32>)
+        -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>)
+      return %c#0, %c#1 : tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>
+    }}"""
+
+
+def test_layers_pass_each_other_channels_last() -> None:
+    compiled = Compiled(CALLED, [ChooseLayouts()])
+    filecheck(
+        compiled.text,
+        """
+        CHECK: func.func private @layer(%arg0: tensor<1x10x12x8xf32>, %arg1: tensor<8x8x1x1xf32> {buddy.parameter},
+        CHECK-SAME: %arg2: tensor<1x3x10x12xf32>) -> (tensor<1x10x12x8xf32>, tensor<1x3x10x12xf32>)
+        CHECK-NOT: linalg.transpose
+        CHECK: func.func @f(%arg0: tensor<1x8x10x12xf32>
+        CHECK: linalg.transpose
+        CHECK: call @layer
+        CHECK-NOT: linalg.transpose
+        CHECK: call @layer
+        CHECK: linalg.transpose
+        CHECK-NOT: linalg.transpose
+        """,
+    )
+    assert "2 arguments and results cross calls in their own order" in compiled.remarks
+    rng = np.random.default_rng(0)
+    shapes = [(1, 8, 10, 12), (8, 8, 1, 1), (1, 3, 10, 12)]
+    operands = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    results = []
+    for passes in ([], [ChooseLayouts()]):
+        compiled = Compiled(CALLED, [*passes, Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()])
+        out = np.zeros((1, 8, 10, 12), np.float32), np.zeros((1, 3, 10, 12), np.float32)
+        compiled("f", *operands, *out)
+        results.append(out)
+    for before, after in zip(*results, strict=True):
+        np.testing.assert_array_equal(before, after)
