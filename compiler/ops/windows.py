@@ -13,7 +13,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -81,23 +81,35 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Any:
     meta, groups = node.tensor_meta, node.args[8]
     if node.args[6]:
         raise LoweringError("no lowering of transposed convolution yet")
-    if meta.dtype not in (TensorDType.Float32, TensorDType.Float64):
-        raise LoweringError(f"no convolution of {meta.dtype.value} yet: it needs sums in a wider type")
+    if not meta.dtype.is_float:
+        raise LoweringError(f"no convolution of {meta.dtype.value}")
+    wide = TensorDType.Float64 if meta.dtype is TensorDType.Float64 else TensorDType.Float32
     spatial = len(meta.shape) - 2
     window = Sliding(weight.tensor_meta.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
     value = padded(value_of(x, symbol_table), window, meta.shape[2:], 0, meta.dtype)
     kernel = value_of(weight, symbol_table)
-    summed = _convolved(value, kernel, window, meta.shape, groups, meta.dtype)
-    if bias is None:
+    summed = _convolved(value, kernel, window, meta.shape, groups, (meta.dtype, wide))
+    operands = [(summed, wide)]
+    if bias is not None:
+        per_channel = st.reshape(value_of(bias, symbol_table), [meta.shape[1], *[1] * spatial], meta.dtype)
+        operands.append((per_channel, meta.dtype))
+    if len(operands) == 1 and wide is meta.dtype:
         return summed
-    per_channel = st.reshape(value_of(bias, symbol_table), [meta.shape[1], *[1] * spatial], meta.dtype)
-    both = [(summed, meta.dtype), (per_channel, meta.dtype)]
-    return st.pointwise(both, meta.shape, meta.dtype, lambda a, b: a + b)
+
+    def finished(total: Scalar, *addend: Scalar) -> Scalar:
+        return cast(total + cast(addend[0], wide) if addend else total, meta.dtype)
+
+    return st.pointwise(operands, meta.shape, meta.dtype, finished)
 
 
-def _convolved(value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtype: TensorDType) -> Any:
-    """Loops: batch, group, channel out, positions; channel in, window. Without groups their loop is left out."""
-    spatial = len(window.size)
+def _convolved(
+    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+) -> Any:
+    """Loops: batch, group, channel out, positions; channel in, window. Without groups their loop is left out.
+
+    `dtypes` are the element types of the factors and of their sums.
+    """
+    spatial, (dtype, wide) = len(window.size), dtypes
     grouped = [groups] if groups > 1 else []
     if grouped:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
@@ -111,11 +123,12 @@ def _convolved(value: Any, kernel: Any, window: Sliding, shape: Sequence[int], g
     iterators = [st.PARALLEL] * outer + [st.REDUCTION] * (1 + spatial)
 
     def body(a: Any, b: Any, total: Any) -> list[Any]:
-        return [arith.addf(total, arith.mulf(a, b))]
+        x, y = (cast(Scalar(factor, dtype), wide).value for factor in (a, b))
+        return [arith.addf(total, arith.mulf(x, y))]
 
-    out = st.filled(0, split, dtype)
+    out = st.filled(0, split, wide)
     (summed,) = st.generic([value, kernel], [reads, weights], [out], [list(range(outer))], iterators, body)
-    return st.reshape(summed, shape, dtype)
+    return st.reshape(summed, shape, wide)
 
 
 # ---- pools -----------------------------------------------------------------------------------------------------------

@@ -224,6 +224,7 @@ WINDOWS: dict[str, Callable[..., Any]] = {
     "adaptive_avg_pool2d": lambda x, w, b: F.adaptive_avg_pool2d(x, (3, 4)),
     "batch_norm": lambda x, w, b: F.batch_norm(x, b[:4], b[:4].abs(), b[:4], b[:4]),
 }
+CONVOLUTIONS = {name: function for name, function in WINDOWS.items() if name.startswith("conv")}
 PARTS: dict[str, Callable[..., Any]] = {
     "index by a tensor": lambda x, i: x[i],
     "index by two": lambda x, i: x[i, i],
@@ -335,6 +336,12 @@ GROUPS: dict[str, Group] = {
     "factories": Group((normal(3),), FACTORIES),
     "windows": Group((normal(2, 4, 9, 8), normal(6, 4, 3, 3), normal(6)), WINDOWS),
     "parts": Group((normal(4, 4), whole(-4, 4, 5)), PARTS),
+    **{
+        f"windows of {str(dtype).removeprefix('torch.')}": Group(
+            tuple(normal(*shape, dtype=dtype) for shape in ((2, 4, 9, 8), (6, 4, 3, 3), (6,))), CONVOLUTIONS
+        )
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+    },
 }
 
 # These hold every op class of the registries, and are tried in every flavour under every preset.
