@@ -81,7 +81,12 @@ _LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), en
 # Before the plan: what lives within a row, or only in registers, needs no buffer of its own.
 _ROWS = _steps("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
 _KERNELS = _steps(
-    "kernels", "convolutions-to-kernels", "contractions-to-kernels", "vectorize-generics", "parallel-to-tasks"
+    "kernels",
+    "convolutions-to-kernels",
+    "contractions-to-kernels",
+    "write-in-place",
+    "vectorize-generics",
+    "parallel-to-tasks",
 )
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from buddy.compiler.bindings import ir
@@ -19,14 +20,25 @@ VIEWS = frozenset(
         "memref.view",
     }
 )
+_BASE = "memref.extract_strided_metadata"  # whose first result is the buffer that it asks about
 _NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
 def root_of(value: Any) -> Any:
     """The value that `value` is a view of."""
-    while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
+    while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):
         value = value.owner.operands[0]
     return value
+
+
+def accesses(value: Any) -> Iterator[Any]:
+    """The ops that read, write, free or hand on the memory behind `value`, through views too."""
+    for use in value.uses:
+        owner = use.owner.operation
+        if owner.name in VIEWS or owner.name == _BASE:
+            yield from accesses(owner.results[0])
+        else:
+            yield owner
 
 
 def surely_disjoint(left: Any, right: Any) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.arena import ALIGNMENT, Span, aligned, place
+from buddy.compiler.arena import ALIGNMENT, Place, Span, aligned, place
 from buddy.compiler.bindings import arith, func, ir, memref
-from buddy.compiler.kernels.memory import VIEWS
+from buddy.compiler.kernels.memory import RESULT, accesses
 from buddy.compiler.kernels.walk import attributes_of, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
@@ -21,8 +21,9 @@ from buddy.compiler.signature import ARENA, entry_of
 class PlanMemory(MlirPass):
     """Functions get the arena as their last argument, and hand the part that a callee needs on to it.
 
-    A task gets one part per thread. Public functions other than the entry, whose callers know of no arena, allocate
-    their own. Without `arena` each buffer is freed after its last use. Without the pass, buffers are never freed.
+    What the entry returns is memory to work in too, until it is written. A task gets one part per thread. Public
+    functions other than the entry, whose callers know of no arena, allocate their own. Without `arena` each buffer is
+    freed after its last use. Without the pass, buffers are never freed.
     """
 
     name: ClassVar[str] = "plan-memory"
@@ -82,22 +83,12 @@ def _buffers(block: Any, positions: dict[Any, int]) -> Iterator[_Buffer]:
         if op.operation.name != "memref.alloc":
             continue
         kind = ir.MemRefType(op.operation.results[0].type)
-        users = list(_users(op.operation.results[0]))
+        users = list(accesses(op.operation.results[0]))
         if not kind.has_static_shape or any(user.name == "func.return" for user in users):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
         steps = [_position(user, positions) for user in users] or [_position(op.operation, positions)]
         yield _Buffer(op.operation, frees, Span(_bytes(kind), min(steps), max(steps)))
-
-
-def _users(value: Any) -> Iterator[Any]:
-    """The ops that read, write or free the memory behind `value`, through views too."""
-    for use in value.uses:
-        owner = use.owner.operation
-        yield owner
-        if owner.name in VIEWS:
-            for result in owner.results:
-                yield from _users(result)
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:
@@ -147,23 +138,29 @@ class _Planner:
             return
         function = self.functions[name]
         self.needs[name] = 0  # a function that calls itself would have to do without
-        calls = [op for op in collect(function) if op.name == "func.call" and _callee(op) in self.functions]
-        for call in calls:
-            self._plan(_callee(call))
-        calls = [call for call in calls if self.needs[_callee(call)]]
+        for callee in {_callee(op): None for op in self._calls(function)}:
+            self._plan(callee)
+        calls = [call for call in self._calls(function) if self.needs[_callee(call)]]
         positions = _in(function.regions[0].blocks[0])
         buffers = [buffer for block in _blocks(function) for buffer in _buffers(block, positions)]
         steps = [_position(call, positions) for call in calls]
         lent = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
         if not buffers and not lent:
             return
-        offsets, size = place([*(buffer.span for buffer in buffers), *lent])
-        self.needs[name] = self._settle(function, buffers, calls, offsets, max(1, size))
+        # Only the entry's: other functions are called here, with buffers of the types that they have.
+        results = _results(function, positions) if name == self.entry else []
+        places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
+        rooms = {number: _as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
+        self.needs[name] = self._settle(function, buffers, calls, places, rooms, max(1, size))
+
+    def _calls(self, function: Any) -> list[Any]:
+        return [op for op in collect(function) if op.name == "func.call" and _callee(op) in self.functions]
 
     def _settle(
-        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], offsets: Sequence[int], size: int
-    ) -> int:
-        """Put everything at its offset of an arena; gives what a call of `function` needs."""
+        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[Place],
+        rooms: dict[int, Any], size: int,
+    ) -> int:  # fmt: skip
+        """Put everything at its place, in an arena of `size` bytes or in `rooms`; gives what a call needs."""
         threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
         need = aligned(size) * threads if threads > 1 else size
         is_entry = _name(function) == self.entry
@@ -171,16 +168,45 @@ class _Planner:
         arena = _argument(function, need, is_entry) if private else _allocated(function, size)
         if threads > 1:
             function.attributes[SLOT] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), aligned(size))
-        for buffer, offset in zip(buffers, offsets, strict=False):
-            _put(buffer, arena, offset)
-        for call, offset in zip(calls, offsets[len(buffers) :], strict=True):
-            _lend(call, arena, offset, self.needs[_callee(call)])
+        for buffer, found in zip(buffers, places, strict=False):
+            _put(buffer, arena if found.room is None else rooms[found.room], found.offset)
+        for call, found in zip(calls, places[len(buffers) :], strict=True):
+            memory = arena if found.room is None else rooms[found.room]
+            _lend(call, memory, found.offset, self.needs[_callee(call)])
         if buffers:
             total = sum(buffer.span.size for buffer in buffers)
             shares = f", once for each of {threads} threads" if threads > 1 else ""
             text = f"{_counted(buffers)}, {total} bytes, in {size}{shares}"
             self.context.remark(PlanMemory.name, function.location, text)
         return need if private else 0
+
+
+def _rooms(places: Sequence[Place]) -> set[int]:
+    return {found.room for found in places if found.room is not None}
+
+
+def _results(function: Any, positions: dict[Any, int]) -> list[tuple[Any, Span]]:
+    """The out-parameters, with the ops during which they hold something: from the first access on."""
+    flags = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else []
+    found = []
+    for argument, flag in zip(function.regions[0].blocks[0].arguments, flags, strict=False):
+        if RESULT in ir.DictAttr(flag) and ir.MemRefType(argument.type).has_static_shape:
+            first = min((_position(user, positions) for user in accesses(argument)), default=0)
+            found.append((argument, Span(_bytes(ir.MemRefType(argument.type)), first, len(positions))))
+    return found
+
+
+def _as_bytes(function: Any, argument: Any) -> Any:
+    """Make `argument` a memref of bytes, with a view of them in its place; a caller's pointer is the same."""
+    kind, signature = argument.type, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    inputs = list(signature.inputs)
+    inputs[argument.arg_number] = _arena_type(_bytes(ir.MemRefType(kind)))
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, signature.results))
+    argument.set_type(inputs[argument.arg_number])
+    with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
+        view = _part(argument, 0, kind)
+    argument.replace_all_uses_except(view, view.owner.operation)
+    return argument
 
 
 def _callee(call: Any) -> str:

@@ -1,0 +1,121 @@
+"""`write-in-place`: which ops write over an operand, which do not, and that numbers stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.plan_memory import PlanMemory
+from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+from buddy.compiler.passes.write_in_place import WriteInPlace
+
+KIND, FLAT = "memref<8x16xf32>", "memref<128xf32>"
+ID, TURNED, COLUMN = "affine_map<(i,j)->(i,j)>", "affine_map<(i,j)->(j,i)>", "affine_map<(i,j)->(i,0)>"
+
+
+def generic(ins: str, types: str, out: str, maps: str, body: str, kind: str = KIND) -> str:
+    names = [f"%e{i}" for i in range(types.count("memref") + 1)]
+    arguments = ", ".join(f"{name}: f32" for name in names)
+    return f"""linalg.generic {{indexing_maps = [{maps}], iterator_types = ["parallel", "parallel"]}}
+        ins({ins} : {types}) outs({out} : {kind}) {{ ^bb0({arguments}):
+          {body}
+          linalg.yield %r : f32 }}"""
+
+
+def double(source: str, target: str) -> str:
+    return generic(source, KIND, target, f"{ID}, {ID}", "%r = arith.addf %e0, %e0 : f32")
+
+
+def function(body: str) -> str:
+    return f"""func.func @f(%x: {KIND}, %out: {KIND} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
+      %a = memref.alloc() : {KIND}
+      %b = memref.alloc() : {KIND}
+      {body}
+      return
+    }}"""
+
+
+def test_a_chain_works_in_the_result() -> None:
+    text = function(f"{double('%x', '%a')}\n{double('%a', '%b')}\n{double('%b', '%out')}")
+    compiled = Compiled(text, [WriteInPlace(), VectorizeGenerics()])
+    assert "memref.alloc" not in compiled.text
+    assert compiled.remarks[:2] == ["the result is written over an operand"] * 2
+    assert_f(compiled, lambda x: 8 * x)
+
+
+def test_a_copy_of_what_nothing_else_reads_is_none() -> None:
+    text = function(f"{double('%x', '%a')}\nmemref.copy %a, %out : {KIND} to {KIND}")
+    compiled = Compiled(text, [WriteInPlace(), VectorizeGenerics()])
+    assert "memref.copy" not in compiled.text
+    assert compiled.remarks[0] == "no copy: nothing else reads its source"
+    assert_f(compiled, lambda x: 2 * x)
+
+
+def test_a_buffer_in_another_shape_is_the_same_buffer() -> None:
+    text = function(f"""
+      %flat = memref.alloc() : {FLAT}
+      %wide = memref.expand_shape %flat [[0, 1]] output_shape [8, 16] : {FLAT} into {KIND}
+      {double("%x", "%a")}
+      {double("%a", "%wide")}
+      memref.copy %wide, %out : {KIND} to {KIND}""")
+    compiled = Compiled(text, [WriteInPlace(), VectorizeGenerics()])
+    assert compiled.text.count("memref.alloc") == 1, "only the one that is not used"
+    assert_f(compiled, lambda x: 4 * x)
+
+
+def reads_turned() -> str:
+    square = "memref<16x16xf32>"
+    maps = f"{TURNED}, {ID}"
+    return f"""func.func @f(%x: {square}, %out: {square} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
+      %a = memref.alloc() : {square}
+      linalg.add ins(%x, %x : {square}, {square}) outs(%a : {square})
+      {generic("%a", square, "%out", maps, "%r = arith.addf %e0, %e0 : f32", square)}
+      return
+    }}"""
+
+
+APART = {
+    "it is read again": function(f"{double('%x', '%a')}\n{double('%a', '%b')}\n" + generic(
+        "%a, %b", f"{KIND}, {KIND}", "%out", f"{ID}, {ID}, {ID}", "%r = arith.subf %e1, %e0 : f32")),
+    "it is read twice, in two ways": function(f"{double('%x', '%a')}\n" + generic(
+        "%a, %a", f"{KIND}, {KIND}", "%out", f"{ID}, {COLUMN}, {ID}", "%r = arith.addf %e0, %e1 : f32")),
+    "the body reads more of it": function(f"""{double("%x", "%a")}
+      %c0 = arith.constant 0 : index
+      """ + generic("%a", KIND, "%out", f"{ID}, {ID}", f"""%s = memref.load %a[%c0, %c0] : {KIND}
+          %r = arith.addf %e0, %s : f32""")),
+    "the result is written before": function(f"""linalg.copy ins(%x : {KIND}) outs(%b : {KIND})
+      {double("%x", "%a")}
+      linalg.add ins(%a, %b : {KIND}, {KIND}) outs(%out : {KIND})
+      {double("%a", "%b")}
+      {double("%b", "%out")}"""),
+    "it is read in another order": reads_turned(),
+    "it is the caller's": function(double("%x", "%out")),
+}  # fmt: skip
+EXPECTED = {
+    "it is read again": lambda x: 2 * x,
+    "it is read twice, in two ways": lambda x: 2 * x + 2 * x[:, :1],
+    "the body reads more of it": lambda x: 2 * x + 2 * x[0, 0],
+    "the result is written before": lambda x: 8 * x,
+    "it is read in another order": lambda x: 4 * x.T,
+    "it is the caller's": lambda x: 2 * x,
+}
+
+
+@pytest.mark.parametrize("why", APART)
+def test_an_operand_stays_by_itself_where(why: str) -> None:
+    compiled = Compiled(APART[why], [WriteInPlace(), PlanMemory()])
+    in_place = compiled.remarks.count("the result is written over an operand")
+    assert in_place == (why == "it is read again"), "there, the last op is the last reader"
+    side = 16 if "order" in why else 8
+    x = np.random.default_rng(0).standard_normal((side, 16)).astype(np.float32)
+    out = np.zeros_like(x)
+    compiled("f", x, out)
+    np.testing.assert_allclose(out, EXPECTED[why](x), rtol=1e-6)
+
+
+def assert_f(compiled: Compiled, expected: object) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    compiled("f", x, out)
+    np.testing.assert_allclose(out, expected(x), rtol=1e-6)  # type: ignore[operator]
