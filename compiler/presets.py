@@ -131,7 +131,7 @@ def _graph_passes(*enabled: str) -> list[PassStep]:
     return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
 
 
-# Attention by blocks of keys is exact, and faster than the whole matrix of scores at every length from 128 tokens on;
+# Attention by blocks of keys is exact, as fast as the whole matrix of scores at 128 tokens and faster beyond;
 # grouped heads need no copies of keys and values. The others change no machine code (later passes fold transposes,
 # copies and views) or hand products to torch's library, and make nodes and ops correspond less plainly.
 _GRAPH = _graph_passes("gqa-attention-fusion", "flash-attention-prefill")

@@ -30,6 +30,7 @@ from buddy.compiler.ops.structured import (
     filled,
     generic,
     loop_index,
+    pointwise,
     reshape,
     shape_of,
     transpose,
@@ -283,7 +284,7 @@ class _Block:
                 x = s.select(Scalar(below, TensorDType.Bool), x, x.like(float("-inf")))
             return x
 
-        return _updated(scores, self.dtype, inputs, body)
+        return pointwise([(scores, self.dtype), *inputs], shape_of(scores), self.dtype, body)
 
     def _peak(self, scores: Any) -> Any:
         """The maximum of each row, from the least finite number on: differences to it are never `inf - inf`."""
@@ -291,7 +292,9 @@ class _Block:
         return _folded(scores, start, self.dtype, s.maximum)
 
     def _powers(self, scores: Any, peak: Any) -> Any:
-        return _updated(scores, self.dtype, [(peak, self.dtype)], lambda x, m: s.exp(x - m))
+        """In a buffer of their own: loops that take several of these ops row by row do not vectorise updates."""
+        operands = [(scores, self.dtype), (peak, self.dtype)]
+        return pointwise(operands, shape_of(scores), self.dtype, lambda x, m: s.exp(x - m))
 
     def _summed(self, powers: Any, start: Any) -> Any:
         return _folded(powers, start, self.dtype, lambda total, x: total + x)
