@@ -10,10 +10,15 @@ import torch
 
 Array = np.ndarray[Any, Any]
 
+_DTYPES = {"f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
+
 
 @dataclass(frozen=True)
 class Window:
-    """A convolution: square windows of `kernel` over an image of `height` x `width`, the same padding on all sides."""
+    """A convolution: square windows of `kernel` over an image of `height` x `width`, the same padding on all sides.
+
+    Image and weights have elements of type `factor`, or else of the result's type `element`.
+    """
 
     height: int
     width: int
@@ -26,6 +31,7 @@ class Window:
     groups: int = 1
     batch: int = 1
     element: str = "f32"
+    factor: str = ""
 
     def _outputs(self, size: int) -> int:
         return (size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
@@ -50,7 +56,11 @@ class Window:
 
     def function(self, name: str, *, zero: bool = True, parameter: bool = True) -> str:
         """A function (A, B, C); with `zero` it overwrites C, else it adds to it."""
-        a, b, c = ("memref<" + "".join(f"{n}x" for n in shape) + self.element + ">" for shape in self.shapes)
+        factor = self.factor or self.element
+        types = zip(self.shapes, (factor, factor, self.element), strict=True)
+        a, b, c = ("memref<" + "".join(f"{n}x" for n in shape) + element + ">" for shape, element in types)
+        widened = [f"%{v}w = arith.extf %{v} : {factor} to {self.element}" for v in "xy" if factor != self.element]
+        x, y = ("%xw", "%yw") if widened else ("%x", "%y")
         group = "g," if self.groups > 1 else ""
         loops = f"n,h,w,{group}o,c,x,y"
         reads = ",".join(f"{i} * {self.stride} + {j} * {self.dilation}" for i, j in (("h", "x"), ("w", "y")))
@@ -64,8 +74,9 @@ class Window:
       %z = arith.constant 0.0 : {self.element}
       {fill}
       linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} ins(%a, %b : {a}, {b}) outs(%c : {c}) {{
-        ^bb0(%x: {self.element}, %y: {self.element}, %t: {self.element}):
-          %m = arith.mulf %x, %y : {self.element}
+        ^bb0(%x: {factor}, %y: {factor}, %t: {self.element}):
+          {" ".join(widened)}
+          %m = arith.mulf {x}, {y} : {self.element}
           %s = arith.addf %t, %m : {self.element}
           linalg.yield %s : {self.element}
       }}
@@ -74,7 +85,7 @@ class Window:
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
         """An image [batch, channels, height, width], and weights as PyTorch has them, scaled for sums around one."""
-        dtype = {"f32": torch.float32, "f64": torch.float64}[self.element]
+        dtype = _DTYPES[self.factor or self.element]
         generator = torch.Generator().manual_seed(0)
         inner = self.channels // self.groups
         image = torch.randn(self.batch, self.channels, self.height, self.width, generator=generator, dtype=dtype)
@@ -85,7 +96,7 @@ class Window:
         """The function's arguments: the padded image with channels last, the weights, and a result full of NaN."""
         a, b, c = self.shapes
         padded = torch.nn.functional.pad(image.permute(0, 2, 3, 1), (0, 0, *[self.padding] * 4))
-        result = np.full(c, np.nan, padded.numpy().dtype)
+        result = np.full(c, np.nan, torch.empty(0, dtype=_DTYPES[self.element]).numpy().dtype)
         return np.ascontiguousarray(padded.numpy()).reshape(a), weights.numpy().reshape(b), result
 
     def eager(self, image: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

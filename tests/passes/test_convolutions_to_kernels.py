@@ -13,6 +13,7 @@ from windows import Window
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.target import Target
 
 TARGETS = {
@@ -118,6 +119,14 @@ def test_double_precision() -> None:
         check(module, i, window)
 
 
+def test_halves_are_summed_in_single_precision() -> None:
+    windows = [Window(9, 11, 7, 37, padding=1, factor="f16"), Window(9, 8, 21, 21, padding=1, groups=21, factor="f16")]
+    module = compiled(windows)
+    assert "memref<1x63x48xf16>" in module.text
+    for i, window in enumerate(windows):
+        check(module, i, window)
+
+
 @pytest.mark.parametrize("window", [Window(9, 11, 7, 37, padding=1), Window(9, 11, 21, 21, padding=1, groups=21)])
 def test_without_a_fill_it_adds(window: Window) -> None:
     module = Compiled(window.function("f0", zero=False), [ConvolutionsToKernels()])
@@ -193,3 +202,58 @@ def test_what_is_left_says_why() -> None:
         "convolution left as it is: channels are not its last dim"
     ]
     assert Compiled(empty, [ConvolutionsToKernels()]).remarks == ["convolution left as it is: no elements"]
+
+
+def with_epilogue(window: Window) -> str:
+    """`relu(convolution + shift per channel)`, inside of a buffer with a border of one pixel."""
+    batch, rows, columns, *channels = window.shapes[2]
+    result, shift = memref(batch, rows, columns, *channels), memref(*channels)
+    outer = memref(batch, rows + 2, columns + 2, *channels)
+    strides = [1]
+    for size in (*reversed(channels), columns + 2, rows + 2):
+        strides.insert(0, strides[0] * size)
+    inner = result.replace(">", f", strided<{strides}, offset: {strides[1] + strides[2]}>>")
+    dims = ["n", "h", "w", "g", "o"][: len(strides)]
+    every, last = (f"affine_map<({','.join(dims)})->({','.join(d)})>" for d in (dims, dims[3:]))
+    kinds = ",".join(['"parallel"'] * len(dims))
+    rest = ", 0" * len(channels)
+    epilogue = f"""
+      %in = memref.subview %out[0, 1, 1{rest}] {window.shapes[2]} {[1] * len(dims)} : {outer} to {inner}
+      linalg.generic {{indexing_maps = [{every}, {last}, {every}], iterator_types = [{kinds}]}}
+          ins(%c, %shift : {result}, {shift}) outs(%in : {inner}) {{
+        ^bb0(%x: f32, %y: f32, %t: f32):
+          %u = arith.addf %x, %y : f32
+          %v = arith.maximumf %u, %z : f32
+          linalg.yield %v : f32
+      }}
+      return""".replace(f" {window.shapes[2]} ", f" {list(window.shapes[2])} ")
+    text = window.function("f0").replace(f"%c: {result})", f"%shift: {shift}, %out: {outer} {{buddy.result}})")
+    text = text.replace("%z = arith", f"%c = memref.alloc() : {result}\n      %z = arith")
+    return epilogue.join(text.rsplit("\n      return", 1))
+
+
+def memref(*shape: int) -> str:
+    return "memref<" + "".join(f"{size}x" for size in shape) + "f32>"
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window(9, 15, 7, 37, padding=1, batch=2),
+        Window(9, 15, 21, 21, padding=1, groups=21, batch=2),
+        Window(9, 8, 12, 36, groups=3, stride=2),
+    ],
+)
+def test_what_follows_goes_into_the_kernel(window: Window) -> None:
+    module = Compiled(with_epilogue(window), [FuseEpilogues(), ConvolutionsToKernels()])
+    assert "linalg.generic" not in module.text, module.remarks
+    assert module.remarks[-1].endswith("epilogue of linalg.generic (2 scalar ops)")
+    image, weights = window.operands()
+    a, b, c = window.arrays(image, weights)
+    shift = np.linspace(-1, 1, window.out, dtype=np.float32).reshape(c.shape[3:])
+    out = np.full((c.shape[0], c.shape[1] + 2, c.shape[2] + 2, *c.shape[3:]), np.nan, np.float32)
+    module("f0", a, packed(module, 0, b), shift, out)
+    expected = np.maximum(window.expected(image, weights) + shift, 0)
+    np.testing.assert_allclose(out[:, 1:-1, 1:-1], expected, rtol=0, atol=allowed(window))
+    out[:, 1:-1, 1:-1] = np.nan
+    assert np.isnan(out).all(), "the border is another's"
