@@ -82,14 +82,15 @@ def _runs(block: Any) -> list[list[_Op]]:
 
 
 def _structured(op: Any) -> Structured | None:
-    """`op` as loops; `None` for what is no structured op, and for what belongs to a product's kernel."""
+    """`op` as loops; `None` for what is no structured op, does nothing, or belongs to a product's kernel."""
     if op.name not in KINDS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
     try:
         found = structure_of(op)
     except UnsupportedError:
         return None
-    return None if _is_product(found) else found
+    nothing = any(loop.size == 0 for loop in found.loops)
+    return None if nothing or _is_product(found) else found
 
 
 def _is_product(op: Structured) -> bool:

@@ -41,6 +41,8 @@ class VectorizeGenerics(MlirPass):
 
 def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
     structured = read(op, free=True)
+    if any(loop.size == 0 for loop in structured.loops):
+        return "no elements, nothing to do"
     if structured.reductions:
         read(op)
     emit = emit_reduction if structured.reductions else emit_elementwise

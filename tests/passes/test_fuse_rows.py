@@ -343,3 +343,10 @@ def test_rows_within_a_loop_are_fused_there() -> None:
     compiled("f", x, y)
     for matrix, result in zip(x, y, strict=True):
         np.testing.assert_allclose(result, expected_softmax(matrix), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 5), (5, 0)])
+def test_nothing_is_no_row(m: int, n: int) -> None:
+    compiled = Compiled(softmax(m, n), [FuseRows(), VectorizeGenerics()])
+    assert "scf." not in compiled.text
+    assert "linalg." not in compiled.text, compiled.remarks
