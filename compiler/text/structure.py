@@ -1,0 +1,162 @@
+"""What a line of IR says beside its names: the key by which structural diffs match lines, and the names it holds.
+
+Two texts are structurally equal when their lines have equal keys and one renaming, each name to one name and back,
+turns the names of the one into those of the other. Names are SSA values, block labels, aliases of attributes, numbered
+metadata and local labels of assembly. Locations, addresses, comments and the order of attributes are no part of a key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+Language = Literal["fx", "buddy", "mlir", "llvm", "asm"]
+
+_SSA = r"%[\w$.\-]+"
+_NAMES: dict[str, str] = {
+    "mlir": rf"{_SSA}|\^[\w$.\-]+|#[A-Za-z_]\w*\b(?![.<])",
+    "llvm": rf"{_SSA}|!\d+\b|#\d+\b",
+    "asm": r"\.L[\w$.]+",
+    "fx": _SSA,
+    "buddy": _SSA,
+}
+_COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";"}
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
+_DEBUG = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
+_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
+_LLVM_LABEL = re.compile(r"^([\w$.\-]+):")
+_FUNCTION = re.compile(r"\s*(?:(?:func|llvm)\.func|gpu\.func|define)\b")
+# Where a value gets its name: results, block and function arguments, induction variables.
+_BOUND = re.compile(
+    rf"(?P<name>{_SSA})(?=:\d+\s*[=,]|:\s|:$|\s=\s)"
+    rf"|(?P<list>{_SSA}(?:,\s*{_SSA})*)(?=\)\s*(?:=|in)\s|\s*=\s)"
+    r"|^\s*(?P<label>\^[\w$.\-]+)(?=[:(])"
+    r"|^(?P<alias>[#!][\w]+)(?=\s=\s)"
+    r"|^(?P<place>\.L[\w$.]+)(?=:)"
+)
+_NAME_OF_VALUE = re.compile(_SSA)
+
+
+class Shape(NamedTuple):
+    """A line's key, its names in the order in which the key has them, and whether names begin anew here."""
+
+    key: str
+    names: tuple[str, ...]
+    fresh: bool = False
+
+
+def shapes(lines: Iterable[str], language: str) -> Iterator[Shape]:
+    """The shape of each line; one key stands for equal text."""
+    name = re.compile(_NAMES.get(language, _SSA))
+    comment = _COMMENTS.get(language, "")
+    for line in lines:
+        plain = _plain(line, language, comment)
+        fresh = "func" in plain or "define" in plain
+        if '"' in plain:
+            yield _with_strings(plain, name, fresh and bool(_FUNCTION.match(plain)))
+        else:
+            key, names = name.sub("%", plain), tuple(name.findall(plain))
+            yield Shape(key, names, fresh and bool(_FUNCTION.match(plain)))
+
+
+def bound(line: str) -> set[str]:
+    """The names that `line` gives to something: its results, its block's arguments, its label."""
+    found: set[str] = set()
+    for match in _BOUND.finditer(line):
+        found.update(_NAME_OF_VALUE.findall(match["list"]) if match["list"] else [match[match.lastgroup or 0]])
+    return found
+
+
+def _plain(line: str, language: str, comment: str) -> str:
+    """`line` without comment and locations, its attributes in order."""
+    if comment and comment in line:
+        line = _outside_strings(line, comment)
+    if language == "mlir" and ("loc(" in line or line.startswith("#loc")):
+        line = without_locations(line)
+    if language == "asm":
+        line = _ADDRESS.sub("", line)
+    if language == "llvm":
+        # A label is written without the sign under which branches name it.
+        line = _LLVM_LABEL.sub(r"%\1:", _DEBUG.sub("", line) if "!dbg" in line or "line:" in line else line)
+    if "{" in line and "," in line and "}" in line:
+        line = with_sorted_attributes(line)
+    return line
+
+
+def _outside_strings(line: str, comment: str) -> str:
+    """`line` up to where a comment begins."""
+    kept: list[str] = []
+    for place, part in enumerate(_STRING.split(line)):
+        before, found, _ = part.partition(comment) if place % 2 == 0 else (part, "", "")
+        kept.append(before)
+        if found:
+            break
+    return "".join(kept).rstrip()
+
+
+def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> Shape:
+    """The shape of a line with strings, in which no names are looked for."""
+    parts, names = _STRING.split(line), []
+    for place in range(0, len(parts), 2):
+        names += name.findall(parts[place])
+        parts[place] = name.sub("%", parts[place])
+    return Shape("".join(parts), tuple(names), fresh)
+
+
+# ---- locations and attributes, token by token -----------------------------------------------------------------------
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\bloc\s*\(|->|[\[({<]|[\])}>]|,|[^"\[\](){}<>,\-l]+|.')
+_OPENING, _CLOSING = frozenset("[({<"), frozenset("])}>")
+_ENTRY = re.compile(r"\s*(\"[^\"]*\"|[A-Za-z_][\w$.\-]*)\s*(?:=|$)")
+
+
+def without_locations(line: str) -> str:
+    """`line` without `loc(…)`, and "" for the definition of a location's alias."""
+    if line.startswith("#loc"):
+        return ""
+    kept: list[str] = []
+    depth = 0
+    for match in _TOKEN.finditer(line):
+        token = match[0]
+        if depth or token.startswith("loc"):
+            depth += token.endswith("(") - (token == ")")
+        else:
+            kept.append(token)
+    return "".join(kept).rstrip()
+
+
+def with_sorted_attributes(line: str) -> str:
+    """`line` with the entries of each `{a = …, b}` in the order of their names, inner ones first.
+
+    Braces that hold anything else than attributes, or are open at the end of the line, stay as they are.
+    """
+    stack: list[list[str]] = [[]]
+    brackets: list[str] = []
+    for match in _TOKEN.finditer(line):
+        token = match[0]
+        if token in _OPENING:
+            brackets.append(token)
+            stack.append([])
+        elif token in _CLOSING and brackets:
+            inside = stack.pop()
+            stack[-1].append(brackets.pop() + (_sorted(inside) if token == "}" else "".join(inside)) + token)
+        else:
+            stack[-1].append(token)
+    for bracket, inside in zip(brackets, stack[1:], strict=True):
+        stack[0] += [bracket, *inside]
+    return "".join(stack[0])
+
+
+def _sorted(tokens: list[str]) -> str:
+    cuts = [-1, *(place for place, token in enumerate(tokens) if token == ","), len(tokens)]
+    entries = ["".join(tokens[start + 1 : end]).strip() for start, end in pairwise(cuts)]
+    if len(entries) < 2 or not all(_ENTRY.match(entry) for entry in entries):
+        return "".join(tokens)
+    return ", ".join(sorted(entries, key=_attribute_name))
+
+
+def _attribute_name(entry: str) -> str:
+    found = _ENTRY.match(entry)
+    return found[1] if found else entry
