@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,7 +15,6 @@ def with_peak(action: Callable[[], T]) -> tuple[T, int]:
 
     What a library allocates by itself (MKL, oneDNN) does not show.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler prints when it starts and stops
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         result = action()
     recorder = recorded.profiler

@@ -182,6 +182,17 @@ async def test_a_pass_is_inserted_from_the_catalogue_moved_and_removed(workbench
         assert "symbol-dce" not in [step.name for step in bench.app.workspace.recipe.steps]
 
 
+async def test_the_number_of_threads_is_chosen_from_a_list(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
+        assert bench.shows("1 thread")
+        await bench.press("t")
+        await bench.type("2")
+        await bench.press("enter")
+        await bench.settled()
+        assert bench.app.workspace.recipe.threads == 2
+        assert bench.shows("2 threads")
+
+
 async def test_options_are_edited_in_a_form(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(160, 50)) as bench:
         await bench.until(lambda: bool(bench.app.state.passes), "the catalogue")

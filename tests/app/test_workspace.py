@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from buddy.app.editing import thread_choices
 from buddy.app.workspace import Workspace, recipe_path
 from buddy.compiler.recipe import Recipe, to_toml
 
@@ -156,3 +157,9 @@ def test_a_note_of_the_graph_shown_last_that_is_no_number_is_ignored(workspace: 
     later = Workspace("model.py", ("--tiny",), workspace.path.parent.parent)
     later.begin(recipe)
     assert later.graph == 0
+
+
+def test_threads_to_choose_from_go_up_to_the_cores_and_have_the_present_number() -> None:
+    assert thread_choices(2, 1) == [1, 2]
+    assert thread_choices(1, 3) == [1, 3]
+    assert thread_choices(48, 6) == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 48]
