@@ -162,28 +162,35 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
     return softmax(value, dtype, normalized(node.args[1], len(shape)), result)
 
 
-def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, TensorDType]:
-    """`log(sum(exp(scale * value)))` along `axis`, which stays as a unit dim."""
+def _shifted_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
+    """The `peak` along `axis`, which stays as a unit dim, and `sum(exp(scale * (value - peak)))` along it."""
     wide = _ACCUMULATE_IN.get(dtype, dtype)
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
     def body(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
         return accumulated + s.exp((cast(x, wide) - cast(m, wide)) * scale)
 
-    summed = reduce([(value, dtype), (peak, dtype)], shape_of(value), [axis], True, 0, wide, body)
+    return peak, reduce([(value, dtype), (peak, dtype)], shape_of(value), [axis], True, 0, wide, body), wide
+
+
+def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, TensorDType]:
+    """`log(sum(exp(scale * value)))` along `axis`, which stays as a unit dim."""
+    peak, summed, wide = _shifted_sum(value, dtype, axis, scale)
     both = [(summed, wide), (peak, dtype)]
     return pointwise(both, shape_of(summed), wide, lambda x, m: s.log(x) + cast(m, wide) * scale), wide
 
 
 @lowering("LogSoftmaxOp")
 def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
+    """The peak is subtracted before the logarithm is: a large one would swallow it."""
     value, dtype = _operand(node, symbol_table)
     shape, result = shape_of(value), node.tensor_meta.dtype
     if not shape:
         return pointwise([(value, dtype)], shape, result, lambda x: cast(x - x, result))
-    total_log, wide = log_sum_exp(value, dtype, normalized(node.args[1], len(shape)))
-    both = [(value, dtype), (total_log, wide)]
-    return pointwise(both, shape, result, lambda x, t: cast(cast(x, wide) - t, result))
+    peak, summed, wide = _shifted_sum(value, dtype, normalized(node.args[1], len(shape)))
+    logarithm = pointwise([(summed, wide)], shape_of(summed), wide, s.log)
+    operands = [(value, dtype), (peak, dtype), (logarithm, wide)]
+    return pointwise(operands, shape, result, lambda x, m, t: cast(cast(x, wide) - cast(m, wide) - t, result))
 
 
 @lowering("NativeLayerNormOp")
