@@ -76,33 +76,38 @@ def _fuse_epilogue(op: Any) -> str:
         raise UnsupportedError(f"{reader.name} reads its result")
     if EPILOGUE in reader.attributes:
         raise UnsupportedError(f"{reader.name} that reads its result is another's epilogue")
-    _check_epilogue(op, reader)
-    moved = [start, op] if start is not None else [op]
-    _check_moves(op, moved, reader)
-    for one in moved:
+    sources = [*list(op.operands)[:2], *(_inputs(start) if start is not None else ())]
+    _check_epilogue(op, reader, sources)
+    _check_moves(op, reader, sources)
+    for one in [start, op] if start is not None else [op]:
         one.move_before(reader)
     mark_joint(reader, EPILOGUE, result)
     return f"{reader.name} that reads the result is its epilogue"
 
 
-def _check_epilogue(op: Any, reader: Any) -> None:
+def _inputs(op: Any) -> list[Any]:
+    """The buffers that `op` reads besides its outputs."""
+    return [value for value in list(op.operands)[: -_outputs(op)] if isinstance(value.type, ir.MemRefType)]
+
+
+def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
+    """Raises unless a kernel that computes `op` from `sources` could do what `reader` does too."""
     structured = read(reader)
     joint = joint_of(reader, op.operands[2])
     check_stage(structured)
     if joint >= structured.inputs:
         raise UnsupportedError("its result is changed in place")
     for output in structured.operands[structured.inputs :]:
-        if not all(surely_disjoint(output, factor) for factor in list(op.operands)[:2]):
+        if not all(surely_disjoint(output, source) for source in sources):
             raise UnsupportedError(f"{reader.name} may overwrite its factors")
 
 
-def _check_moves(op: Any, moved: list[Any], reader: Any) -> None:
-    """Raises unless nothing between `op` and `reader` writes what `op` reads."""
+def _check_moves(op: Any, reader: Any, sources: list[Any]) -> None:
+    """Raises unless nothing between `op` and `reader` writes any of `sources`."""
     if not op.is_before_in_block(reader):
         raise UnsupportedError("its result is read before")
-    factors = list(op.operands)[:2]
     for other in _between(op, reader):
-        if other not in moved and any(_may_write(other, factor) for factor in factors):
+        if any(_may_write(other, source) for source in sources):
             raise UnsupportedError(f"{other.name} in between may overwrite its factors")
 
 

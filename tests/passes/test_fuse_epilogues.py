@@ -245,6 +245,25 @@ def test_what_is_no_epilogue_is_left_with_the_reason(after: str, reason: str) ->
     assert "buddy.epilogue" not in compiled.text
 
 
+def test_what_a_prologue_reads_may_not_be_overwritten_before_the_epilogue() -> None:
+    compiled = Compiled(
+        f"""
+    func.func private @g(memref<16xf32>)
+    func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %bias: memref<16xf32>, %u: memref<8x16xf32> {{buddy.result}}) {{
+      %t = memref.alloc() : memref<8x16xf32>
+      linalg.broadcast ins(%bias : memref<16xf32>) outs(%t : memref<8x16xf32>) dimensions = [0]
+      linalg.matmul ins(%a, %b : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
+      %v = memref.cast %bias : memref<16xf32> to memref<16xf32>
+      call @g(%v) : (memref<16xf32>) -> ()
+      {reader("%t", "%u", 2)}
+      return
+    }}""",  # noqa: E501
+        [FuseEpilogues()],
+    )
+    assert "linalg.matmul: func.call in between may overwrite its factors" in compiled.remarks
+    assert "buddy.epilogue" not in compiled.text
+
+
 def test_a_result_of_the_function_has_no_epilogue() -> None:
     text = """
     func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %t: memref<8x16xf32> {buddy.result}) {
