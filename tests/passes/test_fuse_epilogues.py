@@ -124,6 +124,20 @@ def test_the_reader_of_a_product_is_marked_and_then_gone() -> None:
     assert fused.remarks[1].endswith("direct B, epilogue of linalg.generic (3 scalar ops)")
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_long_epilogue_is_a_loop_over_the_vectors_of_a_block(target: str) -> None:
+    text = bias_residual_relu(45, 70, 33)
+    steps = [f"%h{i} = arith.mulf %h{i - 1}, %half : f32" for i in range(1, 13)]
+    text = text.replace("%zero = ", "%half = arith.constant 0.5 : f32\n      %zero = ")
+    text = text.replace("%2 = arith.addf %1, %z : f32", "%h0 = arith.addf %1, %z : f32\n" + "\n".join(steps))
+    compiled = Compiled(text.replace("yield %2", "yield %h12"), BOTH, target=TARGETS[target])
+    assert compiled.text.count("arith.mulf") < 12 * 30  # once per kind of block, not once per vector of it
+    a, b, bias, r, u = arrays((45, 33), (33, 70), (70,), (45, 70), (45, 70))
+    compiled("f", a, b, bias, r, u)
+    wide = a.astype(np.float64) @ b
+    np.testing.assert_allclose(u * 2**12, np.maximum(wide + bias, 0) + r, atol=5e-5)
+
+
 def test_epilogues_can_be_switched_off() -> None:
     passes = [FuseEpilogues(epilogues=False), ContractionsToKernels(), VectorizeGenerics()]
     compiled = Compiled(bias_residual_relu(9, 20, 11), passes)
