@@ -9,11 +9,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Assigned,
+    Cancel,
+    Compare,
+    Compared,
     Diagnostic,
     EngineFrame,
     Failed,
@@ -61,8 +64,8 @@ class RequestFailed(Exception):
 class EngineClient:
     """One engine process at a time, here or behind a command such as `ssh HOST buddy-tui engine`.
 
-    Frames that answer a `fetch_…`, `search` or `find_node` call go to its caller alone; all others come out of
-    `frames`.
+    Frames that answer a `fetch_…`, `search`, `find_node` or `compare` call go to its caller alone; all others come out
+    of `frames`.
     """
 
     def __init__(self, command: Sequence[str] | None = None, log: Path | None = None) -> None:
@@ -198,6 +201,16 @@ class EngineClient:
     async def find_node(self, text: str, node: str) -> Found:
         """The lines of `text`, counted from 0, that come from the FX node with the stable name `node`."""
         return await self.ask(FindNode(self.next_request(), text, node), Found)
+
+    async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
+        """Where the text `after` differs from `before`; the engine stops when the caller no longer waits."""
+        request = self.next_request()
+        try:
+            return await self.ask(Compare(request, before, after, how, language), Compared)
+        except asyncio.CancelledError:
+            with contextlib.suppress(EngineLost):
+                self.send(Cancel(request))
+            raise
 
     # ---- the wire -----------------------------------------------------------------------------------------------
 

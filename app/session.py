@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.state import ALL, STATUS, State, Topic
@@ -221,6 +221,10 @@ class Session:
     async def find_node(self, text: str, node: str) -> p.Found:
         """Lines that come from a node."""
         return await self._asked(lambda client: client.find_node(text, node))
+
+    async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> p.Compared:
+        """Where the text `after` differs from `before`."""
+        return await self._asked(lambda client: client.compare(before, after, how, language))
 
     async def whole_text(self, text: str) -> str:
         return await self._asked(lambda client: client.fetch_text(text))

@@ -282,6 +282,20 @@ class FindNode(Frame, frozen=True):
     limit: int = 10_000
 
 
+class Compare(Frame, frozen=True):
+    """Where the text `after` differs from `before`: line by line, or `structural`; answered by `Compared`.
+
+    Structural differences leave out lines of `language` in which only numbering, the order of attributes, locations or
+    comments changed.
+    """
+
+    request: int
+    before: str
+    after: str
+    how: Literal["line", "structural"] = "line"
+    language: str = "mlir"
+
+
 class ListPasses(Frame, frozen=True):
     request: int
 
@@ -411,6 +425,21 @@ class Found(Frame, frozen=True):
     more: bool = False
 
 
+class Compared(Frame, frozen=True):
+    """Runs of lines that differ, in order: `removed` lines from line `before` on stand against `added` from `after` on.
+
+    `hunks` are `(before, removed, after, added)`; between them the lines correspond one to one. `before_lines` and
+    `after_lines` are the lengths of the texts.
+    """
+
+    request: int
+    before: str
+    after: str
+    hunks: tuple[tuple[int, int, int, int], ...]
+    before_lines: int
+    after_lines: int
+
+
 class Passes(Frame, frozen=True):
     request: int
     passes: tuple[PassInfo, ...]
@@ -436,6 +465,7 @@ ClientFrame = (
     | FetchText
     | Search
     | FindNode
+    | Compare
     | ListPasses
     | ListOps
     | ListPresets
@@ -455,6 +485,7 @@ EngineFrame = (
     | Lines
     | Text
     | Found
+    | Compared
     | Passes
     | Ops
     | Presets

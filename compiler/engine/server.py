@@ -23,6 +23,7 @@ from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
     ClientFrame,
+    Compare,
     Compile,
     Diagnostic,
     Failed,
@@ -159,6 +160,7 @@ class Server:
             FetchText: texts.text,
             Search: texts.search,
             FindNode: texts.node,
+            Compare: texts.compare,
         }
         answer = answers[type(frame)]
         return lambda job: answer(frame, job), _slot(frame)

@@ -1,4 +1,4 @@
-"""Answers about stage texts: windows of lines, whole texts, search. Long searches run beside the event loop."""
+"""Answers about stage texts: windows of lines, whole texts, search, differences. Long work is beside the event loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from buddy.compiler.engine import comparing
+from buddy.compiler.engine.comparing import Differences, DiffTooLong
 from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.searching import Question, SearchTooLong, search_apart
-from buddy.compiler.protocol import Diagnostic, FetchLines, FetchText, FindNode, Found, Lines, Search, Text
+from buddy.compiler.protocol import (
+    Compare,
+    Compared,
+    Diagnostic,
+    FetchLines,
+    FetchText,
+    FindNode,
+    Found,
+    Lines,
+    Search,
+    Text,
+)
 from buddy.compiler.text.lines import IndexedText
 from buddy.compiler.text.search import PatternError, check, is_literal, search
 from buddy.compiler.text.store import TextStore
@@ -22,6 +35,7 @@ class Texts:
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
         self._store, self._send = store, send
+        self._differences = Differences()
 
     async def lines(self, frame: FetchLines, job: Job) -> None:
         text = self._find(frame.text)
@@ -55,6 +69,16 @@ class Texts:
         text = self._find(frame.text)
         lines, more = await asyncio.to_thread(text.lines_of_node, frame.node, frame.limit)
         self._send(Found(job.request, frame.text, tuple(lines), more))
+
+    async def compare(self, frame: Compare, job: Job) -> None:
+        before, after = self._find(frame.before), self._find(frame.after)
+        question = comparing.Question(before.content, after.content, frame.how, frame.language)
+        try:
+            found = await self._differences.of((frame.before, frame.after), question)
+        except DiffTooLong as error:
+            raise JobFailed(Diagnostic(str(error), "the comparison", "compare stages that are nearer")) from error
+        answer = Compared(job.request, frame.before, frame.after, tuple(found.hunks), found.before, found.after)
+        self._send(answer)
 
     def _find(self, name: str) -> IndexedText:
         text = self._store.get(name)

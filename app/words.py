@@ -1,0 +1,48 @@
+"""Which words of two lines differ. No Textual."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+from functools import lru_cache
+
+from buddy.app.widgets.look import Cells
+
+# Lines that have less in common are two lines, not one that was changed: marking most of both would say nothing.
+LEAST_ALIKE = 0.4
+# difflib's time grows with the square of the number of words; lines of this many take about a millisecond.
+MOST_WORDS = 160
+_WORD = re.compile(r"[\w.$%#@!^\-]+|\s+|.")
+
+Spans = tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=512)
+def changed_words(before: str, after: str) -> tuple[Spans, Spans]:
+    """Runs of characters `(start, end)` of each line that the other does not have; none where the lines are unlike."""
+    one, other = _WORD.findall(before), _WORD.findall(after)
+    if max(len(one), len(other)) > MOST_WORDS:
+        return (), ()
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    if matcher.ratio() < LEAST_ALIKE:
+        return (), ()
+    edits = [edit for edit in matcher.get_opcodes() if edit[0] != "equal"]
+    return _spans(one, ((edit[1], edit[2]) for edit in edits)), _spans(other, ((edit[3], edit[4]) for edit in edits))
+
+
+def _spans(words: list[str], runs: Iterable[tuple[int, int]]) -> Spans:
+    starts = [0]
+    for word in words:
+        starts.append(starts[-1] + len(word))
+    return tuple((starts[first], starts[end]) for first, end in runs if end > first)
+
+
+def marked(line: str, spans: Spans, role: str, word_role: str) -> Cells:
+    """`line` in `role`, the runs in `word_role`."""
+    cells: Cells = []
+    place = 0
+    for start, end in spans:
+        cells += [(line[place:start], role), (line[start:end], word_role)]
+        place = end
+    return [cell for cell in (*cells, (line[place:], role)) if cell[0]]

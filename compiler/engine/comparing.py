@@ -1,0 +1,66 @@
+"""Differences of stage texts: long ones are computed in a process of their own, and the newest are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from buddy.compiler.engine.apart import TookTooLong, answer_apart, ask_apart
+from buddy.compiler.text.diff import Difference, How, difference
+
+TIMEOUT = 60.0
+KEPT = 32
+# Characters of two texts that are compared in a few milliseconds, less than a process takes to start.
+_SMALL = 1 << 16
+
+
+class DiffTooLong(Exception):
+    """Two texts were not compared to the end."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Two texts to compare, as they are handed to the process."""
+
+    before: str
+    after: str
+    how: How
+    language: str
+
+
+class Differences:
+    """Differences by the names of the two texts."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
+
+    async def of(self, names: tuple[str, str], question: Question) -> Difference:
+        """The difference of the texts of those names. Cancelling ends the work.
+
+        Raises `DiffTooLong` after `TIMEOUT` seconds.
+        """
+        key = (*names, question.how, question.language)
+        if key not in self._kept:
+            self._kept[key] = await _compared(question)
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[key]
+
+
+async def _compared(question: Question) -> Difference:
+    if len(question.before) + len(question.after) <= _SMALL:
+        return await asyncio.to_thread(_answer, question)
+    try:
+        return await ask_apart(__name__, question, Difference, TIMEOUT)
+    except TookTooLong:
+        raise DiffTooLong(f"the two texts have not been compared in {TIMEOUT:g} s") from None
+
+
+def _answer(question: Question) -> Difference:
+    return difference(question.before, question.after, question.how, question.language)
+
+
+if __name__ == "__main__":
+    answer_apart(Question, _answer)
