@@ -21,7 +21,7 @@ VIEWS = frozenset(
     }
 )
 _BASE = "memref.extract_strided_metadata"  # whose first result is the buffer that it asks about
-_NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
 def root_of(value: Any) -> Any:
@@ -80,7 +80,7 @@ def _preceding(op: Any) -> Any:
 
 
 def _may_touch(op: Any, buffer: Any) -> bool:
-    if op.name in _NO_ACCESS or op.name.startswith(("arith.", "math.")):
+    if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
         return False
     if len(op.regions) and not op.name.startswith("linalg."):
         return True

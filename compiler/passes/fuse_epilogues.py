@@ -10,13 +10,12 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.contraction import is_contraction
 from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, joint_of, mark_joint
-from buddy.compiler.kernels.memory import VIEWS, root_of, surely_disjoint
+from buddy.compiler.kernels.memory import NO_ACCESS, VIEWS, root_of, surely_disjoint
 from buddy.compiler.kernels.structured import KINDS, read
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
-_HARMLESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
 @register
@@ -179,7 +178,7 @@ def _between(first: Any, last: Any) -> Iterator[Any]:
 
 
 def _may_write(op: Any, buffer: Any) -> bool:
-    if op.name in _HARMLESS or op.name.startswith(("arith.", "math.")):
+    if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
         return False
     memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
     if op.name.startswith("linalg."):

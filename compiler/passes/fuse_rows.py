@@ -11,15 +11,13 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.emit import Emitter
 from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE
-from buddy.compiler.kernels.memory import VIEWS
+from buddy.compiler.kernels.memory import NO_ACCESS, VIEWS
 from buddy.compiler.kernels.row_loop import RowLoop
 from buddy.compiler.kernels.row_stages import Stage, stages_of
 from buddy.compiler.kernels.rows import Access, Bounds, RowOp, conflict, leading_rows, refined, row_bytes, split_rows
 from buddy.compiler.kernels.structured import KINDS, Structured, structure_of
 from buddy.compiler.kernels.walk import collect, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-
-_TOUCHES_NOTHING = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
 @register
@@ -76,7 +74,7 @@ def _runs(block: Any) -> list[list[_Op]]:
         found = _structured(operation)
         if found is not None:
             runs[-1].append(_Op(operation, found))
-        elif operation.name not in _TOUCHES_NOTHING and not operation.name.startswith("arith."):
+        elif operation.name not in NO_ACCESS and not operation.name.startswith("arith."):
             runs.append([])
     return [run for run in runs if len(run) > 1]
 
