@@ -57,6 +57,8 @@ def repeat(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _slice(value: Any, starts: list[int], sizes: list[int], steps: list[int], shape: Any, dtype: TensorDType) -> Any:
+    if 0 in shape:
+        return st.empty(shape, dtype)  # MLIR takes no offset at the end of a dim, even where nothing is read
     return tensor.extract_slice(tensor_type(shape, dtype), value, [], [], [], starts, sizes, steps)
 
 
@@ -112,6 +114,8 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
     starts[dim] = min(max(start + shape[dim] if start < 0 else start, 0), shape[dim])
     steps[dim] = argument(node, 5, "step", 1) or 1
     sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]
+    if 0 in sizes:
+        return value
     return tensor.insert_slice(piece, value, [], [], [], starts, sizes, steps)
 
 

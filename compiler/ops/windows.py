@@ -58,6 +58,8 @@ def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dty
         return value
     starts = [0] * len(lead) + list(window.padding)
     out = st.filled(fill, [*lead, *needed], dtype)
+    if 0 in shape:
+        return out  # a slice without elements has no place that MLIR would take
     return tensor.insert_slice(value, out, [], [], [], starts, list(shape), [1] * len(shape))
 
 

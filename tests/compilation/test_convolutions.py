@@ -113,6 +113,7 @@ PROGRAMS: dict[str, Callable[[int], Call]] = {
     "positions": lambda c: positions,
     "pooled": lambda c: nn.Sequential(nn.Conv2d(c, 19, 3, padding=1), nn.AvgPool2d(3, 2, 1), nn.Hardswish()),
     "grouped": lambda c: nn.Sequential(nn.Conv2d(c, 9, 1), nn.Conv2d(9, 15, 3, groups=3, padding=2, dilation=2)),
+    "padded": lambda c: lambda x: functional.conv2d(x, torch.ones(7, c, 3, 3), padding=1) / (9 * c + 1),
     "multiplied": lambda c: nn.Sequential(nn.Conv2d(c, 2 * c, 3, groups=c, padding=1), nn.Sigmoid()),
 }
 
@@ -128,13 +129,43 @@ def _one_thread() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def check(program: Call, x: torch.Tensor) -> None:
-    compiled = torch.compile(program, backend="buddy", options={"fallback": "error"})
+def check(program: Call, x: torch.Tensor, **options: str) -> None:
+    compiled = torch.compile(program, backend="buddy", options={"fallback": "error", **options})
     # Sums of some hundred products around one, in another order: a few of their roundings.
-    torch.testing.assert_close(compiled(x), program(x), rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(compiled(x), program(x), rtol=1e-4, atol=2e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, shape: tuple[int, ...]) -> None:
     check(PROGRAMS[name](shape[1]), torch.randn(shape))
+
+
+EMPTY = {
+    "no images": ("residual", (0, 6, 8, 8)),
+    "no channels": ("padded", (2, 0, 8, 8)),
+    "nothing left": ("cut and flat", (3, 12, 9, 8)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_without_elements(name: str) -> None:
+    program, shape = EMPTY[name]
+    check(PROGRAMS[program](shape[1]), torch.randn(shape))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_special_values_stay_in_their_windows(value: float) -> None:
+    x = torch.randn(1, 18, 16, 16)
+    x[0, 3, 7, 9] = value
+    check(nn.Sequential(nn.Conv2d(18, 17, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.ReLU()), x)
+
+
+def test_other_numbers_of_dims() -> None:
+    check(nn.Sequential(nn.Conv1d(5, 17, 3, 2, 1), nn.GELU(), nn.Conv1d(17, 7, 3, padding=1)), torch.randn(2, 5, 33))
+    check(nn.Sequential(nn.Conv3d(3, 17, 3, padding=1), nn.ReLU()), torch.randn(2, 3, 5, 6, 7))
+
+
+@pytest.mark.parametrize("name", ["residual", "squeezed", "patches", "pooled"])
+def test_tosa_gives_the_same_numbers(name: str) -> None:
+    check(PROGRAMS[name](6), torch.randn(2, 6, 13, 17), flavour="tosa")
