@@ -77,3 +77,11 @@ def test_compiled_code_needs_at_most_a_tenth_more_than_eager(model: Any, threads
     assert report.ok
     assert report.memory is not None
     assert report.memory.compiled <= 1.1 * report.memory.eager
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nothing_is_allocated_during_a_call(threads: int) -> None:
+    line = Line(*transformer())
+    line.compile(msgspec.structs.replace(default_recipe(), threads=threads))
+    assert "memref.alloc" not in line.text("plan-memory")
+    assert "@malloc" not in line.text("translate")

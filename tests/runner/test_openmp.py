@@ -11,6 +11,7 @@ import torch
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.runner import LoadedProgram, loaded, run_and_compare
+from buddy.compiler.runner.compare import compare
 from buddy.compiler.runner.openmp import SEQUENTIAL, fork_on, torch_fork
 from tests.conftest import RunPython
 from tests.programs import Line
@@ -45,6 +46,34 @@ def test_the_same_bits_come_out_on_any_number_of_threads() -> None:
     results = [LoadedProgram(artifact)(program.program.tensors)[0] for artifact in artifacts]
     assert all(torch.equal(results[0], other) for other in results[1:])
     torch.testing.assert_close(results[0], program.program.eager(program.program.tensors)[0])
+
+
+ODD = {
+    "rows of a softmax": (lambda x: torch.softmax(x, -1), (131, 257)),
+    "one row": (lambda x: torch.nn.functional.gelu(x), (1, 100_003)),
+    "one column": (lambda x: (x * x + 1).sum(0), (100_003, 1)),
+    "columns": (lambda x: x.amax(0), (513, 259)),
+    "a transpose": (lambda x: (x.t() + 1).contiguous(), (301, 257)),
+    "a product": (lambda x: x @ x.t(), (129, 257)),
+    "a product of few rows": (lambda x: x[:3] @ x.t(), (1031, 129)),
+    "batches": (lambda x: x.view(3, 43, 129) @ x.view(3, 129, 43), (129, 129)),
+    "fewer planes than threads": (
+        lambda x: torch.nn.functional.conv2d(x.view(1, 1, 129, 129), torch.ones(2, 1, 3, 3)),
+        (129, 129),
+    ),
+    "nothing": (lambda x: x[:0] + 1, (129, 257)),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_sizes_that_do_not_divide_evenly_give_the_same_bits_too(what: str) -> None:
+    function, shape = ODD[what]
+    torch.manual_seed(0)
+    program = Line(function, torch.randn(shape))
+    results = [LoadedProgram(program.compile(shared(t)).artifact)(program.program.tensors)[0] for t in (1, 2, 3, 64)]
+    assert all(torch.equal(results[0], other) for other in results[1:])
+    # `compare`'s tolerance: a sum's error grows with its addends, however small it comes out.
+    assert compare(what, results[0], program.program.eager(program.program.tensors)[0]).verdict == "ok"
 
 
 def test_without_a_runtime_one_thread_does_it_all_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
