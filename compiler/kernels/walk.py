@@ -35,13 +35,24 @@ def attributes_of(op: Any) -> dict[str, Any]:
     return {name: op.attributes[name] for name in names}
 
 
+def symbol_of(op: Any) -> str:
+    """The name of an op that has one, such as a function."""
+    return str(ir.StringAttr(op.attributes["sym_name"]).value)
+
+
+def callee_of(call: Any) -> str:
+    """The name of the function that a `func.call` calls."""
+    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
+
+
+def calls_in(function: Any) -> list[Any]:
+    """The `func.call` ops of a function."""
+    return [op for op in collect(function) if op.name == "func.call"]
+
+
 def unique_symbol(module: Any, base: str) -> str:
     """`base`, or `base` with the first number that makes it new in `module`."""
-    taken = {
-        str(ir.StringAttr(op.attributes["sym_name"]).value)
-        for op in module.regions[0].blocks[0]
-        if "sym_name" in op.attributes
-    }
+    taken = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
     number, name = 0, base
     while name in taken:
         number += 1

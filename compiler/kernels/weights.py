@@ -11,7 +11,7 @@ from typing import Any
 
 from buddy.compiler.bindings import func, ir
 from buddy.compiler.kernels.packing import Panels, pack_function
-from buddy.compiler.kernels.walk import unique_symbol
+from buddy.compiler.kernels.walk import callee_of, calls_in, symbol_of, unique_symbol
 
 PARAMETER = "buddy.parameter"
 PACK = "buddy.pack"
@@ -41,10 +41,10 @@ class PackedWeights:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.functions = {_name(op): _Function(op) for op in module.regions[0].blocks[0] if _has_body(op)}
+        self.functions = {symbol_of(op): _Function(op) for op in module.regions[0].blocks[0] if _has_body(op)}
         for function in self.functions.values():
-            for call in _calls(function.op):
-                if (callee := _callee(call)) in self.functions:
+            for call in calls_in(function.op):
+                if (callee := callee_of(call)) in self.functions:
                     self.functions[callee].calls.append(call)
         self.pack_functions: dict[tuple[str, Panels], tuple[str, Any]] = {}
 
@@ -83,7 +83,7 @@ class PackedWeights:
 
     def moved(self, old: Any, new: Any) -> None:
         """Keep the lists of calls right when `new` takes the place of `old`."""
-        calls = self.functions[_callee(new)].calls
+        calls = self.functions[callee_of(new)].calls
         calls[:] = [new if call == old else call for call in calls]
 
     def finish(self) -> dict[Panels, list[Any]]:
@@ -105,9 +105,9 @@ class PackedWeights:
         def visit(name: str) -> None:
             if name in order:
                 return
-            for call in _calls(self.functions[name].op):
-                if _callee(call) in self.functions:
-                    visit(_callee(call))
+            for call in calls_in(self.functions[name].op):
+                if callee_of(call) in self.functions:
+                    visit(callee_of(call))
             order.append(name)
 
         for name in self.functions:
@@ -167,7 +167,7 @@ def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:
 
 def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any:
     with ir.InsertionPoint(call), call.location:
-        new = func.CallOp([result.type for result in call.results], ir.FlatSymbolRefAttr.get(_callee(call)), operands)
+        new = func.CallOp([result.type for result in call.results], ir.FlatSymbolRefAttr.get(callee_of(call)), operands)
     for old_result, new_result in zip(call.results, new.results, strict=True):
         old_result.replace_all_uses_with(new_result)
     weights.moved(call, new.operation)
@@ -189,7 +189,7 @@ def _argument(value: Any) -> Place | None:
     if not isinstance(value, ir.BlockArgument) or not _contiguous(value):
         return None
     op = value.owner.owner
-    return (_name(op), value.arg_number) if op.operation.name == "func.func" else None
+    return (symbol_of(op), value.arg_number) if op.operation.name == "func.func" else None
 
 
 def _contiguous(value: Any) -> bool:
@@ -207,26 +207,6 @@ def _used(value: Any) -> bool:
 
 def _has_body(op: Any) -> bool:
     return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
-
-
-def _name(op: Any) -> str:
-    return str(ir.StringAttr(op.attributes["sym_name"]).value)
-
-
-def _callee(call: Any) -> str:
-    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
-
-
-def _calls(function: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.operation.name == "func.call":
-            found.append(op.operation)
-        return ir.WalkResult.ADVANCE
-
-    function.operation.walk(visit)
-    return found
 
 
 def _argument_attributes(op: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.kernels.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.kernels.weights import PARAMETER
 from buddy.compiler.layouts.values import Layouts, Order, natural, rank_of
 
@@ -21,8 +21,8 @@ class Signatures:
 
     def __post_init__(self) -> None:
         found = [op.operation for op in self.module.regions[0].blocks[0] if op.operation.name == "func.func"]
-        self._functions = {_name(op): op for op in found if len(op.regions[0].blocks)}
-        self._callees = {name: [_callee(call) for call in _calls(op)] for name, op in self._functions.items()}
+        self._functions = {symbol_of(op): op for op in found if len(op.regions[0].blocks)}
+        self._callees = {name: [callee_of(call) for call in calls_in(op)] for name, op in self._functions.items()}
 
     def functions(self) -> list[Any]:
         """The functions with a body, each behind those that it calls."""
@@ -40,7 +40,7 @@ class Signatures:
 
     def calls_changed(self, op: Any) -> bool:
         """Whether `op` calls a function whose signature has changed."""
-        return op.name == "func.call" and _callee(op) in self.orders
+        return op.name == "func.call" and callee_of(op) in self.orders
 
     def change(self, function: Any) -> int:
         """Let a private function take and give what it only transposes as it works on it; how many values changed.
@@ -59,14 +59,14 @@ class Signatures:
         results = [_give(end, i) for i in range(len(end.operands))]
         changed = sum(order is not None and order != natural(len(order)) for order in (*inputs, *results))
         if changed:
-            self.orders[_name(function)] = inputs, results
+            self.orders[symbol_of(function)] = inputs, results
             type_ = ir.FunctionType.get([a.type for a in block.arguments], [value.type for value in end.operands])
             function.attributes["function_type"] = ir.TypeAttr.get(type_)
         return changed
 
     def arrange_call(self, call: Any, layouts: Layouts) -> None:
         """Pass operands as the callee takes them, and note how its results lie."""
-        inputs, results = self.orders[_callee(call)]
+        inputs, results = self.orders[callee_of(call)]
         for number, order in enumerate(inputs):
             value = call.operands[number]
             if isinstance(value.type, ir.RankedTensorType):
@@ -108,15 +108,3 @@ def _permuted(type_: Any, order: Order) -> Any:
     if not isinstance(type_, ir.RankedTensorType):
         return type_
     return ir.RankedTensorType.get([type_.shape[dim] for dim in order], type_.element_type)
-
-
-def _name(op: Any) -> str:
-    return str(ir.StringAttr(op.attributes["sym_name"]).value)
-
-
-def _callee(call: Any) -> str:
-    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
-
-
-def _calls(function: Any) -> list[Any]:
-    return [op for op in collect(function) if op.name == "func.call"]
