@@ -36,6 +36,7 @@ class Situation:
     catalogue: bool = False
     presets: bool = False
     found: bool = False
+    diff: bool = False
     problem: bool = False
     edited: bool = False
 
@@ -127,7 +128,11 @@ def _engine_stage(s: Situation) -> str:
 
 
 def _found(s: Situation) -> str:
-    return "" if s.found else "nothing has been searched for: / searches"
+    return "" if s.found or s.diff else "nothing has been searched for: / searches"
+
+
+def _diff(s: Situation) -> str:
+    return "" if s.diff else "there is no diff on the screen: d shows one"
 
 
 def _busy(s: Situation) -> str:
@@ -260,9 +265,50 @@ ACTIONS: tuple[Action, ...] = (
         _stage,
         anywhere=True,
     ),
+    A(
+        "ir.diff",
+        ("d",),
+        "Diff",
+        "What changed since the stage before: off, line by line, or structural, which sees no renumbering",
+        "next_diff",
+        "ir",
+        _engine_stage,
+        "diff",
+        anywhere=True,
+    ),
+    A("ir.mark", ("m",), "Mark stage", "Mark the stage, to compare others with it", "mark_stage", "ir", _stage),
+    A(
+        "ir.diff-against",
+        ("D",),
+        "Diff against",
+        "Compare with the marked stage, with this stage before the last edit, or with the stage before, in turn",
+        "next_against",
+        "ir",
+        _engine_stage,
+        anywhere=True,
+    ),
+    A("ir.next-hunk", ("c",), "Next difference", "The next change of the diff", "next_hunk", "ir", _diff),
+    A("ir.previous-hunk", ("C",), "Last difference", "The change of the diff above", "previous_hunk", "ir", _diff),
+    A("ir.fold", ("z",), "Unfold", "Unfold the equal lines here, or fold them again", "toggle_fold", "ir", _diff),
     A("ir.search", ("/",), "Search", "Search for a regular expression", "ask_search", "ir", _engine_stage, "search"),
-    A("ir.next-match", ("n",), "Next match", "The next line that matches", "next_match", "ir", _found),
-    A("ir.previous-match", ("N",), "Previous match", "The line before that matches", "previous_match", "ir", _found),
+    A(
+        "ir.next-match",
+        ("n",),
+        "Next match",
+        "The next line that matches; the next change where nothing is searched for",
+        "next_match",
+        "ir",
+        _found,
+    ),
+    A(
+        "ir.previous-match",
+        ("N",),
+        "Previous match",
+        "The line before that matches, or the change before",
+        "previous_match",
+        "ir",
+        _found,
+    ),
     A(
         "ir.same-value",
         ("*",),

@@ -35,6 +35,8 @@ class StageBoard:
     def __init__(self) -> None:
         self._current: list[Stage] = []
         self._last: list[Stage] = []
+        self._whole: list[Stage] = []
+        self._former: list[Stage] = []
         self._reason = ""
         self._open = False
 
@@ -49,7 +51,14 @@ class StageBoard:
 
     def finish(self, stages: Sequence[Stage]) -> None:
         """The compilation is whole."""
+        if [stage.text for stage in stages] != [stage.text for stage in self._whole]:
+            self._former, self._whole = self._whole, list(stages)
         self._current, self._last, self._open = list(stages), [], False
+
+    def before_edit(self, key: Key) -> Stage | None:
+        """The stage of that key as it was in the last whole compilation that gave other texts than this one."""
+        whole = [stage.text for stage in self._current] == [stage.text for stage in self._whole]
+        return dict(keyed(self._former if whole else self._whole)).get(key)
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
         """It ended early with `stages` (before and at the failure); later ones stay stale for `reason`."""

@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from textual import events, work
 from textual.app import App, ComposeResult
@@ -37,7 +37,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace import Workspace
-from buddy.compiler.protocol import Diagnostic, Found
+from buddy.compiler.protocol import Compared, Diagnostic, Found
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
@@ -185,7 +185,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=state.busy,
+            busy=state.busy or self.ir.comparing,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -198,6 +198,7 @@ class Workbench(App[int]):
             catalogue=bool(state.passes),
             presets=bool(state.presets),
             found=bool(self.ir.matches.lines),
+            diff=self.ir.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
         )
@@ -385,6 +386,12 @@ class Workbench(App[int]):
 
     async def search(self, text: str, pattern: str) -> Found | None:
         found = await self._asked(self.session.search(text, pattern))
+        return found or None
+
+    async def compare(
+        self, before: str, after: str, how: Literal["line", "structural"], language: str
+    ) -> Compared | None:
+        found = await self._asked(self.session.compare(before, after, how, language))
         return found or None
 
     async def find_node(self, text: str) -> int:

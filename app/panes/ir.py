@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -15,9 +14,11 @@ from textual.strip import Strip
 from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
+from buddy.app.differences import DiffRows
 from buddy.app.lines import Line
-from buddy.app.panes.navigation import Jumps, Matches
-from buddy.app.panes.pane import Pane
+from buddy.app.panes.comparison import View
+from buddy.app.panes.diffing import Diffing
+from buddy.app.panes.navigation import Jumps
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.panes.tabs import Tab, tab_at, tab_cells
 from buddy.app.panes.values import defined, definition_pattern, use_pattern, used
@@ -26,14 +27,14 @@ from buddy.app.state import Topic
 from buddy.app.widgets.look import Cells, ends, length
 from buddy.compiler.protocol import Stage
 
-STRIPS = 600
 SIDEWAYS = 16
-TAB_WIDTH = 8
-BEYOND = 64
 
 
-class IrPane(Pane):
-    """Shows one stage: `key` names the one asked for, `text` what is drawn, which follows once its lines are there."""
+class IrPane(Diffing):
+    """Shows one stage: `key` names the one asked for, `text` what is drawn, which follows once its lines are there.
+
+    Rows are lines, or, where the stage is compared with another, rows of the diff; places are kept as lines.
+    """
 
     class StageShown(Message):
         """Another stage is on the screen."""
@@ -47,20 +48,14 @@ class IrPane(Pane):
     BORDER_TITLE = "IR"
 
     def __init__(self) -> None:
-        super().__init__(id="ir")
-        self.rows: list[StageRow] = []
+        super().__init__("ir")
         self.key: Key | None = None
-        self.text = ""
-        self.language = ""
-        self.lines = 0
-        self.left = 0
-        self.matches = Matches()
         self.jumps = Jumps()
         self._phase = ""
         self._drawn: Key | None = None
         self._wanted: Key | None = None
+        self._asked: tuple[Key, View] | None = None
         self._places: dict[Key, tuple[int, int]] = {}
-        self._strips: OrderedDict[tuple[object, ...], Strip] = OrderedDict()
         self._operand = (-1, 0)
         self._marked: set[int] = set()
 
@@ -116,7 +111,8 @@ class IrPane(Pane):
         self._wanted = self._wanted or self.key
         self._places.clear()
         self.jumps = Jumps()
-        self.key, self._drawn, self.text, self.lines = None, None, "", 0
+        self.key, self._drawn, self.text, self.lines, self.diff = None, None, "", 0, None
+        self._view, self._asked = View(""), None
         self.rows_changed()
 
     def choose(self, row: StageRow, *, tell: bool = True) -> None:
@@ -131,7 +127,7 @@ class IrPane(Pane):
 
     def _leave(self) -> None:
         if self.key is not None:
-            self._places[self.key] = (self.cursor, self.first_row)
+            self._places[self.key] = (self.line_number, self.cursor - self.first_row)
 
     def open_stage(self) -> None:
         """Bring the chosen stage's lines, then draw them."""
@@ -139,7 +135,9 @@ class IrPane(Pane):
         if row is None:
             return
         self._phase = self.phase
-        if row.stage.text != self.text:
+        wanted = (row.key, self.view_of(row))
+        if wanted[1] != self._view and wanted != self._asked:
+            self._asked = wanted
             self._bring(row)
         if len(self.foot(self.width)) != self._foot_height or not self._head_height:
             self.rows_changed()
@@ -147,15 +145,37 @@ class IrPane(Pane):
 
     @work(exclusive=True, group="open")
     async def _bring(self, row: StageRow) -> None:
-        cursor, top = self._places.get(row.key, (0, 0))
+        wanted = (row.key, self.view_of(row))
+        other = self.comparison.other(row, self.rows, self.state.board)
+        try:
+            diff = await self.compared(row, other)
+            cursor, top = await self._place_in(row, diff)
+            if await self.load_rows(row.stage, other, diff, top) and self.key == row.key:
+                self.diff, self.other, self._view = diff, other, wanted[1]
+                self._draw(row, cursor, top)
+        finally:
+            if self._asked == wanted:
+                self._asked = None
+
+    async def _place_in(self, row: StageRow, diff: DiffRows | None) -> tuple[int, int]:
+        """Where the cursor and the screen's first row are to be: where they were, else at the node or a change."""
+        line, offset = self._places.get(row.key, (-1, 0))
         if row.key == self._drawn:
-            cursor, top = self.cursor, self.first_row
-        if not await self.bench.load_lines(row.stage.text, top, self.page):
-            return
-        fresh = row.key != self._drawn and row.key not in self._places
-        node_line = await self.bench.find_node(row.stage.text) if fresh else -1
-        if self.key == row.key:
-            self._draw(row, node_line if node_line >= 0 else cursor, top)
+            line, offset = self.line_number, self.cursor - self.first_row
+        if line < 0 and diff is None:
+            found = max(0, await self.bench.find_node(row.stage.text))
+            return found, self._centered(found)
+        line = max(0, min(line, row.stage.lines - 1))
+        if diff is None:
+            return line, max(0, line - offset)
+        cursor = diff.row_of(line) if diff.count and line < row.stage.lines else 0
+        if diff.changes and diff.row(cursor).kind == "fold":
+            cursor = diff.change_after(cursor) or 0
+            return cursor, self._centered(cursor)
+        return cursor, max(0, cursor - offset)
+
+    def _centered(self, row: int) -> int:
+        return 0 if row < self.page else row - self.page // 2
 
     def _draw(self, row: StageRow, cursor: int, top: int) -> None:
         stage = row.stage
@@ -165,14 +185,11 @@ class IrPane(Pane):
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
         self.center(cursor, tell=False)
+        self.bench.update_chrome()
         if self.matches.pattern:
             self.find(self.matches.pattern, jump=False)
 
     # ---- drawing -------------------------------------------------------------------------------------------------
-
-    @property
-    def row_count(self) -> int:
-        return self.lines
 
     def tabs(self) -> list[Tab]:
         """The phases of the preset, then any others that stages are in."""
@@ -194,12 +211,13 @@ class IrPane(Pane):
         inside = [other.key for k, other in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
         parts = [
             f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
+            *self.diff_parts(),
             figures.milliseconds(stage.milliseconds),
             " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
-            f"line {figures.count(self.cursor + 1)} of {figures.count(stage.lines)}",
+            f"line {figures.count(self.line_number + 1)} of {figures.count(stage.lines)}",
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
-        right = self._stage_state(row)
+        right = [*self.diff_state(), *self._stage_state(row)]
         room = width - length(left) - length(right) - 1
         left.append((figures.fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
         return ends(left, right, width)
@@ -221,17 +239,15 @@ class IrPane(Pane):
     def empty(self, width: int) -> list[Cells]:
         return [[], [(f" {self.bench.waiting_for('IR')}", "dim")]]
 
-    @property
-    def _digits(self) -> int:
-        return max(3, len(str(self.lines)))
-
     def row_strip(self, row: int, width: int) -> Strip:
-        line = self.bench.cache.get(self.text, row)
-        mark, role = self._gutter_mark(row, line)
-        gutter = [(f"{mark}{row + 1:>{self._digits}} ", role)]
-        room = width - self._digits - 2
+        if self.diff is not None:
+            return self.diff_strip(row, width)
+        line = self.line_at(row)
+        mark, role = self._mark(row, row, line)
+        gutter = [(f"{mark}{row + 1:>{self.digits}} ", role)]
+        room = width - self.digits - 2
         label = self._label(line, room) if row == self.cursor else []
-        body = self._body(row, line, room - length(label))
+        body = self._drawn_cells("after", row, line, None, room - length(label))
         ends = [Strip([Segment(text, self.look.style(role)) for text, role in part]) for part in (gutter, label)]
         return self.look.over(Strip.join([ends[0], body, ends[1]]), self.background(row))
 
@@ -248,21 +264,14 @@ class IrPane(Pane):
         """Go to the first line of the selected node, where this stage has one."""
         place = await self.bench.find_node(self.text) if self.text else -1
         if place >= 0:
-            self.center(place, tell=False)
+            self.center(self.row_of(place), tell=False)
 
     def _rows_on_screen(self) -> range:
-        return range(self.first_row, min(self.first_row + self.page, self.lines))
+        return range(self.first_row, min(self.first_row + self.page, self.row_count))
 
     def _nodes_of(self, row: int) -> tuple[str, ...]:
         line = self.line_at(row)
         return line.nodes if line else ()
-
-    def _gutter_mark(self, row: int, line: Line | None) -> tuple[str, str]:
-        if row == self.cursor:
-            return ">", "key"
-        if line is not None and self.bench.selection.node and self.bench.selection.node in line.nodes:
-            return self.glyphs.line, "linked"
-        return ("*", "warn") if row in self.matches else (" ", "number")
 
     def _label(self, line: Line | None, room: int) -> Cells:
         """The nodes of the cursor's line: `mm_3 (+11)`."""
@@ -273,31 +282,6 @@ class IrPane(Pane):
         return [
             (f" {figures.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")
         ]
-
-    def _body(self, row: int, line: Line | None, room: int) -> Strip:
-        if line is None:
-            return Strip.blank(room)
-        key = (self.text, row, self.left, room, self.look.name, self.matches.pattern if row in self.matches else "")
-        strip = self._strips.get(key)
-        if strip is None:
-            strip = self._strips[key] = self._painted(row, line, room)
-            if len(self._strips) > STRIPS:
-                self._strips.popitem(last=False)
-        return strip
-
-    def _painted(self, row: int, line: Line, room: int) -> Strip:
-        from buddy.themes.lexers import spans
-
-        text = line.text.expandtabs(TAB_WIDTH)
-        more = len(text) > self.left + room
-        end = self.left + room - more
-        # Lexed a little further than drawn, so that what the edge cuts keeps its colour.
-        cells: Cells = [(part, f"syntax:{name}") for name, part in spans(self.language, text[: end + BEYOND])]
-        if row in self.matches:
-            cells = self.matches.highlighted(cells)
-        style = self.look.style
-        strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left, end)
-        return strip.adjust_cell_length(room - more) + Strip([Segment(self.glyphs.ellipsis * more, style("faint"))])
 
     # ---- actions: which stage ------------------------------------------------------------------------------------
 
@@ -348,13 +332,10 @@ class IrPane(Pane):
         """At once and not by a message, so that what the selection changes is drawn together with the move."""
         self.bench.selection.select_line()
 
-    def line_at(self, row: int) -> Line | None:
-        return self.bench.cache.get(self.text, row) if self.text else None
-
-    def go_to(self, row: int) -> None:
+    def go_to(self, line: int) -> None:
         """Jump to a line, remembering where the cursor was."""
-        self.jumps.leave(self.text, self.cursor)
-        self.center(row)
+        self.jumps.leave(self.text, self.line_number)
+        self.center(self.row_of(line))
 
     def scroll_lines_left(self) -> None:
         self._sideways(max(0, self.left - SIDEWAYS))
@@ -377,16 +358,16 @@ class IrPane(Pane):
             self.bench.say(f"{text.strip()!r} is not a line number")
 
     def go_back(self) -> None:
-        self._go_to_place(self.jumps.back(self.text, self.cursor))
+        self._go_to_place(self.jumps.back(self.text, self.line_number))
 
     def go_forward(self) -> None:
-        self._go_to_place(self.jumps.forward(self.text, self.cursor))
+        self._go_to_place(self.jumps.forward(self.text, self.line_number))
 
-    def _go_to_place(self, row: int | None) -> None:
-        if row is None:
+    def _go_to_place(self, line: int | None) -> None:
+        if line is None:
             self.bench.say("no further jumps in this stage")
         else:
-            self.center(row)
+            self.center(self.row_of(line))
 
     def ask_search(self) -> None:
         self.bench.ask("search", self.matches.pattern, lambda text: self.find(text, jump=True))
@@ -403,7 +384,7 @@ class IrPane(Pane):
         if not self.matches.lines:
             self.bench.say(f"{pattern!r} is not in this stage")
         elif jump:
-            self._to_match(self.matches.at_or_after(self.cursor))
+            self._to_match(self.matches.at_or_after(self.line_number))
 
     async def _collect(self, pattern: str) -> bool:
         try:
@@ -418,17 +399,23 @@ class IrPane(Pane):
         return True
 
     def next_match(self) -> None:
-        self._to_match(self.matches.at_or_after(self.cursor + 1))
+        if self.diff is not None and not self.matches.lines:
+            self.next_hunk()
+        else:
+            self._to_match(self.matches.at_or_after(self.line_number + 1))
 
     def previous_match(self) -> None:
-        self._to_match(self.matches.before(self.cursor))
+        if self.diff is not None and not self.matches.lines:
+            self.previous_hunk()
+        else:
+            self._to_match(self.matches.before(self.line_number))
 
-    def _to_match(self, row: int | None) -> None:
-        if row is None:
+    def _to_match(self, line: int | None) -> None:
+        if line is None:
             self.bench.say(f"{self.matches.pattern!r} is not in this stage")
             return
-        self.go_to(row)
-        self.bench.say(self.matches.told(row))
+        self.go_to(line)
+        self.bench.say(self.matches.told(line))
 
     def search_value(self) -> None:
         line = self.line_at(self.cursor)
@@ -450,7 +437,7 @@ class IrPane(Pane):
         turn = (turn + 1) % len(values) if origin == self.cursor else 0
         self._operand = (self.cursor, turn)
         found = await self.bench.search(self.text, definition_pattern(values[turn]))
-        above = [row for row in found.lines if row < self.cursor] if found else []
+        above = [line for line in found.lines if line < self.line_number] if found else []
         if above:
             self.go_to(above[-1])
         else:
@@ -465,12 +452,15 @@ class IrPane(Pane):
             return
         found = await self.bench.search(self.text, use_pattern(values[0]))
         self.matches.clear(use_pattern(values[0]))
-        self.matches.take([row for row in found.lines if row > self.cursor] if found else [], False)
+        self.matches.take([line for line in found.lines if line > self.line_number] if found else [], False)
         self.refresh()
-        self._to_match(self.matches.at_or_after(self.cursor + 1))
+        self._to_match(self.matches.at_or_after(self.line_number + 1))
 
     def open_line(self) -> None:
-        """The node of the line, or the diagnostic of a stage that failed."""
+        """The node of the line, or the diagnostic of a stage that failed; a fold is unfolded."""
+        if self.diff is not None and self.diff.count and self.diff.row(self.cursor).kind == "fold":
+            self.toggle_fold()
+            return
         line = self.line_at(self.cursor)
         if self.stage is not None and self.stage.state == "failed" and not (line and line.nodes):
             self.bench.overlays.open_problem()
@@ -499,10 +489,16 @@ class IrPane(Pane):
         offset = event.get_content_offset(self)
         if offset is None or offset.y != 0:
             super().on_click(event)
+            self._unfold_clicked(offset.y if offset is not None else -1)
             return
         tab = tab_at(self.tabs(), self.phase, self.width, offset.x)
         if tab is not None:
             self.show_phase_named(tab.name)
+
+    def _unfold_clicked(self, y: int) -> None:
+        row = self.row_at(y) if y > 0 else -1
+        if row >= 0 and self.diff is not None and self.diff.row(row).kind == "fold":
+            self.toggle_fold()
 
 
 def _mark(rows: list[StageRow]) -> str:

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
+from buddy.app import figures
 from buddy.app.differences import CONTEXT, DiffRows, Hunk, Layout
+from buddy.app.panes.comparison import View, change_counts, no_change
 from buddy.app.words import changed_words, marked
 
 LAYOUTS: tuple[Layout, ...] = ("unified", "beside")
@@ -114,3 +116,12 @@ def test_words_that_differ_are_marked() -> None:
 def test_lines_that_have_little_in_common_are_not_marked_word_by_word() -> None:
     assert changed_words("scf.for %i = %a to %b {", "return") == ((), ())
     assert marked("return", (), "r", "w") == [("return", "r")]
+
+
+def test_where_only_numbering_changed_that_is_said() -> None:
+    equal, changed = DiffRows([], 9, 9), DiffRows([(1, 2, 1, 3), (7, 0, 8, 1)], 9, 11)
+    assert no_change(View("a", "b", "structural"), equal)[0][0] == " no structural change "
+    assert no_change(View("a", "a", "structural"), equal)[0][0] == " no change "
+    assert no_change(View("a", "b", "line"), changed) == []
+    assert change_counts(changed, figures.ASCII) == "+4 -2 in 2 places"
+    assert change_counts(equal, figures.ASCII) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from buddy.app.stages import StageBoard, phase_of
 from buddy.compiler.protocol import Stage
 
@@ -70,3 +72,21 @@ def test_a_stage_without_a_phase_is_in_the_phase_before() -> None:
     board = StageBoard()
     board.finish([Stage(0, "lower", "toplevel", "a", 1), Stage(1, "mine", "", "b", 1, step=0)])
     assert phase_of(board.rows(), 1) == "toplevel"
+
+
+def test_a_stage_is_kept_as_it_was_before_the_last_edit(stages: list[Stage]) -> None:
+    board = StageBoard()
+    board.finish(stages)
+    assert board.before_edit(("canonicalize", 0)) is None
+    edited = [msgspec.structs.replace(stage, text=f"{stage.text}-edited") for stage in stages]
+    board.begin("being compiled")
+    board.add(edited[0])
+    former = board.before_edit(("canonicalize", 0))
+    assert former is not None
+    assert former.text == "t-lower", "while it is compiled, the last whole compilation is what was before"
+    board.finish(edited)
+    board.finish(edited)
+    former = board.before_edit(("canonicalize", 0))
+    assert former is not None
+    assert former.text == "t-lower", "the same compilation told again is no edit"
+    assert board.before_edit(("cse", 0)) is None

@@ -1,0 +1,81 @@
+"""What a stage is compared with: the stage before it, a marked one, or itself as it was before the last edit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from buddy.app import figures
+from buddy.app.differences import DiffRows
+from buddy.app.stages import StageBoard, StageRow
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import Stage
+
+How = Literal["off", "line", "structural"]
+Against = Literal["previous", "marked", "edit"]
+HOW: tuple[How, ...] = ("off", "line", "structural")
+AGAINST: tuple[Against, ...] = ("marked", "edit", "previous")
+
+
+class View(NamedTuple):
+    """What is drawn: a text by itself, or its difference from another."""
+
+    text: str
+    other: str = ""
+    how: How = "off"
+
+
+class Comparison:
+    """How stages are compared, and with which."""
+
+    def __init__(self) -> None:
+        self.how: How = "off"
+        self.against: Against = "previous"
+        self.marked: Stage | None = None
+
+    def next_how(self) -> None:
+        self.how = HOW[(HOW.index(self.how) + 1) % len(HOW)]
+
+    def next_against(self, row: StageRow, rows: Sequence[StageRow], board: StageBoard) -> None:
+        """Go on to the next stage there is to compare with; with no diff on the screen, begin with the marked one."""
+        begin = 0 if self.how == "off" else AGAINST.index(self.against) + 1
+        self.how = "structural" if self.how == "off" else self.how
+        turns = [AGAINST[(begin + k) % len(AGAINST)] for k in range(len(AGAINST))]
+        self.against = next((turn for turn in turns if self._stage(turn, row, rows, board) is not None), "previous")
+
+    def other(self, row: StageRow, rows: Sequence[StageRow], board: StageBoard) -> Stage | None:
+        """The stage to compare that of `row` with; `None` where there is none, or nothing is compared."""
+        return None if self.how == "off" else self._stage(self.against, row, rows, board)
+
+    def _stage(self, against: Against, row: StageRow, rows: Sequence[StageRow], board: StageBoard) -> Stage | None:
+        if against == "marked":
+            return self.marked
+        if against == "edit":
+            return board.before_edit(row.key)
+        place = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
+        return rows[place - 1].stage if place > 0 else None
+
+    def told(self, other: Stage | None) -> str:
+        """How and with what, in words: `structural diff from canonicalize`."""
+        kind = f"{self.how} diff"
+        if other is None:
+            missing = {"previous": "no stage is before it", "marked": "m marks a stage", "edit": "no edit changed it"}
+            return f"{kind}: {missing[self.against]}"
+        names = {"previous": other.name, "marked": f"{other.name} (marked)", "edit": "before the last edit"}
+        return f"{kind} from {names[self.against]}"
+
+
+def change_counts(diff: DiffRows, glyphs: figures.Glyphs) -> str:
+    """Lines that came and went, and in how many places: `+13 −23 in 16`."""
+    added = sum(hunk[3] for hunk in diff.hunks)
+    removed = sum(hunk[1] for hunk in diff.hunks)
+    lines = " ".join(filter(None, figures.change(added, removed, glyphs)))
+    places = len(diff.hunks)
+    return f"{lines} in {figures.count(places)} place{'s' * (places != 1)}" if places else ""
+
+
+def no_change(view: View, diff: DiffRows) -> Cells:
+    """What is said where nothing differs, or nothing that counts."""
+    if diff.hunks:
+        return []
+    return [(" no change " if view.text == view.other else f" no {view.how} change ", "notice")]

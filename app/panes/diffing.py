@@ -1,0 +1,310 @@
+"""What of the IR pane is about diffs: rows of two texts, unified or side by side, and the keys for them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from rich.segment import Segment
+from textual.strip import Strip
+
+from buddy.app import figures
+from buddy.app.differences import DiffRow, DiffRows, Layout
+from buddy.app.lines import Line
+from buddy.app.panes.comparison import Comparison, View, change_counts, no_change
+from buddy.app.panes.navigation import Matches
+from buddy.app.panes.pane import Pane
+from buddy.app.stages import StageRow
+from buddy.app.widgets.look import Cells, length
+from buddy.app.words import Spans, changed_words, marked
+from buddy.compiler.protocol import Stage
+
+# From this width on there is room for two texts side by side: 70 columns of each.
+BESIDE_FROM = 150
+STRIPS = 600
+TAB_WIDTH = 8
+BEYOND = 64
+SIGNS = {"removed": "-", "added": "+", "same": " "}
+
+
+class Diffing(Pane):
+    """Draws lines of one text, or of the two that `diff` compares: the stage's own and that of `other`."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.rows: list[StageRow] = []
+        self.text = ""
+        self.language = ""
+        self.lines = 0
+        self.left = 0
+        self.matches = Matches()
+        self.comparison = Comparison()
+        self.diff: DiffRows | None = None
+        self.other: Stage | None = None
+        self.comparing = False
+        self._view = View("")
+        self._strips: OrderedDict[tuple[object, ...], Strip] = OrderedDict()
+
+    @property
+    def shown(self) -> StageRow | None:
+        raise NotImplementedError
+
+    def open_stage(self) -> None:
+        raise NotImplementedError
+
+    # ---- rows and lines ------------------------------------------------------------------------------------------
+
+    @property
+    def row_count(self) -> int:
+        return self.lines if self.diff is None else self.diff.count
+
+    @property
+    def line_number(self) -> int:
+        """The line of the stage's own text that the cursor is on, or before which something was removed."""
+        return self.line_of(self.cursor)
+
+    def line_of(self, row: int) -> int:
+        return row if self.diff is None else self.diff.line_of(row)
+
+    def row_of(self, line: int) -> int:
+        """The row of a line of the stage's own text, unfolded if need be."""
+        if self.diff is None:
+            return line
+        count = self.diff.count
+        row = self.diff.reveal(max(0, min(line, self.lines - 1))) if self.lines else 0
+        if self.diff.count != count:
+            self.rows_changed()
+        return row
+
+    def own_line(self, row: int) -> int:
+        """The line of the stage's own text that is drawn on `row`, -1 where there is none."""
+        if self.diff is None:
+            return row
+        found = self.diff.row(row)
+        return -1 if found.kind == "fold" else found.after
+
+    def line_at(self, row: int) -> Line | None:
+        """The line on `row`; a removed one is the other text's."""
+        if not self.text or not 0 <= row < self.row_count:
+            return None
+        if self.diff is None:
+            return self.bench.cache.get(self.text, row)
+        found = self.diff.row(row)
+        if found.kind == "fold":
+            return Line("")
+        return self._after(found.after) if found.after >= 0 else self._before(found.before)
+
+    def _after(self, line: int) -> Line | None:
+        return self.bench.cache.get(self.text, line)
+
+    def _before(self, line: int) -> Line | None:
+        return self.bench.cache.get(self.other.text, line) if self.other is not None else None
+
+    def rows_changed(self) -> None:
+        layout: Layout = "beside" if self.width >= BESIDE_FROM else "unified"
+        if self.diff is not None and self.diff.layout != layout:
+            line, offset = self.line_number, self.cursor - self.first_row
+            self.diff.arrange(layout)
+            self.cursor = self.diff.row_of(line) if self.diff.count and line < self.lines else 0
+            self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+        super().rows_changed()
+
+    # ---- making a diff -------------------------------------------------------------------------------------------
+
+    def view_of(self, row: StageRow) -> View:
+        """What is to be drawn of a stage."""
+        other = self.comparison.other(row, self.rows, self.state.board)
+        if other is None:
+            return View(row.stage.text, how=self.comparison.how)
+        return View(row.stage.text, other.text, self.comparison.how)
+
+    async def compared(self, row: StageRow, other: Stage | None) -> DiffRows | None:
+        """The difference of a stage from `other`, `None` where nothing is compared or the engine has no answer."""
+        how, stage = self.comparison.how, row.stage
+        if other is None or how == "off":
+            return None
+        layout: Layout = "beside" if self.width >= BESIDE_FROM else "unified"
+        if other.text == stage.text:
+            return DiffRows((), other.lines, stage.lines, layout)
+        self.comparing = True
+        self.refresh_edges()
+        try:
+            found = await self.bench.compare(other.text, stage.text, how, stage.language)
+        finally:
+            self.comparing = False
+        return DiffRows(found.hunks, found.before_lines, found.after_lines, layout) if found else None
+
+    async def load_rows(self, stage: Stage, other: Stage | None, diff: DiffRows | None, top: int) -> bool:
+        """Bring the lines of a page of rows; whether they are at hand."""
+        if diff is None or other is None:
+            return await self.bench.load_lines(stage.text, top, self.page)
+        wanted: dict[tuple[str, int], None] = {}
+        for number in range(top, min(top + self.page, diff.count)):
+            row = diff.row(number)
+            lines = {stage.text: (row.after,), other.text: (row.before,)}
+            if row.kind in ("removed", "added"):
+                lines = {stage.text: (max(row.after, row.partner),), other.text: (max(row.before, row.partner),)}
+            wanted |= dict.fromkeys((text, line) for text, (line,) in lines.items() if line >= 0)
+        return all([await self.bench.load_lines(text, line, 1) for text, line in wanted])
+
+    # ---- what is said of it --------------------------------------------------------------------------------------
+
+    def diff_parts(self) -> list[str]:
+        """What the line over the text says of the diff."""
+        if self.comparison.how == "off":
+            return []
+        parts = [self._told()]
+        if self.diff is not None and self.diff.hunks:
+            parts.append(change_counts(self.diff, self.glyphs))
+        return parts
+
+    def diff_state(self) -> Cells:
+        if self.comparing:
+            return [(f" comparing{self.glyphs.ellipsis} ctrl+c cancels ", "notice")]
+        return no_change(self._view, self.diff) if self.diff is not None else []
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
+
+    def diff_strip(self, row: int, width: int) -> Strip:
+        """A row of the diff."""
+        assert self.diff is not None
+        found = self.diff.row(row)
+        if found.kind == "fold":
+            return self.look.over(self._fold_strip(row, found, width), self.background(row))
+        if self.diff.layout == "beside":
+            left = (width - 1) // 2
+            bar = Strip([Segment(self.glyphs.line, self.look.style("faint"))])
+            sides = [self._side(row, found, "before", left), bar, self._side(row, found, "after", width - left - 1)]
+            return self.look.over(Strip.join(sides), self.background(row))
+        side = "before" if found.kind == "removed" else "after"
+        return self.look.over(self._side(row, found, side, width), self.background(row))
+
+    def _fold_strip(self, row: int, found: DiffRow, width: int) -> Strip:
+        mark = ">" if row == self.cursor else " "
+        dots = self.glyphs.dot * 3
+        text = f"{mark}{dots} {figures.count(found.folded)} equal lines {dots}"
+        return self.look.strip([(text, "fold"), ("  z unfolds" if row == self.cursor else "", "dim")], width)
+
+    def _side(self, row: int, found: DiffRow, side: str, width: int) -> Strip:
+        """One text's part of a row: mark, number, sign and the line."""
+        number = found.before if side == "before" else found.after
+        if number < 0:
+            return self.look.strip([], width)
+        line = self._before(number) if side == "before" else self._after(number)
+        kind = {"before": "removed", "after": "added"}[side] if found.kind != "same" else "same"
+        mark, role = self._mark(row, number if side == "after" else -1, line)
+        if kind != "same" and row != self.cursor:
+            role = kind
+        gutter = [(f"{mark}{number + 1:>{self.digits}} ", role), (SIGNS[kind], kind if kind != "same" else "dim")]
+        room = width - length(gutter)
+        cells = self._diff_cells(found, side, kind, line)
+        strips = [self.look.strip(gutter, length(gutter)), self._drawn_cells(side, number, line, cells, room)]
+        return Strip.join(strips)
+
+    def _diff_cells(self, found: DiffRow, side: str, kind: str, line: Line | None) -> Cells | None:
+        """What a changed line is drawn in; `None` for one that has not changed, which keeps its syntax."""
+        if kind == "same" or line is None:
+            return None
+        opposite: Line | None = None
+        if side == "before" and max(found.after, found.partner) >= 0:
+            opposite = self._after(max(found.after, found.partner))
+        elif side == "after" and max(found.before, found.partner) >= 0:
+            opposite = self._before(max(found.before, found.partner))
+        spans: Spans = ()
+        if opposite is not None:
+            pair = (line.text, opposite.text) if side == "before" else (opposite.text, line.text)
+            spans = changed_words(*pair)[side == "after"]
+        return marked(line.text, spans, kind, f"{kind}-word")
+
+    def _drawn_cells(self, side: str, number: int, line: Line | None, cells: Cells | None, room: int) -> Strip:
+        """A line in its syntax, or in `cells`; what is drawn is kept for a while."""
+        if line is None or room <= 0:
+            return Strip.blank(max(room, 0))
+        name = self.text if side == "after" or self.other is None else self.other.text
+        found = side == "after" and number in self.matches
+        tint = tuple(cells) if cells is not None else ()
+        key = (name, number, self.left, room, self.look.name, self.matches.pattern if found else "", tint)
+        strip = self._strips.get(key)
+        if strip is None:
+            language = self.language if side == "after" or self.other is None else self.other.language
+            strip = self._strips[key] = self._painted(line, language, cells, room, found)
+            if len(self._strips) > STRIPS:
+                self._strips.popitem(last=False)
+        return strip
+
+    def _painted(self, line: Line, language: str, cells: Cells | None, room: int, found: bool) -> Strip:
+        from buddy.themes.lexers import spans
+
+        text = line.text.expandtabs(TAB_WIDTH)
+        more = len(text) > self.left + room
+        end = self.left + room - more
+        if cells is None:
+            # Lexed a little further than drawn, so that what the edge cuts keeps its colour.
+            cells = [(part, f"syntax:{name}") for name, part in spans(language, text[: end + BEYOND])]
+        else:
+            cells = [(part.expandtabs(TAB_WIDTH), role) for part, role in cells]
+        if found:
+            cells = self.matches.highlighted(cells)
+        style = self.look.style
+        strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left, end)
+        return strip.adjust_cell_length(room - more) + Strip([Segment(self.glyphs.ellipsis * more, style("faint"))])
+
+    @property
+    def digits(self) -> int:
+        """How many digits the line numbers have."""
+        other = self.other.lines if self.diff is not None and self.other is not None else 0
+        return max(3, len(str(max(self.lines, other))))
+
+    def _mark(self, row: int, number: int, line: Line | None) -> tuple[str, str]:
+        if row == self.cursor:
+            return ">", "key"
+        if line is not None and self.bench.selection.node and self.bench.selection.node in line.nodes:
+            return self.glyphs.line, "linked"
+        return ("*", "warn") if number in self.matches else (" ", "number")
+
+    # ---- actions -------------------------------------------------------------------------------------------------
+
+    def next_diff(self) -> None:
+        self.comparison.next_how()
+        self.open_stage()
+        self.bench.say("diff off" if self.comparison.how == "off" else self._told())
+
+    def next_against(self) -> None:
+        if self.shown is not None:
+            self.comparison.next_against(self.shown, self.rows, self.state.board)
+            self.open_stage()
+            self.bench.say(self._told())
+
+    def _told(self) -> str:
+        row = self.shown
+        return self.comparison.told(self.comparison.other(row, self.rows, self.state.board) if row else None)
+
+    def mark_stage(self) -> None:
+        """Mark the stage on the screen as the one to compare others with."""
+        if self.shown is not None:
+            self.comparison.marked = self.shown.stage
+            self.open_stage()
+            self.bench.say(f"{self.shown.stage.name} is marked: D compares other stages with it")
+
+    def next_hunk(self) -> None:
+        self._to_hunk(self.diff.change_after(self.cursor) if self.diff is not None else None)
+
+    def previous_hunk(self) -> None:
+        self._to_hunk(self.diff.change_before(self.cursor) if self.diff is not None else None)
+
+    def _to_hunk(self, row: int | None) -> None:
+        if row is None or self.diff is None:
+            self.bench.say("nothing differs")
+            return
+        self.center(row)
+        self.bench.say(f"change {self.diff.changes.index(row) + 1} of {len(self.diff.changes)}")
+
+    def toggle_fold(self) -> None:
+        """Unfold the equal lines at the cursor, or fold them; on a changed line, all there are."""
+        if self.diff is None or not self.diff.count:
+            return
+        line, offset = self.line_number, self.cursor - self.first_row
+        if not self.diff.toggle(self.cursor):
+            self.diff.toggle_all()
+        self.cursor = self.diff.row_of(line) if line < self.lines else self.cursor
+        self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+        self.rows_changed()

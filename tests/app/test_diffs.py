@@ -1,0 +1,180 @@
+"""Diffs of stages in the workbench on the real engine, driven by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+async def show(bench: Any, name: str) -> None:
+    """Go to the first stage of that name."""
+    ir = bench.app.ir
+    ir.choose(next(row for row in ir.rows if row.stage.name == name))
+    await drawn(bench)
+
+
+async def drawn(bench: Any) -> None:
+    ir = bench.app.ir
+    await bench.until(lambda: ir.shown is not None and ir._view == ir.view_of(ir.shown), "the diff")
+    await bench.pilot.pause(0.05)
+
+
+async def press(bench: Any, *keys: str) -> None:
+    await bench.press(*keys)
+    await drawn(bench)
+
+
+def signs(bench: Any) -> set[str]:
+    diff = bench.app.ir.diff
+    return {diff.row(k).kind for k in range(diff.count)}
+
+
+async def test_d_goes_from_off_to_line_to_structural_and_back(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        ir.focus()
+        await show(bench, "fold-transposes")
+        await press(bench, "d")
+        assert bench.shows("line diff from")
+        assert {"removed", "added", "same"} <= signs(bench)
+        by_line = sum(hunk[1] + hunk[3] for hunk in ir.diff.hunks)
+        await press(bench, "d")
+        assert bench.shows("structural diff from")
+        by_structure = sum(hunk[1] + hunk[3] for hunk in ir.diff.hunks)
+        assert 0 < by_structure < by_line, "renumbered lines are no structural change"
+        await press(bench, "d")
+        assert ir.diff is None
+        assert ir.row_count == ir.stage.lines
+
+
+async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        await show(bench, "fold-transposes")
+        await press(bench, "d", "d")
+        for key in ("right_curly_bracket", "left_square_bracket", "left_square_bracket", "right_square_bracket"):
+            await press(bench, key)
+            place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
+            assert ir.other.text == ir.rows[place - 1].stage.text
+            assert bool(ir.diff.hunks) <= ir.stage.changed
+            assert ir.diff.hunks or bench.shows("no change") or bench.shows("no structural change")
+
+
+async def test_a_stage_that_changed_nothing_is_one_fold_and_says_so(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        ir.choose(next(row for row in ir.rows if not row.stage.changed and row.stage.language == "mlir"))
+        await press(bench, "d", "d")
+        assert ir.diff.row(0).folded == ir.stage.lines
+        assert bench.shows("no change")
+
+
+async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        ir.focus()
+        await show(bench, "lower")
+        await bench.press("m")
+        marked = ir.stage
+        await show(bench, "fuse-elementwise")
+        await press(bench, "D")
+        assert ir.other == marked
+        assert bench.shows("structural diff from lower (marked)")
+        await press(bench, "D")
+        assert ir.comparison.against == "previous", "there has been no edit yet"
+
+
+async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir, passes = bench.app.ir, bench.app.passes
+        await show(bench, "fuse-elementwise")
+        before = ir.stage
+        await bench.press("tab")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
+        await bench.press("space")
+        await bench.settled()
+        await show(bench, "fuse-elementwise")
+        await press(bench, "D")
+        assert ir.other.text == before.text != ir.stage.text
+        assert bench.shows("before the last edit")
+        assert ir.diff.hunks
+
+
+async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        ir.focus()
+        await show(bench, "fold-transposes")
+        await press(bench, "d", "d")
+        changes = ir.diff.changes
+        assert len(changes) > 2
+        ir.move_to(0)
+        await bench.press("c")
+        assert ir.cursor == next(row for row in changes if row > 0)
+        await bench.press("n")
+        assert bench.shows(f"change {changes.index(ir.cursor) + 1} of {len(changes)}")
+        await bench.press("C", "C")
+        assert ir.cursor in changes
+        fold = next(k for k in range(ir.diff.count) if ir.diff.row(k).kind == "fold")
+        hidden = ir.diff.row(fold)
+        ir.move_to(fold)
+        await bench.press("enter")
+        assert ir.diff.row(ir.cursor).after == hidden.after
+        await bench.press("z")
+        assert ir.diff.row(ir.cursor).kind == "fold"
+
+
+async def test_searching_and_going_to_a_line_unfold_what_is_needed(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        ir.focus()
+        await show(bench, "plan-memory")
+        await press(bench, "d", "d")
+        fold = next(row for row in map(ir.diff.row, range(ir.diff.count)) if row.kind == "fold" and row.folded > 20)
+        line = fold.after + fold.folded // 2
+        await bench.press(":")
+        await bench.type(str(line + 1))
+        await bench.press("enter")
+        assert ir.line_number == line
+        assert ir.diff.row(ir.cursor).kind == "same"
+        await bench.press("/")
+        await bench.type("return")
+        await bench.press("enter")
+        await bench.until(lambda: bool(ir.matches.lines), "matches")
+        await bench.until(lambda: ir.line_number in ir.matches, "the match")
+        assert "return" in ir.line_at(ir.cursor).text
+
+
+async def test_side_by_side_where_the_pane_is_wide_enough(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(170, 40)) as bench:
+        ir = bench.app.ir
+        ir.focus()
+        await show(bench, "fold-transposes")
+        await press(bench, "d", "d")
+        assert ir.diff.layout == "unified"
+        line = ir.line_number
+        await press(bench, "+")
+        assert ir.diff.layout == "beside"
+        assert ir.line_number == line
+        assert "changed" in signs(bench)
+        await press(bench, "+")
+        assert ir.diff.layout == "unified"
+
+
+async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        ir.focus()
+        await bench.press("c")
+        assert bench.shows("there is no diff on the screen: d shows one")
+        await bench.press("1")
+        await bench.drawn()
+        ir.choose(ir.rows[0])
+        await press(bench, "d")
+        assert bench.shows("no stage is before it")
+        assert ir.diff is None
