@@ -95,12 +95,15 @@ def _streams(contraction: Contraction, lanes: int) -> bool:
 
 
 def _stream(contraction: Contraction, lanes: int, target: Target) -> Blocking:
-    """One row of B at a time is one stream from memory; several at once save work on C, where that takes longer."""
+    """One row of B at a time is one stream from memory; four at once save work on C, where that takes longer.
+
+    That is where C's rows fill more than half of a first-level cache of 32 KiB, or B comes from a cache. Only very long
+    rows are shared between threads: memory gives short pieces of rows more slowly than one thread reads whole ones.
+    """
     size, rows = contraction.n.size, max(1, contraction.m.size)
     cached = size * contraction.depth * bytes_of(contraction.factor_element) <= target.l2
-    columns = min(max(1024, -(-size // 8)), 4096 // rows)
-    vectors = max(1, min(columns, size) // lanes)
-    return Blocking(rows, vectors, lanes, 1 if rows == 1 and not cached and size < 16384 else 4, "stream")
+    columns = size if size < 16384 else max(8192, -(-size // 4))
+    return Blocking(rows, -(-columns // lanes), lanes, 4 if cached or rows * size > 4096 else 1, "stream")
 
 
 def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:
