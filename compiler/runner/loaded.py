@@ -14,6 +14,7 @@ from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.linker import BlockFunction, Library
 from buddy.compiler.runner.memory import Arena, bytes_of, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
+from buddy.compiler.runner.packed_store import PackedStore
 
 
 def call(function: BlockFunction, tensors: Sequence[torch.Tensor]) -> None:
@@ -43,9 +44,11 @@ class PackedArgument:
     (`p.data.mul_()`) go unseen: `forget()` after them.
     """
 
-    def __init__(self, argument: Argument, pack: BlockFunction) -> None:
+    def __init__(self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int) -> None:
         self._argument = argument
         self._pack = pack
+        self._store, self._number = store, number
+        self._stored = False
         self._source: torch.Tensor | None = None
         self._state: tuple[object, ...] = ()
         self._buffer = torch.empty(0)
@@ -57,17 +60,22 @@ class PackedArgument:
         state = (source.data_ptr(), source._version, source.shape, source.stride())
         with self._lock:
             if self._source is None or state != self._state:
-                self._buffer, self._source, self._state = self._packed(source), source, state
+                self._buffer, self._source, self._state = self._packed(source, self._place()), source, state
             return self._buffer
 
     def forget(self) -> None:
         with self._lock:
             self._source, self._state = None, ()
 
-    def _packed(self, source: torch.Tensor) -> torch.Tensor:
+    def _place(self) -> torch.Tensor | None:
+        """The buffer in the store for the first packing; later ones get their own, since a call may still read it."""
+        first, self._stored = not self._stored, True
+        return self._store.buffer(self._number) if first else None
+
+    def _packed(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
-        buffer, dense = torch.empty(spec.shape, dtype=torch_dtype(spec)), _dense(source.detach())
-        call(self._pack, [dense, buffer])
+        buffer = torch.empty(spec.shape, dtype=torch_dtype(spec)) if buffer is None else buffer
+        call(self._pack, [_dense(source.detach()), buffer])
         return buffer
 
 
@@ -95,8 +103,11 @@ class LoadedProgram:
         )
         self._entry = self._library[artifact.entry]
         self._arena = Arena(artifact.arena)
+        packed = [a for a in artifact.arguments if a.pack]
+        store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self._arguments = [
-            PackedArgument(a, self._library[a.pack]) if a.pack else PlainArgument(a) for a in artifact.arguments
+            PackedArgument(a, self._library[a.pack], store, next(numbers)) if a.pack else PlainArgument(a)
+            for a in artifact.arguments
         ]
         self._sources = [argument.source for argument in artifact.arguments]
         self._results = [(spec.shape, torch_dtype(spec)) for spec in artifact.results]
