@@ -45,9 +45,12 @@ def print_mlir(marked: str, locations: LocationSets) -> StageText:
         text, body = _unmarked(line)
         number = (aliases[body] if body in aliases else locations.number_of(body)) if body else 0
         if text.lstrip().startswith("}") and open_regions:
+            # An op with a region carries its location at the end: its first line gets it too, or its first two lines
+            # where the region's arguments stand on one of their own.
             opened = open_regions.pop()
-            # An op with a region carries its location at the end: its first line gets it too.
-            sets[opened] = sets[opened] or number
+            first = opened - content[opened].lstrip().startswith("(%")
+            for place in range(first, opened + 1):
+                sets[place] = sets[place] or number
         if text.endswith("{"):
             open_regions.append(len(content))
             number = 0
