@@ -29,6 +29,7 @@ import msgspec
 
 from buddy.app.workspace import Workspace
 from buddy.compiler.presets import default_recipe
+from buddy.compiler.text.diff import difference
 
 PROGRAM = """
 import torch
@@ -54,8 +55,11 @@ BUDGETS = {
     "page_bytes_256": 30_000,
     "idle_bytes_per_s": 0,
     "rss_mb": 150,
+    "structural_diff_of_50k_lines_s": 1.5,
+    "diff_page_ms": 50,
 }
 QUIET = 0.08
+DIFFED_LINES = 50_000
 LOOK_BACK = 12
 ESCAPE = re.compile(rb"\x1b\[[0-9;?>]*\$?[a-zA-Z]|\x1b[=>]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
@@ -195,6 +199,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         found["stage_lines"] = go_to_longest(terminal)
         found["page_ms"], found["page_bytes"] = pages(terminal, 30)
         found["to_the_end_ms"] = round(terminal.key("G")[0], 1)
+        found |= diff_in_terminal(terminal, options.timeout)
         found["rss_mb"] = round(memory(terminal.process.pid), 1)
         terminal.settle()
         terminal.forget()
@@ -203,6 +208,33 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         return found
     finally:
         terminal.end()
+
+
+def diff_in_terminal(terminal: Terminal, timeout: float) -> dict[str, object]:
+    """Seconds from the key to each kind of diff of the longest stage from the one before it, and pages of the last."""
+    found: dict[str, object] = {}
+    for how in ("line", "structural"):
+        terminal.settle()
+        terminal.forget()
+        os.write(terminal.master, b"d")
+        found[f"{how}_diff_of_longest_s"] = round(terminal.until("place", timeout), 2)
+    terminal.settle()
+    terminal.key("\x1b[H")
+    found["diff_page_ms"], found["diff_page_bytes"] = pages(terminal, 30)
+    return found
+
+
+def structural_diff() -> float:
+    """Seconds that a structural diff of two texts of 50,000 lines takes, all of them renumbered, one in 100 new."""
+    line = "    %{} = vector.fma %{}, %{}, %{} {{fast = 1 : i32, width = {} : i64}} : vector<16xf32>"
+    one = [line.format(k, max(k - 1, 0), k // 2, k // 3, k % 7) for k in range(DIFFED_LINES)]
+    other = [line.format(k + 9, max(k - 1, 0) + 9, k // 2 + 9, k // 3 + 9, k % 7) for k in range(DIFFED_LINES)]
+    for place in range(DIFFED_LINES - 100, 0, -100):
+        other[place] = f"    %{place + 9} = vector.broadcast %{place // 2 + 9} : f32 to vector<16xf32>"
+    start = time.perf_counter()
+    found = difference("\n".join(one), "\n".join(other), "structural")
+    assert len(found.hunks) == DIFFED_LINES // 100 - 1
+    return round(time.perf_counter() - start, 2)
 
 
 def go_to_longest(terminal: Terminal) -> int:
@@ -234,7 +266,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds for the compilation")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(options, Path(folder))
+        found = {"structural_diff_of_50k_lines_s": structural_diff(), **measure(options, Path(folder))}
     print(json.dumps({**vars(options), **found, "budgets": BUDGETS}, indent=2))
     return 0
 

@@ -55,14 +55,13 @@ class Comparison:
         place = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
         return rows[place - 1].stage if place > 0 else None
 
-    def told(self, other: Stage | None) -> str:
-        """How and with what, in words: `structural diff from canonicalize`."""
-        kind = f"{self.how} diff"
+    def told(self, other: Stage | None) -> list[str]:
+        """How and with what, in words: `structural diff`, `from canonicalize`."""
         if other is None:
             missing = {"previous": "no stage is before it", "marked": "m marks a stage", "edit": "no edit changed it"}
-            return f"{kind}: {missing[self.against]}"
+            return [f"{self.how} diff", missing[self.against]]
         names = {"previous": other.name, "marked": f"{other.name} (marked)", "edit": "before the last edit"}
-        return f"{kind} from {names[self.against]}"
+        return [f"{self.how} diff", f"from {names[self.against]}"]
 
 
 def change_counts(diff: DiffRows, glyphs: figures.Glyphs) -> str:

@@ -152,10 +152,10 @@ class Diffing(Pane):
         """What the line over the text says of the diff."""
         if self.comparison.how == "off":
             return []
-        parts = [self._told()]
-        if self.diff is not None and self.diff.hunks:
-            parts.append(change_counts(self.diff, self.glyphs))
-        return parts
+        how, *other = self._told()
+        drawn = self.shown is not None and self._view == self.view_of(self.shown)
+        counts = change_counts(self.diff, self.glyphs) if drawn and self.diff is not None else ""
+        return [how, *filter(None, [counts]), *other]
 
     def diff_state(self) -> Cells:
         if self.comparing:
@@ -266,15 +266,15 @@ class Diffing(Pane):
     def next_diff(self) -> None:
         self.comparison.next_how()
         self.open_stage()
-        self.bench.say("diff off" if self.comparison.how == "off" else self._told())
+        self.bench.say("diff off" if self.comparison.how == "off" else " ".join(self._told()))
 
     def next_against(self) -> None:
         if self.shown is not None:
             self.comparison.next_against(self.shown, self.rows, self.state.board)
             self.open_stage()
-            self.bench.say(self._told())
+            self.bench.say(" ".join(self._told()))
 
-    def _told(self) -> str:
+    def _told(self) -> list[str]:
         row = self.shown
         return self.comparison.told(self.comparison.other(row, self.rows, self.state.board) if row else None)
 

@@ -210,8 +210,8 @@ class IrPane(Diffing):
         stage, glyphs = row.stage, self.glyphs
         inside = [other.key for k, other in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
         parts = [
-            f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
             *self.diff_parts(),
+            f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
             figures.milliseconds(stage.milliseconds),
             " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
             f"line {figures.count(self.line_number + 1)} of {figures.count(stage.lines)}",

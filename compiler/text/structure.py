@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -81,8 +82,16 @@ def _plain(line: str, language: str, comment: str) -> str:
         # A label is written without the sign under which branches name it.
         line = _LLVM_LABEL.sub(r"%\1:", _DEBUG.sub("", line) if "!dbg" in line or "line:" in line else line)
     if "{" in line and "," in line and "}" in line:
-        line = with_sorted_attributes(line)
+        line = _sorted_once(line)
     return line
+
+
+def _sorted_once(line: str) -> str:
+    """`line` with its attributes sorted; dictionaries that stand on many lines are read once."""
+    start, end = line.index("{"), line.rindex("}") + 1
+    if end <= start or '"' in line[:start]:
+        return with_sorted_attributes(line)
+    return f"{line[:start]}{_cached(line[start:end])}{line[end:]}"
 
 
 def _outside_strings(line: str, comment: str) -> str:
@@ -147,6 +156,9 @@ def with_sorted_attributes(line: str) -> str:
     for bracket, inside in zip(brackets, stack[1:], strict=True):
         stack[0] += [bracket, *inside]
     return "".join(stack[0])
+
+
+_cached = lru_cache(maxsize=4096)(with_sorted_attributes)
 
 
 def _sorted(tokens: list[str]) -> str:
