@@ -19,12 +19,23 @@ Spans = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=512)
-def changed_words(before: str, after: str) -> tuple[Spans, Spans]:
-    """Runs of characters `(start, end)` of each line that the other does not have; none where the lines are unlike."""
+def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans, Spans]:
+    """Runs of characters `(start, end)` of each line that the other does not have; none where the lines are unlike.
+
+    Without `names`, SSA values and aliases count as equal, unless nothing else differs.
+    """
     one, other = _WORD.findall(before), _WORD.findall(after)
     if max(len(one), len(other)) > MOST_WORDS:
         return (), ()
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    if names:
+        return _differing(one, other, one, other)
+    kinds = [[word[0] if word[0] in "%#^" else word for word in words] for words in (one, other)]
+    return _differing(one, other, *(kinds if kinds[0] != kinds[1] else (one, other)))
+
+
+def _differing(one: list[str], other: list[str], here: list[str], there: list[str]) -> tuple[Spans, Spans]:
+    """The spans of the words of `one` and `other` where `here` and `there` differ."""
+    matcher = SequenceMatcher(None, here, there, autojunk=False)
     if matcher.ratio() < LEAST_ALIKE:
         return (), ()
     edits = [edit for edit in matcher.get_opcodes() if edit[0] != "equal"]

@@ -212,7 +212,7 @@ class Diffing(Pane):
         spans: Spans = ()
         if opposite is not None:
             pair = (line.text, opposite.text) if side == "before" else (opposite.text, line.text)
-            spans = changed_words(*pair)[side == "after"]
+            spans = changed_words(*pair, names=self._view.how == "line")[side == "after"]
         return marked(line.text, spans, kind, f"{kind}-word")
 
     def _drawn_cells(self, side: str, number: int, line: Line | None, cells: Cells | None, room: int) -> Strip:

@@ -113,6 +113,13 @@ def test_words_that_differ_are_marked() -> None:
     assert marked(before, one, "r", "w") == [("  %1 = ", "r"), ("arith.addf", "w"), (" %0, %c : f32", "r")]
 
 
+def test_renumbered_values_are_marked_only_where_nothing_else_differs() -> None:
+    before, after = "  %1 = arith.addf %0, %c : f32", "  %7 = arith.mulf %6, %d : f32"
+    assert [before[start:end] for start, end in changed_words(before, after, names=False)[0]] == ["arith.addf"]
+    operands = changed_words("%1 = neg %0", "%1 = neg %2", names=False)
+    assert operands == (((9, 11),), ((9, 11),))
+
+
 def test_lines_that_have_little_in_common_are_not_marked_word_by_word() -> None:
     assert changed_words("scf.for %i = %a to %b {", "return") == ((), ())
     assert marked("return", (), "r", "w") == [("return", "r")]
