@@ -74,7 +74,7 @@ def after(*keys: str, run: bool = False) -> Before:
             await pilot.press(key)
             await pilot.pause(0.1)
         app = pilot.app
-        await until(pilot, lambda: app.ir.stage is None or app.ir.text == app.ir.stage.text)
+        await until(pilot, lambda: app.ir.shown is None or app.ir._view == app.ir.view_of(app.ir.shown))
         app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu")
         if app.state.report is not None:
             same = msgspec.structs.replace(app.state.report.compiled, median=1.0)
@@ -136,6 +136,20 @@ def test_help(snap_compare: Any, bench: Any) -> None:
 def test_choosing_a_lowering(snap_compare: Any, bench: Any) -> None:
     """80×24: the registries that lower the node."""
     assert snap_compare(bench(), terminal_size=(80, 24), run_before=after("enter"))
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+def test_a_line_diff_at_80_columns(snap_compare: Any, bench: Any, theme: str) -> None:
+    """80×24: what bufferization changed, unified, with equal lines folded and words marked."""
+    before = after("tab", "tab", "5", "left_square_bracket", "d")
+    assert snap_compare(bench(theme), terminal_size=(80, 24), run_before=before)
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+def test_a_structural_diff_side_by_side(snap_compare: Any, bench: Any, theme: str) -> None:
+    """160×50, zoomed: results that became out-parameters, both texts next to each other."""
+    before = after("tab", "tab", "5", "d", "d", "plus")
+    assert snap_compare(bench(theme), terminal_size=(160, 50), run_before=before)
 
 
 SEVERAL = "samples/two_models.py"
