@@ -102,6 +102,7 @@ async def test_a_source_that_has_changed_since_is_not_run_against_the_old_graph(
     recipe = await bench.recipe(add)
     add.write_text(add.read_text().replace("x + y", "x * y"))
     os.kill(bench.worker_pid("host"), signal.SIGKILL)
+    await bench.state("host", "dead")
     failed = await bench.ask(Run(bench.client.next_request(), recipe, repeats=2))
     assert isinstance(failed, Failed)
     assert "open it again" in failed.diagnostic.todo
