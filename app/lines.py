@@ -58,6 +58,10 @@ class LineCache:
             self._want((text, number - 1))
         return page[offset] if offset < len(page) else Line("")
 
+    def ahead(self, text: str, index: int) -> None:
+        """Have line `index` of `text` fetched before it is needed."""
+        self._want((text, index // PAGE))
+
     async def load(self, text: str, start: int, count: int) -> None:
         """Wait until lines `start` to `start + count` are at hand."""
         for number in range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1):

@@ -35,11 +35,26 @@ def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans
 
 def _differing(one: list[str], other: list[str], here: list[str], there: list[str]) -> tuple[Spans, Spans]:
     """The spans of the words of `one` and `other` where `here` and `there` differ."""
-    matcher = SequenceMatcher(None, here, there, autojunk=False)
-    if matcher.ratio() < LEAST_ALIKE:
+    start, end = _ends(here, there)
+    a, b = here[start : len(here) - end], there[start : len(there) - end]
+    matcher = SequenceMatcher(None, a, b, autojunk=False)
+    common = start + end + min(len(a), len(b))
+    if 2 * common < LEAST_ALIKE * (len(here) + len(there)):
         return (), ()
     edits = [edit for edit in matcher.get_opcodes() if edit[0] != "equal"]
-    return _spans(one, ((edit[1], edit[2]) for edit in edits)), _spans(other, ((edit[3], edit[4]) for edit in edits))
+    common = len(here) - sum(edit[2] - edit[1] for edit in edits)
+    if 2 * common < LEAST_ALIKE * (len(here) + len(there)):
+        return (), ()
+    left = _spans(one, ((start + edit[1], start + edit[2]) for edit in edits))
+    return left, _spans(other, ((start + edit[3], start + edit[4]) for edit in edits))
+
+
+def _ends(here: list[str], there: list[str]) -> tuple[int, int]:
+    """How many words at the beginning, and of the others at the end, are the same."""
+    most = min(len(here), len(there))
+    start = next((k for k in range(most) if here[k] != there[k]), most)
+    end = next((k for k in range(most - start) if here[-1 - k] != there[-1 - k]), most - start)
+    return start, end
 
 
 def _spans(words: list[str], runs: Iterable[tuple[int, int]]) -> Spans:

@@ -168,6 +168,8 @@ class Diffing(Pane):
         """A row of the diff."""
         assert self.diff is not None
         found = self.diff.row(row)
+        if row == self.first_row:
+            self._fetch_ahead()
         if found.kind == "fold":
             return self.look.over(self._fold_strip(row, found, width), self.background(row))
         if self.diff.layout == "beside":
@@ -177,6 +179,17 @@ class Diffing(Pane):
             return self.look.over(Strip.join(sides), self.background(row))
         side = "before" if found.kind == "removed" else "after"
         return self.look.over(self._side(row, found, side, width), self.background(row))
+
+    def _fetch_ahead(self) -> None:
+        """Have the lines of the next page brought: behind a fold they are far from those on the screen."""
+        assert self.diff is not None
+        assert self.other is not None
+        start = self.first_row + self.page
+        for number in range(start, min(start + self.page, self.diff.count), 8):
+            row = self.diff.row(number)
+            for text, line in ((self.text, max(row.after, 0)), (self.other.text, max(row.before, 0))):
+                if line:
+                    self.bench.cache.ahead(text, line)
 
     def _fold_strip(self, row: int, found: DiffRow, width: int) -> Strip:
         mark = ">" if row == self.cursor else " "
@@ -196,9 +209,20 @@ class Diffing(Pane):
             role = kind
         gutter = [(f"{mark}{number + 1:>{self.digits}} ", role), (SIGNS[kind], kind if kind != "same" else "dim")]
         room = width - length(gutter)
+        label = self._label(line, room) if row == self.cursor and (side == "after" or found.after < 0) else []
         cells = self._diff_cells(found, side, kind, line)
-        strips = [self.look.strip(gutter, length(gutter)), self._drawn_cells(side, number, line, cells, room)]
-        return Strip.join(strips)
+        body = self._drawn_cells(side, number, line, cells, room - length(label))
+        return Strip.join([self.look.strip(gutter, length(gutter)), body, self.look.strip(label, length(label))])
+
+    def _label(self, line: Line | None, room: int) -> Cells:
+        """The nodes of the cursor's line: `mm_3 (+11)`."""
+        if line is None or not line.nodes:
+            return []
+        first = self.bench.selection.node if self.bench.selection.node in line.nodes else line.nodes[0]
+        more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
+        return [
+            (f" {figures.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")
+        ]
 
     def _diff_cells(self, found: DiffRow, side: str, kind: str, line: Line | None) -> Cells | None:
         """What a changed line is drawn in; `None` for one that has not changed, which keeps its syntax."""

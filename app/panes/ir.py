@@ -15,7 +15,6 @@ from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.differences import DiffRows
-from buddy.app.lines import Line
 from buddy.app.panes.comparison import View
 from buddy.app.panes.diffing import Diffing
 from buddy.app.panes.navigation import Jumps
@@ -272,16 +271,6 @@ class IrPane(Diffing):
     def _nodes_of(self, row: int) -> tuple[str, ...]:
         line = self.line_at(row)
         return line.nodes if line else ()
-
-    def _label(self, line: Line | None, room: int) -> Cells:
-        """The nodes of the cursor's line: `mm_3 (+11)`."""
-        if line is None or not line.nodes:
-            return []
-        first = self.bench.selection.node if self.bench.selection.node in line.nodes else line.nodes[0]
-        more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
-        return [
-            (f" {figures.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")
-        ]
 
     # ---- actions: which stage ------------------------------------------------------------------------------------
 

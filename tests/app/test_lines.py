@@ -84,3 +84,14 @@ async def test_an_engine_that_is_gone_ends_the_fetching_quietly(source: Source) 
     await asyncio.sleep(0.02)
     with pytest.raises(UnavailableError):
         await cache.load("t", 0, 1)
+
+
+async def test_lines_can_be_fetched_ahead_and_nobody_is_told(source: Source) -> None:
+    told: list[str] = []
+    cache = LineCache(source.fetch, told.append)
+    cache.ahead("t", 5 * PAGE + 3)
+    cache.ahead("t", 5 * PAGE + 9)
+    await asyncio.sleep(0.05)
+    assert source.asked == [5]
+    assert cache.get("t", 5 * PAGE + 3) is not None
+    assert told == []
