@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -178,3 +179,29 @@ async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
         await press(bench, "d")
         assert bench.shows("no stage is before it")
         assert ir.diff is None
+
+
+async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text_is_shown(
+    workbench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        app, ir = bench.app, bench.app.ir
+        ir.focus()
+        await show(bench, "plan-memory")
+        compare = app.session.compare
+
+        async def cancelled_at_once(*arguments: Any) -> Any:
+            asked = asyncio.ensure_future(compare(*arguments))
+            await asyncio.sleep(0)
+            assert app.situation().busy, "what is under way can be cancelled"
+            await bench.app.action_act("cancel")
+            return await asked
+
+        monkeypatch.setattr(app.session, "compare", cancelled_at_once)
+        await press(bench, "d")
+        assert ir.diff is None
+        assert not ir.comparing
+        assert ir.row_count == ir.stage.lines
+        monkeypatch.undo()
+        await press(bench, "d")
+        assert ir.diff is not None
