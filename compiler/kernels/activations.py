@@ -95,7 +95,8 @@ def _gelu(erf: Any, total: Any) -> Activation | None:
         return None
     left, right = product.operands
     half = left if right == total.results[0] else right
-    if _scaled(half, 0.5) != x:
+    scaled = _scaled(half, 0.5)
+    if scaled is None or scaled != x:
         return None
     return Activation("GELU", x, product, (total, erf, half.owner.operation, erf.operands[0].owner.operation), gelu)
 

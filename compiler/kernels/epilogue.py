@@ -64,6 +64,7 @@ def matched(op: Any, joint: int, loops: Sequence[Extent]) -> Stage:
     """
     structured = read(op)
     check_stage(structured)
+    check_walk(structured, joint)
     strides = [_strides(structured, joint, extent) for extent in loops]
     for i, operand in enumerate(zip(*strides, strict=True)):
         along = operand[-1] if loops[-1][0] > 1 else 1
@@ -79,6 +80,12 @@ def check_stage(op: Structured) -> None:
     if op.scalars:
         raise UnsupportedError("a generic with scalar operands")
     _check_captures(op)
+
+
+def check_walk(op: Structured, joint: int) -> None:
+    """Raises `UnsupportedError` where `op` comes back to an element of operand `joint`: a kernel meets each once."""
+    if any(loop.size > 1 and loop.strides[joint] == 0 for loop in op.loops):
+        raise UnsupportedError("a loop that its result does not move along reads it again")
 
 
 def joint_of(op: Any, buffer: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.contraction import is_contraction
-from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, joint_of, mark_joint
+from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, check_walk, joint_of, mark_joint
 from buddy.compiler.kernels.memory import NO_ACCESS, VIEWS, root_of, surely_disjoint
 from buddy.compiler.kernels.structured import KINDS, read
 from buddy.compiler.kernels.walk import collect
@@ -94,6 +94,7 @@ def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
     structured = read(reader)
     joint = joint_of(reader, op.operands[2])
     check_stage(structured)
+    check_walk(structured, joint)
     if joint >= structured.inputs:
         raise UnsupportedError("its result is changed in place")
     for output in structured.operands[structured.inputs :]:

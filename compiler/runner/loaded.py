@@ -12,7 +12,7 @@ from buddy.compiler import blas
 from buddy.compiler.artifact import Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.linker import BlockFunction, Library
-from buddy.compiler.runner.memory import Arena, bytes_of, torch_dtype
+from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runner.packed_store import PackedStore
 
@@ -92,7 +92,6 @@ class LoadedProgram:
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
         self.threads = artifact.threads if fork.shared else 1
         self.arena_bytes = artifact.arena
-        self.packed_bytes = sum(bytes_of(a.spec) for a in artifact.arguments if a.pack)
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
         arity = len(artifact.arguments) + sum(0 not in result.shape for result in artifact.results)
         self._library = Library(
@@ -105,6 +104,7 @@ class LoadedProgram:
         self._arena = Arena(artifact.arena)
         packed = [a for a in artifact.arguments if a.pack]
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
+        self.packed_bytes = store.allocated
         self._arguments = [
             PackedArgument(a, self._library[a.pack], store, next(numbers)) if a.pack else PlainArgument(a)
             for a in artifact.arguments

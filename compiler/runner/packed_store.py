@@ -22,7 +22,7 @@ _MADV_HUGEPAGE = 14  # from <sys/mman.h> of Linux
 
 
 class PackedStore:
-    """A buffer for each of `specs`, in one allocation that is made when the first one is asked for."""
+    """A buffer for each of `specs`, in one allocation of `allocated` bytes, made when the first one is asked for."""
 
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         self._specs = list(specs)
@@ -30,6 +30,7 @@ class PackedStore:
         for spec in specs:
             self._offsets.append(self._size)
             self._size += -(-bytes_of(spec) // _LINE) * _LINE
+        self.allocated = self._size + _alignment(self._size) if self._size else 0
         self._memory: torch.Tensor | None = None
         self._lock = threading.Lock()
 
@@ -42,10 +43,16 @@ class PackedStore:
         return self._memory[start : start + bytes_of(spec)].view(torch_dtype(spec)).view(spec.shape)
 
 
+def _alignment(size: int) -> int:
+    """To what the start is aligned: small stores are not worth a huge page."""
+    return _HUGE if size >= _HUGE else _LINE
+
+
 def _allocated(size: int) -> torch.Tensor:
-    memory = torch.empty(size + _HUGE, dtype=torch.uint8)
-    start = -memory.data_ptr() % _HUGE
-    if sys.platform == "linux" and size >= _HUGE:
+    alignment = _alignment(size)
+    memory = torch.empty(size + alignment, dtype=torch.uint8)
+    start = -memory.data_ptr() % alignment
+    if sys.platform == "linux" and alignment == _HUGE:
         # Advice: where the kernel has no huge pages, nothing changes.
         ctypes.CDLL(None).madvise(ctypes.c_void_p(memory.data_ptr() + start), ctypes.c_size_t(size), _MADV_HUGEPAGE)
     return memory[start : start + size]

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+import torch
 from filecheck_text import filecheck
 from mlir_jit import Compiled
 
@@ -14,6 +15,7 @@ from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 from buddy.compiler.target import Target
+from tests.programs import Line, assert_same
 
 TARGETS = {
     "avx512": Target("avx512", 64, 32),
@@ -328,3 +330,16 @@ def test_a_prologue_and_an_epilogue_of_one_product() -> None:
     compiled("f", a, b, bias, u)
     found = (u.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_allclose(found, a @ b + bias, rtol=2**-8, atol=1e-5)  # bf16 keeps 8 bits
+
+
+def test_a_reader_that_repeats_the_result_is_no_epilogue() -> None:
+    """A row's dot product, spread over the row: a kernel that meets each sum once cannot write the whole row."""
+    a, b, x = (torch.randn(4, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+
+    def spread(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x * (a * b).sum(1, keepdim=True)
+
+    line = Line(spread, a, b, x)
+    assert_same(line.run(), [spread(a, b, x)])
+    remarks = [text for name, _, text in line.compile().remarks if name == "fuse-epilogues"]
+    assert "linalg.generic: a loop that its result does not move along reads it again" in remarks
