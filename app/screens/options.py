@@ -10,6 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from buddy.app.widgets.still_input import StillInput
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.recipe import OptionValue, PassStep
 
@@ -38,7 +39,7 @@ class OptionScreen(ModalScreen[Options]):
             with VerticalScroll(can_focus=False):
                 for k, option in enumerate(self._info.options):
                     yield Static(_title(option), markup=False, classes="option")
-                    yield Input(self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}")
+                    yield StillInput(self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}")
 
     def on_mount(self) -> None:
         self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))

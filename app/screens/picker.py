@@ -17,6 +17,7 @@ from textual.widgets import Input
 from buddy.app import figures
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
+from buddy.app.widgets.still_input import StillInput
 
 FOOT = 2
 
@@ -101,7 +102,7 @@ class PickerScreen(ModalScreen[Any]):
         with Vertical(id="box") as box:
             box.border_title = self._title
             box.border_subtitle = "enter chooses, ctrl+c cancels"
-            yield Input(placeholder="type to narrow", compact=True)
+            yield StillInput(placeholder="type to narrow", compact=True)
             yield ChoiceList(self._choices)
 
     def on_mount(self) -> None:

@@ -11,6 +11,8 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from buddy.app.widgets.still_input import StillInput
+
 
 class Prompt(Horizontal):
     """Hidden until `ask`; hands the text to whoever asked and gives the keys back."""
@@ -24,7 +26,7 @@ class Prompt(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
-        yield Input(compact=True)
+        yield StillInput(compact=True)
 
     def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
         """Ask for a text; `answer` gets it, unless the user cancels."""

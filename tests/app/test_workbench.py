@@ -19,7 +19,7 @@ async def test_opening_a_program_shows_its_graph_its_passes_and_its_ir(workbench
     async with workbench("arith_add.py", size=(160, 50)) as bench:
         assert bench.app.state.problem is None
         assert bench.shows("add")
-        assert bench.shows("[x] flash-attention-prefill")
+        assert bench.shows("[=] graph  flash-attention-prefill")
         assert bench.shows("func.func @forward")
         assert bench.shows("engine ready")
 
