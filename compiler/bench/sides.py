@@ -72,6 +72,8 @@ def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
         from buddy.compiler.bench.iree import prepare_iree
 
         return Prepared(prepare_iree(loaded, threads))
+    # Without it Dynamo leaves recurrent networks in eager, for whichever back end.
+    torch._dynamo.config.allow_rnn = True
     # The switch is read by Dynamo as well as by inductor, so it holds for the whole process, which has one side only.
     torch._inductor.config.freezing = side == "freezing"
     prepared = _compiled(side, loaded)
