@@ -29,7 +29,7 @@ OnNode = Callable[[Op, Sequence[Any]], None]
 # What a node that stays in eager would need to be compiled, for those who look its road up.
 NO_CLASS = (
     "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
-    "compiler/graph/operations.py; docs/adding-an-operator.md has the three steps"
+    "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
 )
 EXTERNAL = "a graph pass made it a call of torch's own {target}"
 NO_LOWERING = (

@@ -12,9 +12,18 @@ from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.emit import Emitter
 from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE
 from buddy.compiler.kernels.memory import NO_ACCESS, VIEWS
-from buddy.compiler.kernels.row_loop import RowLoop
-from buddy.compiler.kernels.row_stages import Stage, stages_of
-from buddy.compiler.kernels.rows import Access, Bounds, RowOp, conflict, leading_rows, refined, row_bytes, split_rows
+from buddy.compiler.kernels.rows.kernel import (
+    Access,
+    Bounds,
+    RowOp,
+    conflict,
+    leading_rows,
+    refined,
+    row_bytes,
+    split_rows,
+)
+from buddy.compiler.kernels.rows.loop import RowLoop
+from buddy.compiler.kernels.rows.stages import Stage, stages_of
 from buddy.compiler.kernels.structured import KINDS, Structured, structure_of
 from buddy.compiler.kernels.walk import collect, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register

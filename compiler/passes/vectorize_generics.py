@@ -9,7 +9,7 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.elementwise import emit_elementwise
 from buddy.compiler.kernels.emit import Emitter
-from buddy.compiler.kernels.reduction import emit_reduction
+from buddy.compiler.kernels.rows.reduction import emit_reduction
 from buddy.compiler.kernels.structured import KINDS, read
 from buddy.compiler.kernels.walk import collect, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.kernels import double_functions, hyperbolic, polynomials, trigonometry
+from buddy.compiler.kernels.functions import double_functions, hyperbolic, polynomials, trigonometry
 
 _MODULES = {
     polynomials: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf"),

@@ -10,8 +10,8 @@ from typing import Any
 from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.chunks import for_chunk, rows_in_chunk
 from buddy.compiler.kernels.emit import Emitter, Index, element_bytes, nanoseconds
-from buddy.compiler.kernels.row_stages import Stage, emit_stage
-from buddy.compiler.kernels.rows import Access, Bounds, row_bytes
+from buddy.compiler.kernels.rows.kernel import Access, Bounds, row_bytes
+from buddy.compiler.kernels.rows.stages import Stage, emit_stage
 
 _LINE = 64  # bytes of a cache line
 

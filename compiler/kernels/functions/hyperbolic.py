@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.bindings import arith, math
-from buddy.compiler.kernels.double import Double
-from buddy.compiler.kernels.polynomials import Single
+from buddy.compiler.kernels.functions.double import Double
+from buddy.compiler.kernels.functions.polynomials import Single
 
 # The first terms of the series of sinh(x) / x in x²: relative error 3e-11 for |x| <= 1/2.
 _SINH = (1.0, 1 / 6, 1 / 120, 1 / 5040, 1 / 362880)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.bindings import arith, math
-from buddy.compiler.kernels.double import ROUND, Double
-from buddy.compiler.kernels.polynomials import Single
+from buddy.compiler.kernels.functions.double import ROUND, Double
+from buddy.compiler.kernels.functions.polynomials import Single
 
 # sin(r) = r + r³ P(r²), cos(r) = 1 - r²/2 + r⁴ P(r²) for |r| <= π/4, relative error 4e-9 and 1e-10.
 _SIN = (-0.16666653752326965, 0.008332118391990662, -0.0001950906153069809)

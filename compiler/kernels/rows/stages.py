@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.bindings import ir, linalg
 from buddy.compiler.kernels.body import cloned
 from buddy.compiler.kernels.emit import Emitter, Index
-from buddy.compiler.kernels.rows import Access, RowOp
+from buddy.compiler.kernels.rows.kernel import Access, RowOp
 
 View = Callable[[Access, Sequence[int]], Any]  # the memref of an access, and the sizes of the loops it moves along
 

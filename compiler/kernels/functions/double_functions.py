@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.bindings import arith, math
-from buddy.compiler.kernels.double import BIAS, MANTISSA, ROUND, ROUND_BITS, SQRT_HALF_BITS, Double
+from buddy.compiler.kernels.functions.double import BIAS, MANTISSA, ROUND, ROUND_BITS, SQRT_HALF_BITS, Double
 
 # exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 2e-19.
 _EXP = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, math
-from buddy.compiler.kernels.polynomials import Single, exp_or_infinity
+from buddy.compiler.kernels.functions.polynomials import Single, exp_or_infinity
 
 # -log2(2 Φ(-t)) = t P(t), Φ being the normal distribution: relative error of Φ 2e-8 up to t = 3, from there on in the
 # scale of its value at 3; fitted as the polynomials of `polynomials.py` are, and rising to 2^-124 at the end.

@@ -1,0 +1,30 @@
+"""The programs that every lowering is tried on: for each group, its inputs and named functions of them."""
+
+from __future__ import annotations
+
+from tests.ops.cases import contractions, elementwise, indexing, reductions, shapes
+from tests.ops.cases.base import Group, aten, normal, whole
+
+__all__ = ["CORE", "GROUPS", "TYPES_OF_TOSA", "Group", "aten", "normal", "whole"]
+
+GROUPS: dict[str, Group] = {
+    **elementwise.GROUPS,
+    **shapes.GROUPS,
+    **reductions.GROUPS,
+    **contractions.GROUPS,
+    **indexing.GROUPS,
+}
+
+# These hold every op class of the registries, and are tried in every flavour under every preset.
+CORE = (
+    "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
+    "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
+)  # fmt: skip
+
+# Of the others, those with a type or a shape that TOSA's own lowerings meet.
+TYPES_OF_TOSA = (
+    "broadcast", "rank 0", "a scalar tensor among others", "int32", "bfloat16", "float16", "empty",
+    "pairs of special values", "shapes of integers", "reductions of int32", "reductions of special values", "int64",
+    "uint8", "functions of bfloat16", "functions of float16", "casts of integers", "casts of bools", "casts of bytes",
+    "reductions of int64", "reductions of bools", "reductions of bfloat16",
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""Products, attention, convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its name everywhere)
+
+from tests.ops.cases.base import Group, aten, normal, whole
+
+ATTENTION: dict[str, Callable[..., Any]] = {
+    "attention": lambda q, k, m: F.scaled_dot_product_attention(q, k, k),
+    "causal": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, is_causal=True),
+    "masked": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m),
+    "masked by bools": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m > -1),
+    "scaled": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, scale=0.3),
+    "masked whole": lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m.amin(-1, True) > -1.5),
+    "shared heads": lambda q, k, m: F.scaled_dot_product_attention(q, k[:, :1], k[:, :1], enable_gqa=True),
+    "log of sums": lambda q, k, m: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k)[1],
+    "log of masked sums": lambda q, k, m: aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, k, attn_mask=torch.zeros(7, 1).masked_fill(torch.arange(7)[:, None] == 3, float("-inf")).expand(7, 9)
+    )[1],
+}
+PRODUCTS: dict[str, Callable[..., Any]] = {
+    "mm": lambda a, b: a[0] @ b[0],
+    "bmm": torch.bmm,
+    "bmm of transposes": lambda a, b: torch.bmm(b.transpose(1, 2), a.transpose(1, 2)),
+    "mm of a slice": lambda a, b: a[0, :, 1:4] @ b[0, 2:5, ::2],
+    "addmm": lambda a, b: torch.addmm(b[1, 0], a[0], b[0]),
+    "addmm, scaled": lambda a, b: torch.addmm(b[1, 0], a[0], b[0], alpha=0.5, beta=2),
+    "addmm without the addend": lambda a, b: torch.addmm(b[1, 0] * float("nan"), a[0], b[0], beta=0),
+    "baddbmm": lambda a, b: torch.baddbmm(b[:, :1], a, b, alpha=2),
+    "mv": lambda a, b: torch.mv(a[0], b[0, :, 0]),
+    "dot": lambda a, b: torch.dot(a[0, 0], b[0, :, 0]),
+}
+WINDOWS: dict[str, Callable[..., Any]] = {
+    "conv2d": lambda x, w, b: F.conv2d(x, w, b),
+    "conv2d, strided and padded": lambda x, w, b: F.conv2d(x, w, stride=2, padding=(1, 2)),
+    "conv2d, dilated": lambda x, w, b: F.conv2d(x, w, b, dilation=2),
+    "conv2d by channel": lambda x, w, b: F.conv2d(x, w[:4, :1], groups=4),
+    "conv2d of a transpose": lambda x, w, b: F.conv2d(x.transpose(2, 3), w.transpose(2, 3)),
+    "max_pool2d": lambda x, w, b: F.max_pool2d(x, 3, stride=2, padding=1),
+    "avg_pool2d": lambda x, w, b: F.avg_pool2d(x, 2),
+    "adaptive_avg_pool2d": lambda x, w, b: F.adaptive_avg_pool2d(x, (3, 4)),
+    "batch_norm": lambda x, w, b: F.batch_norm(x, b[:4], b[:4].abs(), b[:4], b[:4]),
+}
+CONVOLUTIONS = {name: function for name, function in WINDOWS.items() if name.startswith("conv")}
+
+GROUPS: dict[str, Group] = {
+    "products": Group((normal(2, 7, 5), normal(2, 5, 9)), PRODUCTS),
+    "products of float64": Group(
+        (normal(2, 7, 5, dtype=torch.float64), normal(2, 5, 9, dtype=torch.float64)), PRODUCTS
+    ),
+    "products of bfloat16": Group(
+        (normal(2, 7, 5, dtype=torch.bfloat16), normal(2, 5, 9, dtype=torch.bfloat16)), PRODUCTS
+    ),
+    "products of float16": Group(
+        (normal(2, 7, 5, dtype=torch.float16), normal(2, 5, 9, dtype=torch.float16)), PRODUCTS
+    ),
+    "products of bytes": Group(
+        (whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8)), {"int_mm": torch._int_mm}
+    ),
+    "products of integers": Group(
+        (whole(-9, 9, 7, 5), whole(-9, 9, 5, 4)), {"mm": torch.mm, "mv": lambda a, b: torch.mv(a, b[:, 0])}
+    ),
+    "attention": Group((normal(1, 2, 7, 8), normal(1, 2, 9, 8), normal(1, 2, 7, 9)), ATTENTION),
+    "windows": Group((normal(2, 4, 9, 8), normal(6, 4, 3, 3), normal(6)), WINDOWS),
+    **{
+        f"windows of {str(dtype).removeprefix('torch.')}": Group(
+            tuple(normal(*shape, dtype=dtype) for shape in ((2, 4, 9, 8), (6, 4, 3, 3), (6,))), CONVOLUTIONS
+        )
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+    },
+}
