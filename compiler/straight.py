@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler import codegen, diagnosis, signature
@@ -9,7 +10,7 @@ from buddy.compiler.artifact import Artifact
 from buddy.compiler.compilation import CompilationError, artifact_of, check_entry, lowered_graph, transformed
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph_stages import GraphStages
-from buddy.compiler.lowering import new_context
+from buddy.compiler.lowering import Lowered, new_context
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext
@@ -18,14 +19,19 @@ from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe
 
 
-def compile_graph(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Artifact:
+def compile_graph(
+    graph: Graph, recipe: Recipe, first: Registry | None = None, on_lowered: Callable[[Lowered], None] | None = None
+) -> Artifact:
     """What `Compiler(graph, first).compile(recipe)` hands over, in a third of the time.
 
-    Raises `CompilationError` as that does, without the IR at the failure.
+    `on_lowered` is told how each node was lowered, before any pass has run. Raises `CompilationError` as that does,
+    without the IR at the failure.
     """
     locations = LocationSets()
     rewritten = transformed(GraphStages(graph), recipe, lambda _snapshot, _reused: None)
     lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
+    if on_lowered is not None:
+        on_lowered(lowered)
     module, calls = lowered.module, eager_calls(lowered.module.operation)
     entry = to_llvm_dialect(module, recipe, locations)
     left = diagnosis.left_over(module.operation, recipe, locations)

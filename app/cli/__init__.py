@@ -14,6 +14,7 @@ VERBS = {
     "passes": "list the passes that a recipe may name",
     "ops": "list the ATen ops that are compiled",
     "bench": "time programs beside eager, inductor and IREE",
+    "coverage": "compile PyTorch's own operator samples and compare them with eager",
     "cache": "show or clear the compiled code that is kept on disk",
     "engine": "serve a workbench on stdin and stdout",
 }

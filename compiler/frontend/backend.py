@@ -28,6 +28,8 @@ from buddy.compiler.runner import LoadedProgram
 Fallback = Literal["eager", "error"]
 # Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
 MAX_SPECIALISATIONS = 64
+# What makes an artifact of a graph under a recipe.
+Build = Callable[[Graph, Recipe], Artifact]
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 
 
@@ -133,17 +135,21 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 class CompiledGraph:
     """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
 
-    Results have the strides that eager gives, since AOTAutograd rebuilds views by them.
+    Results have the strides that eager gives, since AOTAutograd rebuilds views by them. `build` compiles in the place
+    of the default, and without what is kept on disk, for those who want to watch.
     """
 
     def __init__(
-        self, conversion: Conversion, settings: Settings, first: dict[str, Any] | None = None, training: bool = False
-    ) -> None:
+        self, conversion: Conversion, settings: Settings, first: dict[str, Any] | None = None, training: bool = False,
+        build: Build | None = None,
+    ) -> None:  # fmt: skip
         graph = conversion.graph
         self._constants = conversion.constants
         self._plan = _plan_results(graph)
         self._strides = _result_strides(conversion)
-        self._program = _compiled(graph, settings, first, training) if graph.results else None
+        recipe = settings.recipe(training)
+        make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
+        self._program = _loaded(make(graph, recipe)) if graph.results else None
 
     def __call__(self, *tensors: torch.Tensor) -> list[Any]:
         inputs = [*tensors, *self._constants]
@@ -203,18 +209,22 @@ def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torc
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
-def _compiled(graph: Graph, settings: Settings, first: dict[str, Any] | None, training: bool) -> LoadedProgram:
-    recipe = settings.recipe(training)
-    # Lowerings of a script's own are no part of what programs are kept under.
-    artifact = None if first else program_cache.find(graph, recipe)
-    if artifact is None or (artifact.eager_calls and settings.fallback == "error"):
-        artifact = _artifact(graph, recipe, settings, first)
+def _loaded(artifact: Artifact) -> LoadedProgram:
     program = LoadedProgram(artifact)
     _programs.add(program)
     return program
 
 
 def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
+    """From the programs kept on disk, or compiled."""
+    # Lowerings of a script's own are no part of what programs are kept under.
+    artifact = None if first else program_cache.find(graph, recipe)
+    if artifact is None or (artifact.eager_calls and settings.fallback == "error"):
+        artifact = _made(graph, recipe, settings, first)
+    return artifact
+
+
+def _made(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
     from buddy.compiler.compilation import Compiler
     from buddy.compiler.ops.registry import Registry
     from buddy.compiler.straight import compile_graph

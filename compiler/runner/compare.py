@@ -40,12 +40,17 @@ TOLERANCES = {
 _INTEGER_VIEW = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
-def compare(name: str, compiled: torch.Tensor | None, eager: torch.Tensor) -> OutputReport:
-    """One output's report. `compiled` is None when the program did not return it."""
+def compare(
+    name: str, compiled: torch.Tensor | None, eager: torch.Tensor, allowed: Tolerance | None = None
+) -> OutputReport:
+    """One output's report. `compiled` is None when the program did not return it.
+
+    `allowed` stands in for the element type's own tolerance.
+    """
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_shape_of(compiled))
-    tolerance = TOLERANCES.get(eager.dtype, EXACT)
+    tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
     wrong = _wrong(compiled, eager, tolerance)
     low, high, bins = _histogram(compiled)

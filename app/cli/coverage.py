@@ -1,0 +1,87 @@
+"""`buddy-tui coverage`: PyTorch's own operator samples, compiled, run and compared with eager."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.compiler.coverage import report, session
+from buddy.compiler.coverage.plan import DTYPES, RIGHT, Pair, PairResult, Plan, PlanError, parse_shard
+from buddy.compiler.protocol import Diagnostic
+
+EPILOG = """
+Samples are those of PyTorch's OpInfo database (torch.testing, which needs `pip install expecttest`). Each operator and
+dtype is checked in a process that may die. With -o, results are appended to FILE, one JSON object a line, and what is
+there already is not checked again: a run that was interrupted, or shards that were run one after another, add up.
+"""
+
+
+def parser() -> arguments.Parser:
+    found = arguments.Parser("coverage", VERBS["coverage"], EPILOG)
+    found.add_argument(
+        "--only", default="", metavar="A,B", help="only these operators: names, or patterns as 'linalg.*'"
+    )
+    found.add_argument("--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes ({','.join(DTYPES)})")
+    text = "at most N distinct samples of each operator and dtype (4)"
+    found.add_argument("--samples", type=arguments.positive_number, default=4, metavar="N", help=text)
+    found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the list")
+    text = "give up on a program that says nothing for S seconds (60)"
+    found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
+    found.add_argument("--preset", default="default", help="compile with this preset ('default')")
+    found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
+    found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and go on from it")
+    text = "check again what FILE has with these outcomes (eager,wrong,crash)"
+    found.add_argument("--again", default="", metavar="A,B", help=text)
+    found.add_argument("--report", type=Path, metavar="PAGE", help="write a page in Markdown")
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options = parser().parse_args(list(words))
+    console = Console(options.plain, stdout_is_data=options.json)
+    try:
+        return _check(options, _plan(options), console)
+    except PlanError as error:
+        console.error(Diagnostic(str(error), todo="see buddy-tui coverage --help"))
+        return USAGE
+    except session.CoverageError as error:
+        console.error(Diagnostic(f"the coverage process ended: {error}"))
+        return FAILURE
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    only, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
+    shard = parse_shard(options.shard)
+    return Plan(only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour)
+
+
+def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
+    results = session.read(options.output) if options.output else {}
+
+    def take(number: int, count: int, result: PairResult) -> None:
+        results[result.pair] = result
+        if options.output:
+            session.append(options.output, result)
+        console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
+        if not options.json and result.outcome != "compiled":
+            console.printed(report.line(result) + "\n", "stdout")
+
+    pairs = session.run(plan, results, options.again.split(","), take)
+    console.done()
+    found = _found(results, pairs)
+    if options.report:
+        options.report.write_text(report.markdown(found, plan))
+    summary = report.summary(found)
+    print(json.dumps(summary, indent=2) if options.json else report.text(summary))
+    return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else FAILURE
+
+
+def _found(results: dict[Pair, PairResult], pairs: Sequence[Pair]) -> list[PairResult]:
+    return [msgspec.structs.replace(results[pair]) for pair in pairs if pair in results]

@@ -1,0 +1,135 @@
+"""One program of coverage: captured, lowered, compiled and run, and its results compared with eager's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.artifact import Artifact
+from buddy.compiler.compilation import CompilationError
+from buddy.compiler.coverage.agreement import UNINITIALISED, disagreement, tolerance_of
+from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
+from buddy.compiler.coverage.samples import SEED, Call, database, torch_dtype
+from buddy.compiler.frontend.aten import AtenGraph, Runner
+from buddy.compiler.frontend.backend import CompiledGraph, Settings, buddy_backend
+from buddy.compiler.frontend.convert import to_buddy
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.lowering import Lowered
+from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.runner.compare import Tolerance
+from buddy.compiler.straight import compile_graph
+
+CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
+TORCH_MLIR = "torch-mlir"
+
+
+class Recorder:
+    """A Dynamo back end that compiles as "buddy" does and notes how far each graph came, and by which roads."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.reached = 0
+        self.fault = ""
+        self.reasons: dict[str, None] = {}
+        self.roads: dict[str, dict[str, int]] = {}
+        self._targets: dict[str, str] = {}
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        return buddy_backend(module, inputs, options=self.options, compile_graph=self._compile)
+
+    @property
+    def road(self) -> Outcome:
+        """Where the program went, were its answer right."""
+        if self.reasons:
+            return "eager"
+        return "torch-mlir" if any(TORCH_MLIR in roads for roads in self.roads.values()) else "compiled"
+
+    def _compile(self, aten: AtenGraph, settings: Settings) -> Runner:
+        self.reached = max(self.reached, CAPTURED)
+        try:
+            conversion = to_buddy(aten)
+            self._targets = {op.stable: op.target for op in conversion.graph.operations}
+            compiled = CompiledGraph(conversion, settings, build=self._build)
+        except (UnsupportedGraphError, CompilationError) as error:
+            self.reasons[f"the whole graph: {_first_line(error)}"] = None
+            return aten.module
+        except Exception as error:
+            self.fault = f"{type(error).__name__}: {_first_line(error)}"
+            return aten.module
+        self.reached = COMPILED
+        return compiled
+
+    def _build(self, graph: Graph, recipe: Recipe) -> Artifact:
+        return compile_graph(graph, recipe, on_lowered=self._note)
+
+    def _note(self, lowered: Lowered) -> None:
+        self.reached = LOWERED
+        for assignment in lowered.assignments:
+            target = self._targets.get(assignment.node, assignment.node)
+            counts = self.roads.setdefault(target, {})
+            counts[assignment.lowering] = counts.get(assignment.lowering, 0) + 1
+            if assignment.lowering == EAGER:
+                self.reasons[f"{target}: {assignment.reason}"] = None
+
+
+def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Finding:
+    """What came of `calls` as one program."""
+    text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
+    recorder = Recorder(options)
+    ours, theirs = [call.fresh() for call in calls], [call.fresh() for call in calls]
+    program = _program([call.function for call in calls])
+    expected = _seeded(program, theirs)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
+    try:
+        results = _seeded(compiled, ours)
+    except Exception as error:
+        if recorder.reached >= COMPILED:
+            said = f"when run: {type(error).__name__}: {_first_line(error)}"
+            return Finding(text, "error", COMPILED, (said,), roads=recorder.roads)
+        return Finding(text, "refused", 0, (f"{type(error).__name__}: {_first_line(error)}",))
+    if recorder.fault:
+        return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
+    entry = database()[pair.op]
+    tolerance, _ = tolerance_of(entry, torch_dtype(pair.dtype))
+    said, error_ = _compared((results, ours), (expected, theirs), tolerance, entry.name not in UNINITIALISED)
+    if said:
+        return Finding(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.roads)
+    return Finding(text, recorder.road, COMPARED, tuple(recorder.reasons), _plain(error_), recorder.roads)
+
+
+def _program(functions: Sequence[Callable[..., Any]]) -> Callable[[list[Any]], list[Any]]:
+    def program(calls: list[Any]) -> list[Any]:
+        return [function(*args, **kwargs) for function, (args, kwargs) in zip(functions, calls, strict=True)]
+
+    return program
+
+
+def _seeded(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list[Any]:
+    """What the program returns. Random numbers start from the same seed whoever runs it."""
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        return program(calls)
+
+
+def _compared(ours: Any, theirs: Any, tolerance: Tolerance, values: bool) -> tuple[str, float]:
+    """Results, then what became of the arguments: only what eager writes to may have changed."""
+    said, error = disagreement(ours[0], theirs[0], tolerance, values)
+    if said:
+        return said, error
+    said, changed = disagreement(ours[1], theirs[1], tolerance, values)
+    return (f"an argument afterwards: {said}" if said else ""), max(error, changed)
+
+
+def _plain(error: float) -> float:
+    """JSON has no infinity, and a difference of shapes no size."""
+    return error if math.isfinite(error) else -1.0
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else ""

@@ -1,0 +1,136 @@
+"""What a coverage run is to check, and what it finds, as plain data. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import msgspec
+
+Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
+
+# From best to worst. What Dynamo refuses says nothing about the compiler, so it stands below everything that ran.
+ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
+# These answer rightly; the others do not answer, or not rightly.
+RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})
+# What a program has to get through, in order; `Finding.reached` counts how many of them it did.
+STEPS = ("capture", "lower", "compile", "run", "compare")
+DTYPES = ("float32", "int64", "bool")
+
+
+class PlanError(ValueError):
+    """A plan that makes no sense; the text says what is wrong and what would do."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to check and how.
+
+    `only` are names of operators or shell patterns, none for all. At most `samples` distinct samples are taken of each
+    operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i, of 1
+    to n.
+    """
+
+    only: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = DTYPES
+    samples: int = 4
+    timeout: float = 60.0
+    shard: tuple[int, int] = (1, 1)
+    preset: str = "default"
+    flavour: str = "linalg"
+
+    def wants(self, name: str) -> bool:
+        """Whether operator `name` (`linalg.norm`, `sum`, `where`), with or without its variant, is asked for."""
+        return not self.only or any(fnmatchcase(name, p) or name.startswith(f"{p}.") for p in self.only)
+
+
+class Pair(msgspec.Struct, frozen=True, order=True):
+    """An operator as OpInfo names it, and the element type of its inputs."""
+
+    op: str
+    dtype: str
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of one call, or of several that make one program.
+
+    `reasons` say why it was not compiled, or how it is wrong; `error` is the largest absolute difference. `roads` maps
+    ATen targets to the registries that took them, with how often.
+    """
+
+    call: str
+    outcome: Outcome
+    reached: int = 0
+    reasons: tuple[str, ...] = ()
+    error: float = 0.0
+    roads: dict[str, dict[str, int]] = {}
+
+
+class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of an operator with one dtype: the worst outcome of its calls, and those that were not compiled.
+
+    `outcomes` counts calls, `reached` those that got through each of `STEPS`. `skipped` says why there was no call.
+    """
+
+    op: str
+    dtype: str
+    outcome: Outcome | Literal["skipped"]
+    outcomes: dict[str, int] = {}
+    reached: tuple[int, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    roads: dict[str, dict[str, int]] = {}
+    tolerance: str = ""
+    skipped: str = ""
+    seconds: float = 0.0
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.op, self.dtype)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`2/8` as (2, 8). Raises `PlanError`."""
+    index, _, count = text.partition("/")
+    if index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count):
+        return int(index), int(count)
+    raise PlanError(f"a shard is I/N with I from 1 to N, such as 2/8, not {text!r}")
+
+
+def sharded(pairs: Sequence[Pair], shard: tuple[int, int]) -> list[Pair]:
+    """Every n-th pair: neighbours, which cost alike, go to different shards."""
+    index, count = shard
+    return list(pairs[index - 1 :: count])
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    return max(outcomes, key=ORDER.index)
+
+
+def merged(roads: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """The sum of several `roads`, in the order of their targets."""
+    total: dict[str, dict[str, int]] = {}
+    for found in roads:
+        for target, counts in found.items():
+            into = total.setdefault(target, {})
+            for road, count in counts.items():
+                into[road] = into.get(road, 0) + count
+    return dict(sorted(total.items()))
+
+
+def summed_up(pair: Pair, findings: Sequence[Finding], seconds: float, tolerance: str = "") -> PairResult:
+    """The result of a pair from what came of its calls; there is at least one."""
+    outcomes: dict[str, int] = {}
+    for finding in findings:
+        outcomes[finding.outcome] = outcomes.get(finding.outcome, 0) + 1
+    told = tuple(msgspec.structs.replace(f, roads={}) for f in findings if f.outcome != "compiled")
+    return PairResult(
+        pair.op,
+        pair.dtype,
+        worst(finding.outcome for finding in findings),
+        outcomes,
+        tuple(sum(f.reached > step for f in findings) for step in range(len(STEPS))),
+        told,
+        merged(finding.roads for finding in findings),
+        tolerance,
+        seconds=round(seconds, 2),
+    )

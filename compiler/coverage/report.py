@@ -1,0 +1,107 @@
+"""What a coverage run came to, as figures, as text and as a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.coverage.plan import STEPS, Finding, PairResult, Plan
+
+_COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
+
+
+def summary(results: Sequence[PairResult]) -> dict[str, Any]:
+    """Per dtype and in all: pairs by outcome, calls that got through each step, and the shares that are compiled.
+
+    Shares are of the pairs whose capture succeeds: what Dynamo refuses, or has no sample, is no pair of ours.
+    """
+    dtypes = sorted({result.dtype for result in results})
+    found = {dtype: _figures([r for r in results if r.dtype == dtype]) for dtype in dtypes}
+    return {"dtypes": found, "all": _figures(results)}
+
+
+def _figures(results: Sequence[PairResult]) -> dict[str, Any]:
+    outcomes = Counter[str](result.outcome for result in results)
+    captured = sum(count for outcome, count in outcomes.items() if outcome not in ("refused", "skipped"))
+    ours, theirs = outcomes["compiled"], outcomes["torch-mlir"]
+    reached = [sum(r.reached[step] for r in results if r.reached) for step in range(len(STEPS))]
+    return {
+        "pairs": len(results),
+        **{outcome: outcomes[outcome] for outcome in _COUNTED},
+        "calls": sum(sum(result.outcomes.values()) for result in results),
+        **dict(zip(STEPS, reached, strict=True)),
+        "captured": captured,
+        "compiled_here": round(ours / captured, 4) if captured else None,
+        "without_eager": round((ours + theirs) / captured, 4) if captured else None,
+    }
+
+
+def text(figures: dict[str, Any]) -> str:
+    """A table of pairs by dtype and outcome, and of calls by step."""
+    names = [*figures["dtypes"], "all"]
+    rows = [*figures["dtypes"].values(), figures["all"]]
+    return "\n\n".join(
+        [
+            _table(["pairs", *_COUNTED, "here", "without eager"], [
+                [name, *(row[key] for key in _COUNTED), _percent(row["compiled_here"]), _percent(row["without_eager"])]
+                for name, row in zip(names, rows, strict=True)
+            ]),
+            _table(["calls", "all", *STEPS], [
+                [name, row["calls"], *(row[step] for step in STEPS)] for name, row in zip(names, rows, strict=True)
+            ]),
+        ]
+    )  # fmt: skip
+
+
+def line(result: PairResult) -> str:
+    """A pair that is not compiled: what came of it, and the reasons with how many calls have each."""
+    counts = " ".join(f"{outcome} {count}" for outcome, count in result.outcomes.items())
+    head = f"{result.outcome:10} {result.op} {result.dtype} ({counts or result.skipped})"
+    return "\n".join([head, *(f"    {reason}" for reason in reasons(result))])
+
+
+def reasons(result: PairResult) -> list[str]:
+    """Why calls are not compiled, or how they are wrong; each once, worst outcomes first, with a call that has it."""
+    told: dict[str, Finding] = {}
+    for finding in sorted(result.findings, key=lambda f: f.outcome != result.outcome):
+        for reason in finding.reasons:
+            told.setdefault(reason, finding)
+    return [f"{finding.outcome}: {reason} · {finding.call}" for reason, finding in told.items()]
+
+
+def markdown(results: Sequence[PairResult], plan: Plan) -> str:
+    """A page: the figures, then every pair that is not compiled, with the reason."""
+    parts = ["# Coverage", _preamble(plan), "```\n" + text(summary(results)) + "\n```"]
+    for outcome in ("crash", "timeout", "error", "wrong", "eager", "torch-mlir", "refused", "skipped"):
+        found = [result for result in results if result.outcome == outcome]
+        if found:
+            parts.append(f"## {outcome.capitalize()}: {len(found)} pairs")
+            parts.append("| operator | dtype | why |\n|---|---|---|\n" + "\n".join(map(_row, found)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _preamble(plan: Plan) -> str:
+    return (
+        f"PyTorch's OpInfo samples, at most {plan.samples} distinct ones per operator and dtype "
+        f"({', '.join(plan.dtypes)}), compiled with the preset `{plan.preset}` in the flavour `{plan.flavour}`."
+    )
+
+
+def _row(result: PairResult) -> str:
+    why = reasons(result) or [result.skipped]
+    shown = "; ".join(why[:3]).replace("|", "\\|").replace("<", "&lt;")
+    return f"| `{result.op}` | {result.dtype} | {shown}{f' (and {len(why) - 3} more)' if len(why) > 3 else ''} |"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _table(heading: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    cells = [[str(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(heading))]
+    lines = [
+        [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in cells
+    ]
+    return "\n".join("  ".join(words) for words in lines)

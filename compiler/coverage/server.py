@@ -1,0 +1,54 @@
+"""The warm process of a coverage run: torch, its operator database and MLIR are imported once, workers are forked.
+
+`python -m buddy.compiler.coverage.server FD PLAN` writes JSON lines to file descriptor FD: the list of pairs, then a
+result for each pair that it reads, as a JSON line each, from stdin.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+import msgspec
+
+from buddy.compiler.coverage.plan import Pair, Plan
+
+
+def main(words: list[str]) -> int:
+    answers, plan = os.fdopen(int(words[0]), "w"), msgspec.json.decode(words[1], type=Plan)
+    _warm_up()
+    from buddy.compiler.coverage.samples import pairs
+    from buddy.compiler.coverage.worker import Worker
+
+    _say(answers, pairs(plan))
+    worker = Worker(plan)
+    try:
+        for line in sys.stdin:
+            _say(answers, worker.check(msgspec.json.decode(line, type=Pair)))
+    finally:
+        worker.close()
+    return 0
+
+
+def _warm_up() -> None:
+    """Import all that workers need, and run nothing: a fork after torch's thread pool was used would hang."""
+    import torch
+
+    torch.set_num_threads(1)
+    from buddy.compiler.coverage.samples import database
+    from buddy.compiler.ops import registries
+    from buddy.compiler.pipeline import own_passes
+
+    database()
+    registries()
+    own_passes()
+
+
+def _say(answers: TextIO, value: object) -> None:
+    answers.write(msgspec.json.encode(value).decode() + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""A coverage run, seen from the one that asks for it: results are appended to a file, and known ones are left out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from buddy.compiler.coverage.plan import Pair, PairResult, Plan, sharded
+
+
+class CoverageError(Exception):
+    """The warm process could not start or ended; the text says what it said last."""
+
+
+def read(path: Path) -> dict[Pair, PairResult]:
+    """The results in a file of JSON lines. Of several for one pair the last counts; a torn last line counts as none."""
+    found: dict[Pair, PairResult] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            result = msgspec.json.decode(line, type=PairResult)
+        except msgspec.DecodeError:
+            continue
+        found[result.pair] = result
+    return found
+
+
+def run(
+    plan: Plan,
+    known: dict[Pair, PairResult],
+    again: Sequence[str],
+    on_result: Callable[[int, int, PairResult], None],
+) -> list[Pair]:
+    """Check the pairs of `plan` that `known` lacks, or has with an outcome of `again`.
+
+    `on_result` is told the number of pairs that are done and to do, and the result, as each comes in. Returns all pairs
+    of the plan's shard. Raises `CoverageError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
+        wanted = sharded(server.pairs(), plan.shard)
+        todo = [pair for pair in wanted if pair not in known or known[pair].outcome in again]
+        for number, pair in enumerate(todo, 1):
+            on_result(number, len(todo), server.check(pair))
+    return wanted
+
+
+class _Server:
+    """The warm process. What others kept on disk is no part of a measurement, so it has a cache of its own."""
+
+    def __init__(self, plan: Plan, cache: str) -> None:
+        reader, writer = os.pipe()
+        self._log = Path(cache, "server.log")
+        words = [str(writer), msgspec.json.encode(plan).decode()]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "buddy.compiler.coverage.server", *words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writer,),
+                env={**os.environ, "BUDDY_CACHE": cache, "OMP_NUM_THREADS": "1"},
+            )
+        os.close(writer)
+        self._answers: TextIO = os.fdopen(reader)
+
+    def __enter__(self) -> _Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._answers.close()
+
+    def pairs(self) -> list[Pair]:
+        return msgspec.json.decode(self._line(), type=list[Pair])
+
+    def check(self, pair: Pair) -> PairResult:
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(pair) + b"\n")
+        self._process.stdin.flush()
+        return msgspec.json.decode(self._line(), type=PairResult)
+
+    def _line(self) -> str:
+        line = self._answers.readline()
+        if not line:
+            self._process.wait()
+            said = [text for text in self._log.read_text().splitlines() if text.strip()]
+            raise CoverageError(said[-1] if said else f"it ended with status {self._process.returncode}")
+        return line
+
+
+def append(path: Path, result: PairResult) -> None:
+    """Add a line to the file, at once, so that whatever ends the run leaves what was found."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(result) + b"\n")
+
+
+def of_plan(results: dict[Pair, PairResult], pairs: Sequence[Pair]) -> Iterator[PairResult]:
+    return (results[pair] for pair in pairs if pair in results)
