@@ -55,7 +55,7 @@ class Recorder:
             self._targets = {op.stable: op.target for op in conversion.graph.operations}
             compiled = CompiledGraph(conversion, settings, build=self._build)
         except (UnsupportedGraphError, CompilationError) as error:
-            self.reasons[f"the whole graph: {_first_line(error)}"] = None
+            self.reasons[f"the whole graph: {error.diagnostic.what}"] = None
             return aten.module
         except Exception as error:
             self.fault = f"{type(error).__name__}: {_first_line(error)}"
@@ -99,7 +99,8 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
     said, error_ = _compared((results, ours), (expected, theirs), tolerance, entry.name not in UNINITIALISED)
     if said:
         return Finding(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.roads)
-    return Finding(text, recorder.road, COMPARED, tuple(recorder.reasons), _plain(error_), recorder.roads)
+    reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
+    return Finding(text, recorder.road, reached, tuple(recorder.reasons), _plain(error_), recorder.roads)
 
 
 def _program(functions: Sequence[Callable[..., Any]]) -> Callable[[list[Any]], list[Any]]:

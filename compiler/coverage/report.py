@@ -8,6 +8,8 @@ from typing import Any
 
 from buddy.compiler.coverage.plan import STEPS, Finding, PairResult, Plan
 
+# Characters of a reason that tables show; the file has all of it.
+_REASON = 140
 _COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
@@ -67,7 +69,11 @@ def reasons(result: PairResult) -> list[str]:
     for finding in sorted(result.findings, key=lambda f: f.outcome != result.outcome):
         for reason in finding.reasons:
             told.setdefault(reason, finding)
-    return [f"{finding.outcome}: {reason} · {finding.call}" for reason, finding in told.items()]
+    return [f"{finding.outcome}: {_short(reason)} · {finding.call}" for reason, finding in told.items()]
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
 
 
 def markdown(results: Sequence[PairResult], plan: Plan) -> str:
