@@ -144,10 +144,7 @@ class _Lowerer:
                 if name in self.registries.get(key, ()) or (found and key in (self._own, wanted)):
                     reasons.append(f"{key}: {reason}")
         if not found:
-            template = (
-                EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
-            )
-            reasons.append(template.format(target=node.target, op=name))
+            reasons.append(_why_eager(node))
         return self._eager(node, table, choices, reasons)
 
     @property
@@ -196,6 +193,12 @@ class _Lowerer:
             if meta is not None and value.type != meta_type(meta):
                 raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
             table[node.name, index] = value
+
+
+def _why_eager(node: Op) -> str:
+    """What keeps a node in eager for which no registry has a lowering."""
+    template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
+    return node.only_eager or template.format(target=node.target, op=type(node).__name__)
 
 
 def _with_elements(values: Sequence[cut.Value]) -> list[cut.Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ _DTYPES = {
     torch.complex128: TensorDType.Complex128,
 }
 _TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
+
+_FORM = "like"
 
 
 def from_torch(dtype: torch.dtype) -> TensorDType | None:
@@ -52,8 +55,22 @@ def plain_argument(value: Any) -> Any:
     raise TypeError(f"an argument of type {type(value).__name__}")
 
 
+def form_of(tensor: torch.Tensor) -> Opaque | None:
+    """A tensor as an argument of which only shape, strides and element type are read; None where a size is unknown."""
+    dtype, sizes = from_torch(tensor.dtype), (*tensor.shape, *tensor.stride())
+    if dtype is None or not all(isinstance(size, int) for size in sizes):
+        return None
+    return Opaque(f"{_FORM}({tuple(tensor.shape)}, {tensor.stride()}, {dtype.value!r})")
+
+
 def from_opaque(text: str) -> Any:
-    """The torch value that `plain_argument` spelled `text`: a device, a dtype, a layout, a memory format, a complex."""
+    """The torch value that `plain_argument` spelled `text`: a device, a dtype, a layout, a memory format, a complex.
+
+    What `form_of` spelled is a tensor of that form, with whatever values.
+    """
+    if text.startswith(_FORM):
+        shape, strides, dtype = literal_eval(text.removeprefix(_FORM))
+        return torch.empty_strided(shape, strides, dtype=to_torch(TensorDType(dtype)))
     if text.startswith("torch."):
         return getattr(torch, text.removeprefix("torch."))
     try:

@@ -12,7 +12,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
-from buddy.compiler.frontend import recurrent
+from buddy.compiler.frontend import dropout, recurrent
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph.operation import Op, default_ops_map
 
@@ -78,7 +78,9 @@ def run_aot(
         inference_compiler=compiler("inference"),
         decompositions=dict(table),
     )
-    return backend(module, inputs)
+    # Else a random op whose result nobody reads is dropped, and those behind it draw other numbers than eager.
+    with torch._inductor.config.patch(fallback_random=True):
+        return backend(module, inputs)
 
 
 def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:
@@ -91,7 +93,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     known = default_ops_map() if ops_map is None else ops_map
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions(_FURTHER)
-    table |= recurrent.DECOMPOSITIONS
+    table |= recurrent.DECOMPOSITIONS | dropout.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if target_key(op) not in known}
 
 

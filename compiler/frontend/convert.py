@@ -15,9 +15,11 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
+from buddy.compiler.graph.operations import RandomLikeOp
+from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.torch_values import from_torch, plain_argument
+from buddy.compiler.torch_values import form_of, from_torch, plain_argument
 
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
@@ -91,7 +93,7 @@ class _Converter:
         packet = target_key(node.target).split(".")[0]
         op.stable = self.names.for_op(op.module, packet)
         op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
-        op._arguments = list(self._plain(node, node.args))
+        op._arguments = list(self._plain(node, _of_form(node) if isinstance(op, RandomLikeOp) else node.args))
         op._keyword_arguments = dict(self._plain(node, node.kwargs))
         self._add(op, node)
 
@@ -113,12 +115,21 @@ class _Converter:
         def convert(item: Any) -> Any:
             if isinstance(item, Node):
                 return self.values[item]
+            if isinstance(item, Opaque):
+                return item
             try:
                 return plain_argument(item)
             except TypeError as error:
                 raise _unsupported(node, f"has {error}") from None
 
         return _without_fx_containers(map_aggregate(value, convert))
+
+
+def _of_form(node: Node) -> tuple[Any, ...]:
+    """The arguments of an op that reads but the form of its first one."""
+    first, *rest = node.args
+    form = form_of(first.meta["val"]) if isinstance(first, Node) else None
+    return (form or first, *rest)
 
 
 def _without_fx_containers(value: Any) -> Any:

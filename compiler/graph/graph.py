@@ -281,9 +281,9 @@ class Graph:
         self.link()
 
     def drop_unused(self) -> None:
-        """Remove the nodes whose results nobody reads; placeholders stay."""
+        """Remove the nodes whose results nobody reads; placeholders stay, and what has an effect."""
         for op in reversed(self.operations):
-            if not op._children:
+            if not op._children and not op.has_effect:
                 self.delete_node(op)
 
     def _position(self, node: Op) -> int:

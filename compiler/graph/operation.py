@@ -41,6 +41,10 @@ class Op:
 
     op_type: ClassVar[OpType] = OpType.ComplexType
     targets: ClassVar[tuple[str, ...]] = ()
+    # Whether it does something besides giving results, so that it stands even where nobody reads them.
+    has_effect: ClassVar[bool] = False
+    # Why no dialect can have a lowering of it, if so.
+    only_eager: ClassVar[str] = ""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
