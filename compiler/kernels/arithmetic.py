@@ -48,10 +48,12 @@ def converted(value: Any, element: Any) -> Any:
 
 
 def multiply_add(left: Any, right: Any, total: Any) -> Any:
-    """`left * right + total` of vectors, rounded once for floats, modulo the width for integers."""
-    if isinstance(total.type.element_type, ir.FloatType):
-        return vector.fma(left, right, total)
-    return arith.addi(arith.muli(left, right), total)
+    """`left * right + total`: rounded once for vectors of floats, modulo the width for integers."""
+    if not isinstance(element_of(total.type), ir.FloatType):
+        return arith.addi(arith.muli(left, right), total)
+    if not isinstance(total.type, ir.VectorType):
+        return arith.addf(arith.mulf(left, right), total)
+    return vector.fma(left, right, total)
 
 
 def add(left: Any, right: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.bindings import func, ir
 from buddy.compiler.kernels.crossing import arguments
-from buddy.compiler.kernels.packing import Panels
+from buddy.compiler.kernels.packing import Packing
 from buddy.compiler.kernels.walk import collect, unique_symbol
 from buddy.compiler.kernels.weights import PackedWeights, Place
 from buddy.compiler.provenance import LocationSets
@@ -23,13 +23,13 @@ class KernelCalls:
         self.root, self.locations = root, locations
         self._weights = PackedWeights(root) if pack_weights else None
         self._functions: dict[Hashable, tuple[str, Any, list[Any]]] = {}  # name, function, locations of its calls
-        self._packed_for: dict[Panels, list[Any]] = {}  # locations of the ops that read them
+        self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read them
 
     def parameter(self, value: Any) -> Place | None:
         """Where the weights `value` come from, when they can be packed ahead."""
         return self._weights.parameter(value) if self._weights is not None else None
 
-    def packed(self, place: Place, panels: Panels, location: Any) -> Any:
+    def packed(self, place: Place, panels: Packing, location: Any) -> Any:
         """The buffer that will hold the weights at `place`, packed as `panels`."""
         assert self._weights is not None, "only parameters have a place"
         self._packed_for.setdefault(panels, []).append(location)

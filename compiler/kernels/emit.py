@@ -140,7 +140,7 @@ class Emitter:
         if not self.shares(work) or math.prod(counts) <= 1:
             self._nested_blocks(sizes, blocks, body)
         else:
-            self.parallel(counts, lambda numbers: self._by_size(sizes, blocks, numbers, [], body), work)
+            self.parallel(counts, lambda numbers: self.by_size(sizes, blocks, numbers, body), work)
 
     def _nested_blocks(
         self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None]
@@ -154,25 +154,28 @@ class Emitter:
 
         level([], [])
 
-    def _by_size(
-        self, sizes: Sequence[int], blocks: Sequence[int], numbers: list[Index], active: list[int],
-        body: Callable[[list[Index], list[int]], None],
+    def by_size(
+        self, sizes: Sequence[int], blocks: Sequence[int], numbers: list[Index],
+        body: Callable[[list[Index], list[int]], None], known: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        """`body` for block `numbers`, whose first `len(active)` extents are known: branches tell the others apart."""
-        dim = len(active)
+        """`body(numbers, active)` for one block, as in `parallel_blocks`: branches tell its extents.
+
+        The first of them are `known`.
+        """
+        active, dim = list(known), len(known)
         if dim == len(sizes):
             body(numbers, active)
             return
         full, rest = divmod(sizes[dim], blocks[dim])
         if not full or not rest:
-            self._by_size(sizes, blocks, numbers, [*active, blocks[dim] if full else rest], body)
+            self.by_size(sizes, blocks, numbers, body, [*active, blocks[dim] if full else rest])
             return
         inside = arith.cmpi(arith.CmpIPredicate.ult, self.value(numbers[dim]), self.value(full))
         branch = scf.IfOp(inside, has_else=True)
         cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full, rest))
         for block, number, size in cases:
             with ir.InsertionPoint(block):
-                self._by_size(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], [*active, size], body)
+                self.by_size(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], body, [*active, size])
                 scf.yield_([])
 
     def zero(self, type_: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from buddy.compiler.bindings import arith, func, ir, vector
 from buddy.compiler.kernels.access import Loop, flatten
@@ -47,6 +47,20 @@ class Panels:
         """Strides of the packed buffer along the outer loops."""
         return row_major([size for size, _ in self.outer], self.shape[-3] * self.panel)
 
+    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+        """Emit the packing of all of B, from the flat `source` to the flat `target`."""
+        pack_all(e, self, source, target)
+
+
+class Packing(Protocol):
+    """A form of a parameter that a kernel reads in its stead: a value that can be compared and hashed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+        """Emit what makes it, from the flat `source` to the flat `target`."""
+
 
 def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
     def extent(loop: Loop) -> Extent:
@@ -57,8 +71,8 @@ def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
     return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes)
 
 
-def pack_function(name: str, raw: Any, packed: Any, panels: Panels) -> func.FuncOp:
-    """A public function (raw B, packed B) -> () at the insertion point that fills the panels of all of B."""
+def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncOp:
+    """A public function (raw B, packed B) -> () at the insertion point that fills all of the packed B."""
     function = func.FuncOp(name, ([raw, packed], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     entry = function.add_entry_block()
@@ -66,7 +80,7 @@ def pack_function(name: str, raw: Any, packed: Any, panels: Panels) -> func.Func
         end = func.ReturnOp([])
     with ir.InsertionPoint(end):
         source, target = (flatten(value) for value in entry.arguments)
-        pack_all(Emitter(entry), panels, source, target)
+        form.fill(Emitter(entry), source, target)
     return function
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buddy.compiler.bindings import func, ir
-from buddy.compiler.kernels.packing import Panels, pack_function
+from buddy.compiler.kernels.packing import Packing, pack_function
 from buddy.compiler.kernels.walk import callee_of, calls_in, symbol_of, unique_symbol
 
 PARAMETER = "buddy.parameter"
@@ -24,7 +24,7 @@ Place = tuple[str, int]  # function name, argument number
 class _Function:
     op: Any
     calls: list[Any] = field(default_factory=list)
-    packs: dict[int, dict[Panels, Any]] = field(default_factory=dict)  # raw argument -> panels -> packed argument
+    packs: dict[int, dict[Packing, Any]] = field(default_factory=dict)  # raw argument -> panels -> packed argument
 
     @property
     def block(self) -> Any:
@@ -46,7 +46,7 @@ class PackedWeights:
             for call in calls_in(function.op):
                 if (callee := callee_of(call)) in self.functions:
                     self.functions[callee].calls.append(call)
-        self.pack_functions: dict[tuple[str, Panels], tuple[str, Any]] = {}
+        self.pack_functions: dict[tuple[str, Packing], tuple[str, Any]] = {}
 
     def parameter(self, value: Any) -> Place | None:
         """The argument that `value` is (a contiguous view of), when it is a parameter all the way up to the entry."""
@@ -61,7 +61,7 @@ class PackedWeights:
             return True
         return bool(function.calls) and all(self.parameter(call.operands[place[1]]) for call in function.calls)
 
-    def packed(self, place: Place, panels: Panels) -> Any:
+    def packed(self, place: Place, panels: Packing) -> Any:
         """The argument that holds the panels of the parameter at `place`; added here and in all callers when new.
 
         Added arguments stand last until `finish`.
@@ -76,7 +76,7 @@ class PackedWeights:
             function.calls = [self._with_operand(call, number, panels) for call in list(function.calls)]
         return known[panels]
 
-    def _with_operand(self, call: Any, number: int, panels: Panels) -> Any:
+    def _with_operand(self, call: Any, number: int, panels: Packing) -> Any:
         above = self.parameter(call.operands[number])
         assert above is not None
         return _replace_call(call, [*call.operands, self.packed(above, panels)], self)
@@ -86,7 +86,7 @@ class PackedWeights:
         calls = self.functions[callee_of(new)].calls
         calls[:] = [new if call == old else call for call in calls]
 
-    def finish(self) -> dict[Panels, list[Any]]:
+    def finish(self) -> dict[Packing, list[Any]]:
         """Put packed arguments next to their sources, drop sources without uses, and write the packing functions.
 
         Returns these functions.
@@ -94,7 +94,7 @@ class PackedWeights:
         for name in self._callees_first():
             if self.functions[name].packs:
                 self._finish(self.functions[name])
-        written: dict[Panels, list[Any]] = {}
+        written: dict[Packing, list[Any]] = {}
         for (_, panels), (_, function) in self.pack_functions.items():
             written.setdefault(panels, []).append(function)
         return written
@@ -134,13 +134,13 @@ class PackedWeights:
             for operand in operands:
                 drop_dead_views(operand)
 
-    def _packed_attributes(self, function: _Function, raw: Any, attributes: Any, panels: Panels) -> Any:
+    def _packed_attributes(self, function: _Function, raw: Any, attributes: Any, panels: Packing) -> Any:
         kept = {named.name: named.attr for named in _named(attributes)}
         if function.public:
             kept[PACK] = ir.StringAttr.get(self._pack_name(raw, panels))
         return ir.DictAttr.get(kept)
 
-    def _pack_name(self, raw: Any, panels: Panels) -> str:
+    def _pack_name(self, raw: Any, panels: Packing) -> str:
         key = (str(raw.type), panels)
         if key not in self.pack_functions:
             name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")

@@ -9,12 +9,17 @@ from typing import Any, ClassVar
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.calls import KernelCalls
 from buddy.compiler.kernels.contraction import is_contraction, reads_loops
-from buddy.compiler.kernels.conv.kernel import choose, kernel_function
+from buddy.compiler.kernels.conv.kernel import Chosen, choose, choose_winograd, kernel_function
 from buddy.compiler.kernels.conv.shape import Convolution, analyse
+from buddy.compiler.kernels.conv.winograd.transforms import OUTPUTS
 from buddy.compiler.kernels.stages import neighbours
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.kernels.weights import drop_dead_views
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+# What `auto` asks of Winograd's kernel: less may be an error of the estimate, and it takes more memory.
+_LEAST_GAIN = 1.15
+_WINOGRAD = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
 
 
 @register
@@ -22,16 +27,26 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 class ConvolutionsToKernels(MlirPass):
     """One kernel function per distinct convolution; `pack-weights` moves the packing of parameters out of the call.
 
+    `winograd` is the size of the tiles that windows of 3x3 are computed in with fewer products, 2 or 4; "never" does
+    without. "auto" takes 2 where packed weights make it faster: its error is about that of the window's own products,
+    while that of 4 is some three times as large. Where a tile's sums are not all finite, it adds up the window's own
+    products, so that infinities and NaN come out where they should.
+
     A convolution that is a plain matrix product, and one whose channels are not the last dim, is left for
     `contractions-to-kernels`.
     """
 
     name: ClassVar[str] = "convolutions-to-kernels"
     summary: ClassVar[str] = (
-        "convolutions on channels-last memrefs become implicit matrix products or depthwise kernels"
+        "convolutions on channels-last memrefs become implicit matrix products, Winograd's or depthwise kernels"
     )
 
     pack_weights: bool = True
+    winograd: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.winograd not in _WINOGRAD:
+            raise ValueError(f"{self.name}: winograd is {', '.join(_WINOGRAD)}, not {self.winograd!r}")
 
     def run(self, root: Any, context: PassContext) -> None:
         calls = KernelCalls(root, context.locations, self.pack_weights)
@@ -39,33 +54,46 @@ class ConvolutionsToKernels(MlirPass):
         generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
         for op in [op for op in generics if is_contraction(op) and not reads_loops(op)]:
             try:
-                _rewrite(op, calls, context)
+                self._rewrite(op, calls, context)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"convolution left as it is: {reason}")
         calls.finish()
 
+    def _rewrite(self, op: Any, calls: KernelCalls, context: PassContext) -> None:
+        conv = analyse(op)
+        if conv.is_product:
+            raise UnsupportedError("it is a plain matrix product")
+        found = neighbours(op, conv, _uncut)
+        image, raw, result = op.operands
+        place, spec = calls.parameter(raw), found.spec
+        chosen, notes = self._choose(conv, place is not None, context)
+        weights = [raw] if place is None else [calls.packed(place, chosen.form, op.location)]
+        if place is not None and chosen.reads_raw:
+            weights.append(raw)
+        location = context.locations.union([op.location, *found.locations])
+        calls.call(
+            op, (chosen, spec.key, place is None), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
+            [image, *weights, *spec.buffers(result)], location,
+            lambda name, types: kernel_function(name, types, chosen, spec, place is not None),
+        )  # fmt: skip
+        context.remark(self.name, location, ", ".join([chosen.describe(), *notes, *found.notes]))
+        op.erase()
+        found.erase()
+        drop_dead_views(raw)
 
-def _rewrite(op: Any, calls: KernelCalls, context: PassContext) -> None:
-    conv = analyse(op)
-    if conv.is_product:
-        raise UnsupportedError("it is a plain matrix product")
-    found = neighbours(op, conv, _uncut)
-    chosen, spec = choose(conv, context.target), found.spec
-    image, raw, result = op.operands
-    place = calls.parameter(raw)
-    weights = raw if place is None else calls.packed(place, chosen.panels, op.location)
-    location = context.locations.union([op.location, *found.locations])
-    calls.call(
-        op, (chosen, spec.key, place is None), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
-        [image, weights, *spec.buffers(result)], location,
-        lambda name, types: kernel_function(name, types, chosen, spec, place is not None),
-    )  # fmt: skip
-    packing = () if place is not None else ("packed at each call",)
-    text = ", ".join([chosen.describe(), *packing, *found.notes])
-    context.remark(ConvolutionsToKernels.name, location, text)
-    op.erase()
-    found.erase()
-    drop_dead_views(raw)
+    def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[Chosen, list[str]]:
+        """The kernel, and what is to be said about the choice."""
+        notes = [] if packed else ["packed at each call"]
+        if self.winograd == "never" or conv.depthwise:
+            return choose(conv, context.target), notes
+        try:
+            if self.winograd != "auto":
+                return choose_winograd(conv, context.target, int(self.winograd), least=0), notes
+            if not packed:
+                raise UnsupportedError("its weights would be transformed at each call")
+            return choose_winograd(conv, context.target, min(OUTPUTS), _LEAST_GAIN), notes
+        except UnsupportedError as reason:
+            return choose(conv, context.target), [*notes, f"not winograd: {reason}"]
 
 
 def _uncut(conv: Convolution, _boundaries: Sequence[int]) -> Convolution:

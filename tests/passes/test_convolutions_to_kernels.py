@@ -1,12 +1,12 @@
-"""`convolutions-to-kernels`: numbers against PyTorch over shapes, windows and targets; packing; what is left."""
+"""`convolutions-to-kernels` without Winograd: numbers over shapes and targets, packing, and what is left."""
 
 from __future__ import annotations
 
 import random
-import re
 
 import numpy as np
 import pytest
+from convolutions import allowed, check, check_epilogue, weights_of, with_epilogue
 from filecheck_text import filecheck
 from mlir_jit import Compiled
 from windows import Window
@@ -22,8 +22,8 @@ TARGETS = {
     "neon": Target("neon", 16, 32),
     "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
 }
+DIRECT = ConvolutionsToKernels(winograd="never")
 CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)
-EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
 
 
 def random_windows(count: int, seed: int) -> list[Window]:
@@ -58,38 +58,9 @@ DEPTHWISE = [
 ]
 
 
-def packed(compiled: Compiled, number: int, weights: np.ndarray) -> np.ndarray:
-    """The weights as the kernel of function `f{number}` reads them."""
-    arguments = re.search(rf"func.func @f{number}\((.*)\)", compiled.text)
-    assert arguments
-    name = re.search(r'buddy.pack = "(\w+)"', arguments.group(1))
-    shape = re.search(r"%arg1: memref<([\dx]+)xf\d\d>", arguments.group(1))
-    assert name
-    assert shape
-    panels = np.full([int(size) for size in shape.group(1).split("x")], np.nan, weights.dtype)
-    compiled(name.group(1), weights, panels)
-    return panels
-
-
-def check(module: Compiled, number: int, window: Window, *, parameter: bool = True, start: float = np.nan) -> None:
-    image, weights = window.operands()
-    a, b, c = window.arrays(image, weights)
-    c[...] = start
-    module(f"f{number}", a, packed(module, number, b) if parameter else b, c)
-    expected = window.expected(image, weights) + (0 if np.isnan(start) else start)
-    np.testing.assert_allclose(c, expected, rtol=0, atol=allowed(window), err_msg=str(window))
-
-
-def allowed(window: Window) -> float:
-    """Sums of `depth` products are around one, so their roundings add up to about the root of `depth` epsilons; results
-    up to eight times as large as that occur."""
-    depth = window.channels // window.groups * window.kernel**2
-    return 8 * EPSILON[window.element] * depth**0.5
-
-
 def compiled(windows: list[Window], target: str = "avx512") -> Compiled:
     text = "\n".join(window.function(f"f{i}") for i, window in enumerate(windows))
-    return Compiled(text, [ConvolutionsToKernels(), ContractionsToKernels()], target=TARGETS[target])
+    return Compiled(text, [DIRECT, ContractionsToKernels()], target=TARGETS[target])
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -129,14 +100,14 @@ def test_halves_are_summed_in_single_precision() -> None:
 
 @pytest.mark.parametrize("window", [Window(9, 11, 7, 37, padding=1), Window(9, 11, 21, 21, padding=1, groups=21)])
 def test_without_a_fill_it_adds(window: Window) -> None:
-    module = Compiled(window.function("f0", zero=False), [ConvolutionsToKernels()])
+    module = Compiled(window.function("f0", zero=False), [DIRECT])
     assert module.remarks[0].endswith(", adds to C")
     check(module, 0, window, start=3.0)
 
 
 @pytest.mark.parametrize("window", [Window(6, 7, 5, 37, padding=1), Window(9, 8, 21, 21, padding=1, groups=21)])
 def test_weights_that_are_no_parameter_are_packed_at_each_call(window: Window) -> None:
-    module = Compiled(window.function("f0", parameter=False), [ConvolutionsToKernels()])
+    module = Compiled(window.function("f0", parameter=False), [DIRECT])
     assert "@pack_" not in module.text
     assert module.remarks[0].endswith(", packed at each call")
     check(module, 0, window, parameter=False)
@@ -144,7 +115,7 @@ def test_weights_that_are_no_parameter_are_packed_at_each_call(window: Window) -
 
 def test_packing_can_be_switched_off() -> None:
     window = Window(6, 7, 5, 37, padding=1)
-    module = Compiled(window.function("f0"), [ConvolutionsToKernels(pack_weights=False)])
+    module = Compiled(window.function("f0"), [ConvolutionsToKernels(pack_weights=False, winograd="never")])
     assert "@pack_" not in module.text
     check(module, 0, window, parameter=False)
 
@@ -156,7 +127,7 @@ def test_infinity_and_nan_stay_in_their_windows(window: Window, value: float) ->
     image, weights = window.operands()
     image[0, 3, 4, 5] = value
     a, b, c = window.arrays(image, weights)
-    module("f0", a, packed(module, 0, b), c)
+    module("f0", a, *weights_of(module, "f0", b), c)
     # The zeros of the padding are far from the marked pixel, so that no reference multiplies them with it.
     expected = window.eager(image, weights).permute(0, 2, 3, 1).numpy().reshape(c.shape)
     assert not np.isfinite(expected).all()
@@ -184,7 +155,7 @@ def test_equal_convolutions_share_a_kernel_that_comes_from_all_of_them() -> None
     text = "".join(
         function.replace("@f", f"@f{i}").replace("\n      return", f' loc("graph":{i}:0)\n      return') for i in (1, 2)
     )
-    module = Compiled(text, [ConvolutionsToKernels()], nodes=["conv1", "conv2"])
+    module = Compiled(text, [DIRECT], nodes=["conv1", "conv2"])
     assert module.text.count("func.func private") == 1
     assert module.nodes_of("conv_6x7x19_3x3x5") == {"conv1", "conv2"}
     assert module.nodes_of("pack_0") == {"conv1", "conv2"}
@@ -195,45 +166,11 @@ def test_what_is_left_says_why() -> None:
     swapped = Window(4, 4, 4, 4, kernel=2).function("f1").replace("->(n,h,w,o)", "->(n,o,h,w)")
     swapped = swapped.replace("memref<1x3x3x4xf32>", "memref<1x4x3x3xf32>")
     empty = Window(4, 4, 4, 4, kernel=2, batch=0).function("f2")
-    assert Compiled(pointwise.function("f"), [ConvolutionsToKernels()]).remarks == [
+    assert Compiled(pointwise.function("f"), [DIRECT]).remarks == [
         "convolution left as it is: it is a plain matrix product"
     ]
-    assert Compiled(swapped, [ConvolutionsToKernels()]).remarks == [
-        "convolution left as it is: channels are not its last dim"
-    ]
-    assert Compiled(empty, [ConvolutionsToKernels()]).remarks == ["convolution left as it is: no elements"]
-
-
-def with_epilogue(window: Window) -> str:
-    """`relu(convolution + shift per channel)`, inside of a buffer with a border of one pixel."""
-    batch, rows, columns, *channels = window.shapes[2]
-    result, shift = memref(batch, rows, columns, *channels), memref(*channels)
-    outer = memref(batch, rows + 2, columns + 2, *channels)
-    strides = [1]
-    for size in (*reversed(channels), columns + 2, rows + 2):
-        strides.insert(0, strides[0] * size)
-    inner = result.replace(">", f", strided<{strides}, offset: {strides[1] + strides[2]}>>")
-    dims = ["n", "h", "w", "g", "o"][: len(strides)]
-    every, last = (f"affine_map<({','.join(dims)})->({','.join(d)})>" for d in (dims, dims[3:]))
-    kinds = ",".join(['"parallel"'] * len(dims))
-    rest = ", 0" * len(channels)
-    epilogue = f"""
-      %in = memref.subview %out[0, 1, 1{rest}] {window.shapes[2]} {[1] * len(dims)} : {outer} to {inner}
-      linalg.generic {{indexing_maps = [{every}, {last}, {every}], iterator_types = [{kinds}]}}
-          ins(%c, %shift : {result}, {shift}) outs(%in : {inner}) {{
-        ^bb0(%x: f32, %y: f32, %t: f32):
-          %u = arith.addf %x, %y : f32
-          %v = arith.maximumf %u, %z : f32
-          linalg.yield %v : f32
-      }}
-      return""".replace(f" {window.shapes[2]} ", f" {list(window.shapes[2])} ")
-    text = window.function("f0").replace(f"%c: {result})", f"%shift: {shift}, %out: {outer} {{buddy.result}})")
-    text = text.replace("%z = arith", f"%c = memref.alloc() : {result}\n      %z = arith")
-    return epilogue.join(text.rsplit("\n      return", 1))
-
-
-def memref(*shape: int) -> str:
-    return "memref<" + "".join(f"{size}x" for size in shape) + "f32>"
+    assert Compiled(swapped, [DIRECT]).remarks == ["convolution left as it is: channels are not its last dim"]
+    assert Compiled(empty, [DIRECT]).remarks == ["convolution left as it is: no elements"]
 
 
 @pytest.mark.parametrize(
@@ -245,15 +182,7 @@ def memref(*shape: int) -> str:
     ],
 )
 def test_what_follows_goes_into_the_kernel(window: Window) -> None:
-    module = Compiled(with_epilogue(window), [FuseEpilogues(), ConvolutionsToKernels()])
+    module = Compiled(with_epilogue(window), [FuseEpilogues(), DIRECT])
     assert "linalg.generic" not in module.text, module.remarks
     assert module.remarks[-1].endswith("epilogue of linalg.generic (2 scalar ops)")
-    image, weights = window.operands()
-    a, b, c = window.arrays(image, weights)
-    shift = np.linspace(-1, 1, window.out, dtype=np.float32).reshape(c.shape[3:])
-    out = np.full((c.shape[0], c.shape[1] + 2, c.shape[2] + 2, *c.shape[3:]), np.nan, np.float32)
-    module("f0", a, packed(module, 0, b), shift, out)
-    expected = np.maximum(window.expected(image, weights) + shift, 0)
-    np.testing.assert_allclose(out[:, 1:-1, 1:-1], expected, rtol=0, atol=allowed(window))
-    out[:, 1:-1, 1:-1] = np.nan
-    assert np.isnan(out).all(), "the border is another's"
+    check_epilogue(module, window)

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import func, ir, memref
-from buddy.compiler.kernels.access import flatten
+from buddy.compiler.kernels.access import UnsupportedError, flatten
 from buddy.compiler.kernels.conv import blocking, depthwise, implicit_gemm
 from buddy.compiler.kernels.conv.shape import Convolution
+from buddy.compiler.kernels.conv.winograd import blocking as winograd
+from buddy.compiler.kernels.conv.winograd.kernel import Winograd, weights_of
 from buddy.compiler.kernels.crossing import argument_types, flat_operands
 from buddy.compiler.kernels.emit import Emitter
 from buddy.compiler.kernels.epilogue import Results, ResultSpec
-from buddy.compiler.kernels.packing import ALIGNMENT, Panels, pack_all
+from buddy.compiler.kernels.packing import ALIGNMENT, Packing
 from buddy.compiler.target import Target
 
 
@@ -22,18 +24,25 @@ class Chosen:
     """A convolution with its blocking."""
 
     conv: Convolution
-    blocking: blocking.Blocking | depthwise.Blocking
+    blocking: blocking.Blocking | depthwise.Blocking | winograd.Blocking
 
     @property
-    def panels(self) -> Panels:
+    def form(self) -> Packing:
         """How the weights are packed."""
+        if isinstance(self.blocking, winograd.Blocking):
+            return weights_of(self.conv, self.blocking)
         if isinstance(self.blocking, depthwise.Blocking):
             return depthwise.panels_of(self.conv, self.blocking)
         return implicit_gemm.panels_of(self.conv, self.blocking)
 
     @property
+    def reads_raw(self) -> bool:
+        """Whether the kernel reads the weights as the program has them, too."""
+        return isinstance(self.blocking, winograd.Blocking)
+
+    @property
     def symbol(self) -> str:
-        conv, verb = self.conv, "depthwise" if self.conv.depthwise else "conv"
+        conv, verb = self.conv, "winograd" if self.reads_raw else "depthwise" if self.conv.depthwise else "conv"
         window = "x".join(str(loop.size) for loop in conv.k) or "1"
         channels = conv.groups[0].size if conv.depthwise else conv.n.size
         return f"{verb}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
@@ -43,15 +52,27 @@ class Chosen:
 
 
 def choose(conv: Convolution, target: Target) -> Chosen:
-    """The kernel for `conv` on `target`."""
+    """The kernel for the window's own products on `target`."""
     return Chosen(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
+
+
+def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float) -> Chosen:
+    """Winograd's kernel for tiles of `outputs` x `outputs`.
+
+    Raises `UnsupportedError` where it does not fit, or would not be faster by the factor `least`.
+    """
+    winograd.check(conv)
+    gain = winograd.gain(conv, outputs, target)
+    if gain < least:
+        raise UnsupportedError(f"it would take {1 / gain:.2f} of the time")
+    return Chosen(conv, winograd.choose(conv, outputs, target))
 
 
 def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: ResultSpec, packed: bool) -> func.FuncOp:
     """A private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types` to it.
 
-    B has the shape `chosen.panels.shape` when `packed`; else the function packs it, at each call. Strides in `spec`
-    are along `chosen.conv.loops`.
+    B has the shape `chosen.form.shape` when `packed`, and if `chosen.reads_raw` the weights as they are come after it;
+    else the function packs it, at each call. Strides in `spec` are along `chosen.conv.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()
@@ -59,11 +80,14 @@ def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: Resul
         end = func.ReturnOp([])
     with ir.InsertionPoint(end):
         a, b, *buffers = flat_operands(entry.arguments, types)
+        raw = buffers.pop(0) if packed and chosen.reads_raw else b
         e, conv, block = Emitter(entry), chosen.conv, chosen.blocking
         results = Results(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
-        scratch = None if packed else _packed_here(e, chosen.panels, b)
+        scratch = None if packed else _packed_here(e, chosen.form, b)
         weights = b if scratch is None else flatten(scratch)
-        if isinstance(block, depthwise.Blocking):
+        if isinstance(block, winograd.Blocking):
+            Winograd(e, a, weights, raw, results, conv, block).emit()
+        elif isinstance(block, depthwise.Blocking):
             depthwise.Depthwise(e, a, weights, results, conv, block).emit()
         else:
             implicit_gemm.ImplicitGemm(e, a, weights, results, conv, block).emit()
@@ -72,8 +96,8 @@ def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: Resul
     return function
 
 
-def _packed_here(e: Emitter, panels: Panels, weights: Any) -> Any:
-    type_ = ir.MemRefType.get(list(panels.shape), weights.type.element_type)
+def _packed_here(e: Emitter, form: Packing, weights: Any) -> Any:
+    type_ = ir.MemRefType.get(list(form.shape), weights.type.element_type)
     scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
-    pack_all(e, panels, weights, flatten(scratch))
+    form.fill(e, weights, flatten(scratch))
     return scratch
