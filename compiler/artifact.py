@@ -1,8 +1,9 @@
 """What a compilation hands over to whoever runs it: objects, a calling convention, and what to prepare once.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
-`arguments`, then results in the order of `results`, then, unless `arena` is 0, that many bytes to work in, aligned to
-64; the caller owns every buffer. Tensors without elements are passed to nobody. Two calls at a time need two arenas.
+`arguments`, then the values of `symbols` (an `i64` each), then results in the order of `results`, then, unless `arena`
+is 0, that many bytes to work in, aligned to 64; the caller owns every buffer. Tensors without elements are passed to
+nobody, unless a call tells that they have none. Two calls at a time need two arenas.
 
 Where `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it has to
 call `task(data, i, n)`, an `i32` each, for every `i` below some `n` of 1 to `threads`, at the same time if it can.
@@ -10,15 +11,23 @@ call `task(data, i, n)`, an `i32` each, for every `i` below some `n` of 1 to `th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from buddy.compiler.graph.graph import Graph
 
 FORK = "buddy_fork"
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
-    """A dense row-major tensor; `dtype` is a `TensorDType` value such as "f32"."""
+    """A dense row-major tensor; `dtype` is a `TensorDType` value such as "f32".
 
-    shape: tuple[int, ...]
+    A size that only a call tells is the text of a `graph.sizes.Size`.
+    """
+
+    shape: tuple[int | str, ...]
     dtype: str
 
 
@@ -39,7 +48,8 @@ class EagerCall(msgspec.Struct, frozen=True):
 
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
     `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each
-    of `results`, all dense and row-major, those without elements left out.
+    of `results`, all dense and row-major, those without elements left out. Between the two come the values of
+    `symbols`, an `i64` each, of which sizes among shapes and arguments are made.
     """
 
     symbol: str
@@ -48,6 +58,16 @@ class EagerCall(msgspec.Struct, frozen=True):
     keywords: dict[str, object]
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
+    symbols: tuple[str, ...] = ()
+
+
+class Symbol(msgspec.Struct, frozen=True):
+    """Where a call tells the value of symbol `name`: dim `index` of graph input number `source`, or, where that is -1,
+    number `index` among the numbers that the program is called with."""
+
+    name: str
+    source: int
+    index: int
 
 
 class Artifact(msgspec.Struct, frozen=True):
@@ -60,6 +80,13 @@ class Artifact(msgspec.Struct, frozen=True):
     eager_calls: tuple[EagerCall, ...] = ()
     arena: int = 0
     threads: int = 1
+    symbols: tuple[Symbol, ...] = ()
+
+
+def symbols_of(graph: Graph) -> list[Symbol]:
+    """Where a call of `graph` tells its symbols, by the numbers of placeholders."""
+    numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
+    return [Symbol(found.name, numbers.get(found.node, -1), found.index) for found in graph.symbols]
 
 
 def to_bytes(artifact: Artifact) -> bytes:

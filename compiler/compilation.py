@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 from buddy.compiler import assembly, codegen, diagnosis, signature, snapshots
-from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec
+from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec, symbols_of
 from buddy.compiler.bindings import ir
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform import TransformError
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.graph_stages import GraphPassError, GraphStages
@@ -241,8 +242,8 @@ def check_entry(module: Any, entry: Entry | None, graph: Graph) -> None:
     if entry is None:
         raise CompilationError(diagnosis.no_entry(graph._func_name))
     results = sum(0 not in _spec(op).shape for op in graph.results if isinstance(op, Op))
-    arity = len(entry.arguments) + results + bool(entry.arena)
-    if signature.pointers_of(module, graph._func_name) != arity:
+    arity = len(entry.arguments) + len(entry.symbols) + results + bool(entry.arena)
+    if signature.words_of(module, graph._func_name) != arity:
         raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
 
 
@@ -255,7 +256,9 @@ def artifact_of(
     placeholders = [_spec(op) for op in graph.placeholders]
     results = [_spec(op) for op in graph.results if isinstance(op, Op)]
     images = [found.data for found in objects]
-    return signature.artifact(graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads)
+    return signature.artifact(
+        graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph)
+    )
 
 
 def _failed(error: GraphPassError) -> StepError:
@@ -267,7 +270,7 @@ def _failed(error: GraphPassError) -> StepError:
 
 
 def _spec(op: Op) -> TensorSpec:
-    return TensorSpec(op.tensor_meta.shape, op.tensor_meta.dtype.value)
+    return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
 
 
 def _trim(kept: OrderedDict[str, Any], limit: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -12,11 +12,21 @@ from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
+from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import registries
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.structured import empty
+from buddy.compiler.ops.sizes import (
+    RESULTS,
+    SIZES,
+    function_sizes,
+    index_value,
+    remember,
+    sizes_attribute,
+    symbol_attributes,
+)
+from buddy.compiler.ops.structured import empty, fitted
 from buddy.compiler.ops.utils import LoweringError, meta_type
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.provenance import LocationSets
@@ -67,27 +77,36 @@ class _Lowerer:
     locations: LocationSets
     on_node: OnNode | None = None
     assigned: dict[str, Assignment] = field(default_factory=dict)
+    symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
         """One `func.func`, a declaration where it is private and empty; the insertion point is in the module."""
         arguments = _with_elements(function.inputs)
         results = _with_elements(function.outputs)
-        kind = ir.FunctionType.get(_types(arguments), _types(results))
+        symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
+        inputs = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
+        kind = ir.FunctionType.get(inputs, _types(results))
         whole = self.locations.location(name for i in range(len(function.nodes)) for name in function.origins(i))
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
         declared = not public and not body
         flags = [
-            _argument(i, parameter, public, declared)
+            _argument(i, value[0].tensor_meta.shape, parameter, public, declared)
             for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
             if value in arguments
         ]
-        op.arg_attrs = ir.ArrayAttr.get(flags)
+        op.arg_attrs = ir.ArrayAttr.get([*flags, *map(symbol_attributes, symbols)])
+        if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
+            op.attributes[RESULTS] = ir.ArrayAttr.get(
+                [sizes_attribute(value[0].tensor_meta.shape) for value in results]
+            )
         if declared:
             return
-        block = op.add_entry_block([self.locations.location([value[0].stable]) for value in arguments])
+        places = [self.locations.location([value[0].stable]) for value in arguments]
+        block = op.add_entry_block([*places, *[whole] * len(symbols)])
         table: Table = {}
-        with ir.InsertionPoint(block), whole:
-            _bind(table, function.inputs, block.arguments)
+        values = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
+        with ir.InsertionPoint(block), whole, function_sizes(values):
+            _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
             self._body(function, body, table)
             func.ReturnOp([table[op.name, index] for op, index in results])
 
@@ -119,6 +138,7 @@ class _Lowerer:
 
     def _call(self, call: cut.Call, table: Table) -> None:
         operands = [table[op.name, index] for op, index in _with_elements(call.inputs)]
+        operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
         results = _types(_with_elements(call.outputs))
         with self.locations.location(op.stable for op in call.nodes):
             op = func.CallOp(results, ir.FlatSymbolRefAttr.get(call.function), operands)
@@ -159,6 +179,8 @@ class _Lowerer:
             return f"there is no such registry, but {', '.join(self.registries)}"
         if name not in registry:
             return registry.why_absent(name)
+        if key == "tosa" and _has_dynamic(node):
+            return "TOSA's ops are made with sizes that are known when compiling"
         try:
             self._enter(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
@@ -179,10 +201,12 @@ class _Lowerer:
         before = len(block.operations)
         try:
             return lowering(node, table)
-        except LoweringError:
+        except (LoweringError, *_GIVING_UP) as error:
+            if not isinstance(error, LoweringError) and not _has_dynamic(node):
+                raise
             for op in reversed(list(block.operations)[before:]):
                 op.operation.erase()
-            raise
+            raise error if isinstance(error, LoweringError) else LoweringError(_sizes_needed(error)) from error
 
     @staticmethod
     def _enter(node: Op, table: Table, results: Any) -> None:
@@ -190,6 +214,8 @@ class _Lowerer:
         if not isinstance(results, (list, tuple)):
             results = list(results.results) if hasattr(results, "results") else [results]
         for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
+            if meta is not None and is_dynamic(meta.shape):
+                value = fitted(value, meta)
             if meta is not None and value.type != meta_type(meta):
                 raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
             table[node.name, index] = value
@@ -199,6 +225,31 @@ def _why_eager(node: Op) -> str:
     """What keeps a node in eager for which no registry has a lowering."""
     template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
     return node.only_eager or template.format(target=node.target, op=type(node).__name__)
+
+
+# How a lowering that was written for known sizes fails on others.
+_GIVING_UP = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
+
+
+def _has_dynamic(node: Op) -> bool:
+    metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
+    return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
+
+
+def _sizes_needed(error: Exception) -> str:
+    if isinstance(error, UnknownSizeError):
+        return str(error)
+    return f"its lowering needs sizes that are known when compiling ({str(error).splitlines()[0]})"
+
+
+def _symbols_of(
+    function: cut.Function, body: Sequence[Op | cut.Call], of_callees: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The symbols that a function needs: those of what it computes, takes and gives, and of what it calls."""
+    ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
+    named = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
+    called = (name for item in body if isinstance(item, cut.Call) for name in of_callees[item.function])
+    return tuple(sorted({*symbols_in(named), *called}, key=lambda name: (len(name), name)))
 
 
 def _with_elements(values: Sequence[cut.Value]) -> list[cut.Value]:
@@ -215,7 +266,9 @@ def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> No
     crossed = iter(found)
     for op, index in values:
         meta = op.tensor_meta
-        table[op.name, index] = empty(meta.shape, meta.dtype) if 0 in meta.shape else next(crossed)
+        table[op.name, index] = (
+            empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(crossed), meta.shape)
+        )
 
 
 def _is_complex(node: Op) -> bool:
@@ -223,12 +276,14 @@ def _is_complex(node: Op) -> bool:
     return any(meta.dtype in (TensorDType.Complex64, TensorDType.Complex128) for meta in metas)
 
 
-def _argument(index: int, is_parameter: bool, public: bool, declared: bool) -> Any:
+def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:
     """The attributes of a function's argument: nothing may write to it, and where it comes from."""
     read_only = {"bufferization.access": ir.StringAttr.get("read")}
     attributes = read_only if declared else {"bufferization.writable": ir.BoolAttr.get(False)}
     if is_parameter:
         attributes["buddy.parameter"] = ir.UnitAttr.get()
+    if is_dynamic(shape):
+        attributes[SIZES] = sizes_attribute(shape)
     if public:
         attributes["buddy.source"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
     return ir.DictAttr.get(attributes)

@@ -89,7 +89,7 @@ _KERNELS = _steps(
     "parallel-to-tasks",
 )
 # After the kernels: their scratch memory is planned too, and that of each thread.
-_MEMORY = _steps("kernels", "plan-memory")
+_MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
 
 # The passes that pack weights unless told not to.
 _PACKING = ("contractions-to-kernels", "convolutions-to-kernels")

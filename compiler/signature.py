@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.artifact import FORK, Argument, Artifact, EagerCall, TensorSpec
+from buddy.compiler.artifact import FORK, Argument, Artifact, EagerCall, Symbol, TensorSpec
 from buddy.compiler.bindings import ir
+from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 
 # On the entry's last argument: the bytes of memory that it works in.
 ARENA = "buddy.arena"
@@ -19,16 +21,18 @@ class EntryArgument:
 
     source: int
     pack: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     element: str
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The arguments from the graph's inputs, and the bytes of the arena, which is an argument where it is not 0."""
+    """The arguments from the graph's inputs, the names of the symbols whose values follow them, and the bytes of the
+    arena, which is an argument where it is not 0."""
 
     arguments: tuple[EntryArgument, ...]
     arena: int = 0
+    symbols: tuple[str, ...] = ()
 
 
 def entry_of(module: Any) -> Any | None:
@@ -43,14 +47,15 @@ def of_module(module: Any) -> Entry | None:
     if operation is None:
         return None
     kind = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
-    if kind.results or not all(isinstance(t, ir.MemRefType) for t in kind.inputs):
+    if kind.results or not all(isinstance(t, (ir.MemRefType, ir.IndexType)) for t in kind.inputs):
         return None
     pairs = [
         (t, ir.DictAttr(a)) for t, a in zip(kind.inputs, ir.ArrayAttr(operation.attributes["arg_attrs"]), strict=True)
     ]
     found = (_argument(t, attributes) for t, attributes in pairs)
     arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
-    return Entry(tuple(argument for argument in found if argument is not None), arena)
+    symbols = symbols_of(operation, kind.inputs)
+    return Entry(tuple(argument for argument in found if argument is not None), arena, tuple(symbols))
 
 
 def _is_entry(operation: Any) -> bool:
@@ -65,7 +70,8 @@ def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
         return None
     pack = ir.StringAttr(attributes["buddy.pack"]).value if "buddy.pack" in attributes else ""
     source = ir.IntegerAttr(attributes["buddy.source"]).value
-    return EntryArgument(source, pack, tuple(ir.MemRefType(kind).shape), str(ir.MemRefType(kind).element_type))
+    shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else ir.MemRefType(kind).shape
+    return EntryArgument(source, pack, tuple(shape), str(ir.MemRefType(kind).element_type))
 
 
 def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
@@ -76,13 +82,14 @@ def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argumen
     )
 
 
-def pointers_of(module: Any, name: str) -> int:
-    """How many pointers function `name` of a module in the LLVM dialect takes; -1 if it is absent or takes others."""
+def words_of(module: Any, name: str) -> int:
+    """How many pointers and sizes function `name` of a module in the LLVM dialect takes; -1 if it is absent or takes
+    other values."""
     for op in module.regions[0].blocks[0]:
         operation = op.operation
         if operation.name == "llvm.func" and ir.StringAttr(operation.attributes["sym_name"]).value == name:
             arguments = operation.regions[0].blocks[0].arguments
-            return len(arguments) if all(str(a.type) == "!llvm.ptr" for a in arguments) else -1
+            return len(arguments) if all(str(a.type) in ("!llvm.ptr", "i64") for a in arguments) else -1
     return -1
 
 
@@ -94,7 +101,7 @@ def forks(module: Any) -> bool:
 
 def artifact(
     name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
-    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int,
+    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
 ) -> Artifact:  # fmt: skip
     """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads` are those of the recipe."""
     return Artifact(
@@ -105,4 +112,5 @@ def artifact(
         tuple(calls),
         entry.arena,
         threads if forks(module) else 1,
+        tuple(found for name in entry.symbols for found in symbols if found.name == name),
     )

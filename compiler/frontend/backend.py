@@ -14,16 +14,18 @@ import torch
 from msgspec.structs import replace
 
 from buddy.compiler import program_cache
-from buddy.compiler.artifact import Artifact
+from buddy.compiler.artifact import Artifact, symbols_of
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, PlaceholderOp
+from buddy.compiler.graph.sizes import Dim, Size, product, value_of
 from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.recipe import EAGER, MAX_THREADS, Recipe
 from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runner.sizes import bind
 
 Fallback = Literal["eager", "error"]
 # Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
@@ -100,9 +102,12 @@ def buddy_backend(
             on_static(static, tensors)
         return run_aot(static, tensors, lambda aten: compile_one(aten, settings), decompositions)
 
-    if _is_dynamic(module):
-        return torch._dynamo.disable(Specialised(module, compile_static), reason="compiled code is not traced")
-    return compile_static(module, inputs)
+    if not _is_dynamic(module):
+        return compile_static(module, inputs)
+    specialised = torch._dynamo.disable(Specialised(module, compile_static), reason="compiled code is not traced")
+    if compile_graph is not None or on_static is not None:
+        return specialised
+    return compiled_for_all_sizes(module, inputs, settings, decompositions) or specialised
 
 
 def refreeze() -> None:
@@ -147,15 +152,18 @@ class CompiledGraph:
         self._constants = conversion.constants
         self._plan = _plan_results(graph)
         self._strides = _result_strides(conversion)
+        self._symbols = symbols_of(graph)
         recipe = settings.recipe(training)
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
         self._program = _loaded(make(graph, recipe)) if graph.results else None
 
-    def __call__(self, *tensors: torch.Tensor) -> list[Any]:
-        inputs = [*tensors, *self._constants]
-        results = self._program(inputs) if self._program is not None else []
-        laid_out = [_with_strides(t, strides) for t, strides in zip(results, self._strides, strict=True)]
-        return [_pick(source, laid_out, inputs) for source in self._plan]
+    def __call__(self, *arguments: Any) -> list[Any]:
+        inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
+        numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
+        symbols = bind(self._symbols, inputs, numbers)
+        results = self._program(inputs, numbers) if self._program is not None else []
+        laid_out = [_with_strides(t, strides, symbols) for t, strides in zip(results, self._strides, strict=True)]
+        return [_pick(source, laid_out, inputs, symbols) for source in self._plan]
 
 
 @dataclass(frozen=True)
@@ -185,28 +193,40 @@ def _plan_results(graph: Graph) -> list[Any]:
     return plan
 
 
-def _pick(source: Any, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
+def _pick(
+    source: Any, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
+) -> Any:
     if isinstance(source, _FromResult):
         return results[source.index]
+    if isinstance(source, Size):
+        return value_of(source, symbols)
     return inputs[source.index] if isinstance(source, _FromInput) else source
 
 
-def _result_strides(conversion: Conversion) -> list[tuple[int, ...] | None]:
-    """For each result the strides it needs, or None where row-major ones do."""
+def _result_strides(conversion: Conversion) -> list[tuple[Dim, ...] | None]:
+    """For each result the strides it needs, or None where row-major ones do.
+
+    Raises `UnsupportedGraphError` for strides that no input tells.
+    """
     nodes = dict(zip(conversion.graph.body, conversion.fx_nodes, strict=True))
-    return [_needed_strides(nodes[op].meta["val"]) for op in conversion.graph.results]
+    return [_needed_strides(conversion.strides(nodes[op]), op.tensor_meta.shape) for op in conversion.graph.results]
 
 
-def _needed_strides(value: Any) -> tuple[int, ...] | None:
+def _needed_strides(strides: Sequence[Dim], shape: Sequence[Dim]) -> tuple[Dim, ...] | None:
     """Overlapping layouts (expanded dimensions) stay dense: nothing can be written to them through one element."""
-    overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
-    return None if value.is_contiguous() or overlaps else tuple(value.stride())
+    moving = [
+        (stride, size, product(shape[i + 1 :])) for i, (stride, size) in enumerate(zip(strides, shape, strict=True))
+    ]
+    if 0 in shape or all(stride == dense or size == 1 for stride, size, dense in moving):
+        return None
+    return None if any(stride == 0 and size != 1 for stride, size, _ in moving) else tuple(strides)
 
 
-def _with_strides(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
-    if strides is None:
+def _with_strides(tensor: torch.Tensor, strides: tuple[Dim, ...] | None, symbols: Mapping[str, int]) -> torch.Tensor:
+    wanted = None if strides is None else tuple(value_of(stride, symbols) for stride in strides)
+    if wanted is None or wanted == tensor.stride():
         return tensor
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+    return torch.empty_strided(tensor.shape, wanted, dtype=tensor.dtype).copy_(tensor)
 
 
 def _loaded(artifact: Artifact) -> LoadedProgram:
@@ -257,6 +277,28 @@ def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
 
 
 # ---- sizes that change from call to call -----------------------------------------------------------------------------
+
+
+def compiled_for_all_sizes(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Settings,
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
+) -> Callable[..., Any] | None:  # fmt: skip
+    """A Dynamo graph with symbolic sizes compiled once; `None` where some part of it needs to know the sizes.
+
+    Raises `FallbackError` where `settings` allow no eager.
+    """
+    from buddy.compiler.compilation import CompilationError
+
+    def compile_one(aten: AtenGraph) -> Runner:
+        if aten.kind == "backward":
+            return compile_aten(aten, settings)  # too late for another road
+        return CompiledGraph(to_buddy(aten), settings, training=aten.kind != "inference")
+
+    try:
+        return run_aot(module, inputs, compile_one, decompositions)
+    except (UnsupportedGraphError, CompilationError) as error:
+        warnings.warn(f"compiled anew for each set of sizes: {error}", stacklevel=2)
+        return None
 
 
 class Specialised:

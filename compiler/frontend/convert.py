@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch.fx.node import map_aggregate
 from buddy.compiler.frontend.aten import AtenGraph, target_key
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
+from buddy.compiler.frontend.symbols import Symbols, UnknownSymbolError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.operations import RandomLikeOp
 from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.torch_values import form_of, from_torch, plain_argument
@@ -31,6 +33,14 @@ class Conversion:
     graph: Graph
     fx_nodes: list[Node] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
+    symbols: Symbols = field(default_factory=lambda: Symbols(()))
+
+    def strides(self, node: Node) -> tuple[Dim, ...]:
+        """The strides of the tensor that `node` gives. Raises `UnsupportedGraphError` for those that no input tells."""
+        try:
+            return tuple(map(self.symbols.size, node.meta["val"].stride()))
+        except UnknownSymbolError as error:
+            raise _unsupported(node, f"has strides made of {error}") from None
 
 
 def to_buddy(
@@ -41,7 +51,8 @@ def to_buddy(
 ) -> Conversion:
     """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
 
-    Raises `UnsupportedGraphError` for element types, dynamic sizes and higher-order ops that it has no word for.
+    Sizes that only a call tells are expressions of the inputs' sizes; the nodes that compute them go. Raises
+    `UnsupportedGraphError` for element types, sizes that depend on data and higher-order ops that it has no word for.
     """
     known = default_ops_map() if ops_map is None else ops_map
     converter = _Converter(Conversion(Graph(name, func_name)), known)
@@ -55,21 +66,38 @@ class _Converter:
         self.ops_map = ops_map
         self.names = StableNames()
         self.values: dict[Node, Op] = {}
+        self.sizes: dict[Node, Dim] = {}
 
     def run(self, aten: AtenGraph) -> None:
         nodes = list(aten.module.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        self.symbols = self.result.symbols = Symbols(placeholders)
+        self.result.graph.symbols = self.symbols.sources
         origins = iter(aten.origins)
-        for node in nodes:
-            if node.op == "placeholder":
-                origin = next(origins)
+        for node in placeholders:
+            origin = next(origins)
+            if not self._is_size(node):
                 self._placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
         for node in nodes:
             if node.op == "get_attr":
                 self._constant(node, aten.module)
         for node in nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and not self._is_size(node):
                 self._call(node)
         self._output(nodes[-1])
+
+    def _is_size(self, node: Node) -> bool:
+        """Whether `node` gives a size, which is then known by its value wherever it is read."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            self.sizes[node] = self._told(node, lambda: self.symbols.size(value))
+        return node in self.sizes
+
+    def _told(self, node: Node, convert: Callable[[], Any]) -> Any:
+        try:
+            return convert()
+        except UnknownSymbolError as error:
+            raise _unsupported(node, f"has {error}") from None
 
     def _placeholder(self, node: Node, wanted: str, is_state: bool) -> None:
         op = PlaceholderOp()
@@ -106,7 +134,7 @@ class _Converter:
     def _add(self, op: Op, node: Node, kind: NodeType = NodeType.OtherNode) -> None:
         op.name = node.name
         op.target = target_key(node.target)
-        op.metas = () if node.op == "output" else _metas(node)
+        op.metas = () if node.op == "output" else self._metas(node)
         self.values[node] = op
         self.result.fx_nodes.append(node)
         self.result.graph.add_node(op, kind)
@@ -114,7 +142,9 @@ class _Converter:
     def _plain(self, node: Node, value: Any) -> Any:
         def convert(item: Any) -> Any:
             if isinstance(item, Node):
-                return self.values[item]
+                return self.sizes[item] if item in self.sizes else self.values[item]
+            if isinstance(item, torch.SymInt):
+                return self._told(node, lambda: self.symbols.size(item))
             if isinstance(item, Opaque):
                 return item
             try:
@@ -123,6 +153,21 @@ class _Converter:
                 raise _unsupported(node, f"has {error}") from None
 
         return _without_fx_containers(map_aggregate(value, convert))
+
+    def _metas(self, node: Node) -> tuple[TensorMeta | None, ...]:
+        value = node.meta.get("val")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(self._meta(node, item) for item in values)
+
+    def _meta(self, node: Node, value: Any) -> TensorMeta | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if value.device.type != "cpu":
+            raise _unsupported(node, f"is on the device {value.device}")
+        dtype = from_torch(value.dtype)
+        if dtype is None:
+            raise _unsupported(node, f"has the element type {value.dtype}")
+        return TensorMeta(self._told(node, lambda: tuple(map(self.symbols.size, value.shape))), dtype)
 
 
 def _of_form(node: Node) -> tuple[Any, ...]:
@@ -141,25 +186,6 @@ def _without_fx_containers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_fx_containers(item) for key, item in value.items()}
     return value
-
-
-def _metas(node: Node) -> tuple[TensorMeta | None, ...]:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return tuple(_meta(node, item) for item in values)
-
-
-def _meta(node: Node, value: Any) -> TensorMeta | None:
-    if not isinstance(value, torch.Tensor):
-        return None
-    if value.device.type != "cpu":
-        raise _unsupported(node, f"is on the device {value.device}")
-    dtype = from_torch(value.dtype)
-    if dtype is None:
-        raise _unsupported(node, f"has the element type {value.dtype}")
-    if any(not isinstance(size, int) for size in value.shape):
-        raise _unsupported(node, f"has a size that depends on data, {list(value.shape)}")
-    return TensorMeta(tuple(value.shape), dtype)
 
 
 def _check_strides(node: Node) -> None:

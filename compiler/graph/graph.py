@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
+from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
 
 Transform = Callable[["Graph"], object]
@@ -31,8 +32,9 @@ class Graph:
     """Nodes in execution order: placeholders, ops, one output.
 
     Each placeholder says whether it is an input or a parameter (or buffer) of the model. `mutated` holds the indices of
-    the inputs that the program itself writes to. `op_groups` are the ops that `GraphDriver` makes one subgraph of, by
-    the subgraph's name, and `group_map_device` says where each is to run.
+    the inputs that the program itself writes to, `symbols` where a call finds the sizes that are not known before.
+    `op_groups` are the ops that `GraphDriver` makes one subgraph of, by the subgraph's name, and `group_map_device`
+    says where each is to run.
 
     Arguments are what links nodes. The editing methods keep `_children`, the groups and the order in step with them;
     after edits by hand `link()` does, and `fuse_ops`, `perform` and every way down call it.
@@ -42,6 +44,7 @@ class Graph:
         self.name = name
         self.device = device
         self.mutated: tuple[int, ...] = ()
+        self.symbols: tuple[SymbolSource, ...] = ()
         self.op_groups: dict[str, list[Op]] = {}
         self.group_map_device: dict[str, DeviceType] = {}
         self._func_name = func_name

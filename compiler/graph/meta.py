@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import GraphError, TensorDType, TensorMeta
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class NodeMeta(TensorMeta):
         return node.metas[0]
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Any, ...]:
         return self._first.shape
 
     @property
@@ -88,6 +89,6 @@ def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
 
 def _meta(shape: Any, dtype: Any) -> TensorMeta:
     try:
-        return TensorMeta(tuple(int(size) for size in shape), TensorDType(dtype))
+        return TensorMeta(tuple(size if isinstance(size, Size) else int(size) for size in shape), TensorDType(dtype))
     except (TypeError, ValueError) as error:
         raise GraphError(f"no tensor has the shape {shape!r} and the element type {dtype!r}: {error}") from error

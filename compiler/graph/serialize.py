@@ -1,7 +1,8 @@
 """Graphs as plain data: how they cross processes, and what their hash is taken of.
 
 A node argument is a number, a string, a bool, `None`, a list, or one of the tagged forms `{"n": name}` (a node),
-`{"d": "f32"}` (an element type), `{"o": text}` (a device, layout or memory format, by its torch spelling).
+`{"d": "f32"}` (an element type), `{"s": "2*s0"}` (a size that only a call tells), `{"o": text}` (a device, layout or
+memory format, by its torch spelling).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, Op, op_classes
+from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.recipe import digest
 
@@ -31,7 +33,7 @@ class NodeData(msgspec.Struct, frozen=True):
     target: str
     args: list[Any]
     kwargs: dict[str, Any]
-    metas: list[tuple[list[int], str] | None]
+    metas: list[tuple[list[int | str], str] | None]
     multiple: bool = False
     stable: str = ""
     module: str = ""
@@ -44,6 +46,7 @@ class GraphData(msgspec.Struct, frozen=True):
     nodes: list[NodeData]
     kinds: list[str]
     mutated: list[int] = []
+    symbols: list[SymbolSource] = []
 
 
 def plain(value: Any) -> Any:
@@ -52,6 +55,8 @@ def plain(value: Any) -> Any:
         return {"n": value.name}
     if isinstance(value, TensorDType):
         return {"d": value.value}
+    if isinstance(value, Size):
+        return {"s": str(value)}
     if isinstance(value, Opaque):
         return {"o": value.text}
     if isinstance(value, (list, tuple)):
@@ -63,7 +68,8 @@ def unplain(value: Any, table: dict[str, Op]) -> Any:
     """The argument that `plain` made, with nodes looked up in `table`."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
-        return table[content] if tag == "n" else TensorDType(content) if tag == "d" else Opaque(content)
+        decode: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parsed, "o": Opaque}
+        return decode[tag](content)
     if isinstance(value, list):
         return [unplain(item, table) for item in value]
     return value
@@ -76,11 +82,14 @@ def to_data(graph: Graph) -> GraphData:
         [_node_data(op) for op in graph.body],
         [kind.value for kind in graph.kinds],
         list(graph.mutated),
+        list(graph.symbols),
     )
 
 
 def _node_data(op: Op) -> NodeData:
-    metas = [None if meta is None else (list(meta.shape), meta.dtype.value) for meta in op.metas]
+    metas = [
+        None if meta is None else ([plain_size(size) for size in meta.shape], meta.dtype.value) for meta in op.metas
+    ]
     kwargs = {key: plain(value) for key, value in op.kwargs.items()}
     return NodeData(
         op.name,
@@ -105,12 +114,14 @@ def from_data(data: GraphData) -> Graph:
         op = classes.get(node.op, EagerOp)()
         op.name, op.target, op.multiple = node.name, node.target, node.multiple
         op.stable, op.module, op.location = node.stable, node.module, node.location
-        op.metas = tuple(None if m is None else TensorMeta(tuple(m[0]), TensorDType(m[1])) for m in node.metas)
+        op.metas = tuple(
+            None if m is None else TensorMeta(tuple(map(parsed, m[0])), TensorDType(m[1])) for m in node.metas
+        )
         op._arguments = unplain(node.args, table)
         op._keyword_arguments = {key: unplain(value, table) for key, value in node.kwargs.items()}
         table[op.name] = op
         graph.add_node(op, NodeType(next(kinds)) if node.op == "PlaceholderOp" else NodeType.OtherNode)
-    graph.mutated = tuple(data.mutated)
+    graph.mutated, graph.symbols = tuple(data.mutated), tuple(data.symbols)
     return graph
 
 

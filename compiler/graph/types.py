@@ -57,9 +57,12 @@ class GraphError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class TensorMeta:
-    """Shape and element type of one tensor. `meta["shape"]` reads as `meta.shape` does; equal metas say the same."""
+    """Shape and element type of one tensor. `meta["shape"]` reads as `meta.shape` does; equal metas say the same.
 
-    shape: tuple[int, ...]
+    The sizes of `shape` are numbers, or a `Size` each where only a call tells them.
+    """
+
+    shape: tuple[Any, ...]
     dtype: TensorDType
 
     def __getitem__(self, key: str) -> Any:

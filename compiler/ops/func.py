@@ -11,8 +11,10 @@ from buddy.compiler.artifact import EagerCall, TensorSpec
 from buddy.compiler.bindings import func, ir
 from buddy.compiler.graph.operation import GetItemOp, Op, nodes_in
 from buddy.compiler.graph.serialize import plain
+from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_in
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.sizes import RESULTS, index_value, remember, sizes_attribute, symbol_attributes
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
 from buddy.compiler.recipe import digest
@@ -36,8 +38,10 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     call = _describe(node)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     metas = [meta for meta in node.metas if meta is not None]
-    results = [meta_type(meta) for meta in metas if 0 not in meta.shape]
-    _declare(call, [value.type for value in operands], results)
+    with_elements = [meta for meta in metas if 0 not in meta.shape]
+    results = [meta_type(meta) for meta in with_elements]
+    _declare(call, [value.type for value in operands], with_elements)
+    operands += [index_value(symbol(name)) for name in call.symbols]
     made = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
     return [_result(meta, made) for meta in node.metas]
 
@@ -53,7 +57,7 @@ def _result(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
     """The value of a result: of the call, made anew where there are no elements to point to, or nothing."""
     if meta is None:
         return None
-    return empty(meta.shape, meta.dtype) if 0 in meta.shape else next(made)
+    return empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(made), meta.shape)
 
 
 def _tensor_arguments(node: Op) -> list[Op]:
@@ -66,13 +70,15 @@ def _describe(node: Op) -> EagerCall:
     keywords = {key: _numbered(plain(arg), count) for key, arg in node.kwargs.items()}
     inputs = tuple(_spec(op.tensor_meta) for op in _tensor_arguments(node))
     results = tuple(_spec(meta) for meta in node.metas if meta is not None)
+    shapes = [meta.shape for op in (node, *_tensor_arguments(node)) for meta in op.metas if meta is not None]
+    symbols = tuple(sorted({*symbols_in((node.args, node.kwargs, shapes))}, key=lambda name: (len(name), name)))
     key = digest(node.target, arguments, keywords, inputs, results)[:8]
     name = "".join(c if c.isalnum() else "_" for c in node.target)
-    return EagerCall(f"eager_{name}_{key}", node.target, arguments, keywords, inputs, results)
+    return EagerCall(f"eager_{name}_{key}", node.target, arguments, keywords, inputs, results, symbols)
 
 
 def _spec(meta: TensorMeta) -> TensorSpec:
-    return TensorSpec(meta.shape, meta.dtype.value)
+    return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
 
 def _numbered(value: Any, count: Any) -> Any:
@@ -82,15 +88,19 @@ def _numbered(value: Any, count: Any) -> Any:
     return [_numbered(item, count) for item in value] if isinstance(value, list) else value
 
 
-def _declare(call: EagerCall, inputs: list[Any], results: list[Any]) -> None:
+def _declare(call: EagerCall, inputs: list[Any], results: list[TensorMeta]) -> None:
     module = _module_of(ir.InsertionPoint.current.block)
     if any(_name(op) == call.symbol for op in module.regions[0].blocks[0]):
         return
     with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
-        declaration = func.FuncOp(call.symbol, ir.FunctionType.get(inputs, results), visibility="private")
+        types = [*inputs, *[ir.IndexType.get()] * len(call.symbols)]
+        kind = ir.FunctionType.get(types, list(map(meta_type, results)))
+        declaration = func.FuncOp(call.symbol, kind, visibility="private")
     # Without these, bufferization would copy every operand for fear that the callee writes to it.
     readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
-    declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs))
+    declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs) + list(map(symbol_attributes, call.symbols)))
+    if any(is_dynamic(meta.shape) for meta in results):
+        declaration.attributes[RESULTS] = ir.ArrayAttr.get([sizes_attribute(meta.shape) for meta in results])
     declaration.attributes[ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from buddy.compiler.bindings import arith, ir, math
+from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.sizes import index_value
 from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_get
 
-Operand = Union["Scalar", bool, int, float]
+Operand = Union["Scalar", bool, int, float, Size]
 
 _FLOAT_PREDICATE = {"eq": "OEQ", "ne": "UNE", "lt": "OLT", "le": "OLE", "gt": "OGT", "ge": "OGE"}
 _SIGNED = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
@@ -32,6 +34,8 @@ class Scalar:
         """`operand` as a scalar of this element type."""
         if isinstance(operand, Scalar):
             return cast(operand, self.dtype)
+        if isinstance(operand, Size):
+            return cast(size_scalar(operand), self.dtype)
         return Scalar(constant(operand, self.dtype), self.dtype)
 
     def _binary(self, other: Operand, float_op: Any, int_op: Any, bool_op: Any = None) -> Scalar:
@@ -99,6 +103,11 @@ class Scalar:
 
     def __ge__(self, other: Operand) -> Scalar:
         return self.compare("ge", other)
+
+
+def size_scalar(size: Size) -> Scalar:
+    """A size that only a call tells, as the integer that PyTorch computes with."""
+    return Scalar(arith.index_cast(mlir_element_type_get(TensorDType.Int64), index_value(size)), TensorDType.Int64)
 
 
 def cast(x: Scalar, dtype: TensorDType) -> Scalar:

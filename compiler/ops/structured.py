@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, linalg, tensor
-from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.graph.sizes import Dim as Extent
+from buddy.compiler.graph.sizes import is_dynamic, product
+from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.utils import constant, mlir_element_type_get, tensor_type
+from buddy.compiler.ops.sizes import index_value, known_shape, remember, split_sizes
+from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type
 
 PARALLEL, REDUCTION = "parallel", "reduction"
 
 
-def shape_of(value: Any) -> tuple[int, ...]:
-    return tuple(ir.RankedTensorType(value.type).shape)
+def shape_of(value: Any) -> tuple[Any, ...]:
+    """Numbers, or a `Size` for each dim that only a call tells.
+
+    Raises `LoweringError` for a tensor with such dims that no builder of this module made.
+    """
+    return known_shape(value)
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,13 @@ def broadcast_dims(operand_shape: Sequence[int], shape: Sequence[int]) -> list[i
     return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
 
 
-def empty(shape: Sequence[int], dtype: TensorDType) -> Any:
-    return tensor.empty(list(shape), mlir_element_type_get(dtype))
+def empty(shape: Sequence[Extent], dtype: TensorDType) -> Any:
+    sizes = [size if isinstance(size, int) else index_value(size) for size in shape]
+    return remember(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
 
 
-def filled(value: bool | int | float, shape: Sequence[int], dtype: TensorDType) -> Any:
-    return linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)])
+def filled(value: bool | int | float, shape: Sequence[Extent], dtype: TensorDType) -> Any:
+    return remember(linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)]), shape)
 
 
 def generic(
@@ -73,11 +81,11 @@ def generic(
     block = op.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
     with ir.InsertionPoint(block):
         linalg.yield_(list(body(*block.arguments)))
-    return list(op.results)
+    return [remember(result, shape_of(out)) for result, out in zip(op.results, outs, strict=True)]
 
 
 def pointwise(
-    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], dtype: TensorDType, body: Callable[..., Scalar]
+    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[Extent], dtype: TensorDType, body: Callable[..., Scalar]
 ) -> Any:
     """A tensor of `shape` whose elements are `body` of the broadcast inputs' elements."""
     types = [t for _, t in inputs]
@@ -116,7 +124,7 @@ def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Ten
     maps = [affine_map(len(letters), [letters.index(c) for c in dims]) for dims in (a_dims, b_dims, out_dims)]
     if start is None:
         start = filled(0, [sizes[c] for c in out_dims], dtype)
-    return linalg.contract(a, b, outs=[start], indexing_maps=maps)
+    return remember(linalg.contract(a, b, outs=[start], indexing_maps=maps), shape_of(start))
 
 
 def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:
@@ -125,24 +133,24 @@ def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any
         return value
     shape = shape_of(value)
     out = empty([shape[p] for p in permutation], dtype)
-    return linalg.transpose(value, outs=[out], permutation=list(permutation))
+    return remember(linalg.transpose(value, outs=[out], permutation=list(permutation)), shape_of(out))
 
 
-def broadcast(value: Any, shape: Sequence[int], dtype: TensorDType) -> Any:
+def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
     if shape_of(value) == tuple(shape):
         return value
     return pointwise([(value, dtype)], shape, dtype, lambda x: x)
 
 
-def reshape(value: Any, shape: Sequence[int], dtype: TensorDType) -> Any:
-    """The same elements in row-major order, in another static shape: collapse to common groups, then expand."""
+def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
+    """The same elements in row-major order, in another shape: collapse to common groups, then expand."""
     old, new = shape_of(value), tuple(shape)
     if old == new:
         return value
     if 0 in old:
         return empty(new, dtype)
-    groups = _common_groups(old, new)
-    middle = [_product(old[a:b]) for (a, b), _ in groups]
+    groups = _symbolic_groups(old, new) if is_dynamic((*old, *new)) else _common_groups(old, new)
+    middle = [product(old[a:b]) for (a, b), _ in groups]
     if len(middle) != len(old):
         value = _collapse(value, [list(range(a, b)) for (a, b), _ in groups], middle, dtype)
     if len(middle) != len(new):
@@ -151,25 +159,37 @@ def reshape(value: Any, shape: Sequence[int], dtype: TensorDType) -> Any:
 
 
 def _collapse(value: Any, groups: list[list[int]], shape: Sequence[int], dtype: TensorDType) -> Any:
-    return tensor.collapse_shape(tensor_type(shape, dtype), value, groups)
+    return remember(tensor.collapse_shape(tensor_type(shape, dtype), value, groups), shape)
 
 
 def _expand(value: Any, groups: list[list[int]], shape: Sequence[int], dtype: TensorDType) -> Any:
-    return tensor.expand_shape(tensor_type(shape, dtype), value, groups, [], list(shape))
+    return remember(tensor.expand_shape(tensor_type(shape, dtype), value, groups, *split_sizes(shape)), shape)
 
 
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
+Groups = list[tuple[tuple[int, int], tuple[int, int]]]
 
 
-def _common_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
+    """As `_common_groups`, where products that are not seen to be equal part no groups: only the whole surely is."""
+    if not old or not new:
+        return []
+    groups: Groups = []
+    i = j = 0
+    for a in range(1, len(old)):
+        found = (b for b in range(j + 1, len(new)) if product(old[i:a]) == product(new[j:b]))
+        b = next(found, None)
+        # Dims of size 1 behind a cut go with what follows; there has to be something else.
+        if b is not None and product(old[a:]) == product(new[b:]):
+            groups.append(((i, a), (j, b)))
+            i, j = a, b
+    return [*groups, ((i, len(old)), (j, len(new)))]
+
+
+def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
     """Ranges of dims of both shapes with equal products, as fine as can be; none for a scalar on either side."""
     if not old or not new:
         return []
-    groups: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    groups: Groups = []
     i = j = 0
     while i < len(old) and j < len(new):
         a, b, left, right = i, j, old[i], new[j]
@@ -184,6 +204,34 @@ def _common_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[tuple[i
     (a, _), (b, _) = groups[-1]
     groups[-1] = ((a, len(old)), (b, len(new)))
     return groups
+
+
+def slice_of(
+    value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any], shape: Sequence[Extent],
+    dtype: TensorDType,
+) -> Any:  # fmt: skip
+    """The elements at `offsets` and every `strides` from there, `sizes` of them, as a tensor of `shape`, which may lack
+    dims of size 1. Offsets and strides are numbers, sizes, or values of type index."""
+    (moved, fixed), (counts, known), (steps, even) = (split_sizes(given) for given in (offsets, sizes, strides))
+    kind = tensor_type(shape, dtype)
+    return remember(tensor.extract_slice(kind, value, moved, counts, steps, fixed, known, even), shape)
+
+
+def insert_slice(
+    piece: Any, value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]
+) -> Any:
+    """`value` with `piece` in the place that `slice_of` would read."""
+    (moved, fixed), (counts, known), (steps, even) = (split_sizes(given) for given in (offsets, sizes, strides))
+    shape = shape_of(value)
+    return remember(tensor.insert_slice(piece, value, moved, counts, steps, fixed, known, even), shape)
+
+
+def fitted(value: Any, meta: TensorMeta) -> Any:
+    """`value` with the sizes that the graph says, where the two only differ in which of them the types know."""
+    wanted = meta_type(meta)
+    if not isinstance(value.type, ir.RankedTensorType) or len(value.type.shape) != len(meta.shape):
+        return value
+    return remember(value if value.type == wanted else tensor.cast(wanted, value), meta.shape)
 
 
 def index_to(value: Any, dtype: TensorDType) -> Any:

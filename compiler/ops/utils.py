@@ -8,6 +8,7 @@ from typing import Any
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.arguments import argument, normalized, permutation_of
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 
 # What nodes' arguments say is the graph's business; lowerings find it beside the rest.
@@ -27,8 +28,13 @@ def mlir_element_type_get(dtype: TensorDType) -> Any:
     return ir.Type.parse(_SPELLING.get(dtype, dtype.value))
 
 
-def tensor_type(shape: Sequence[int], dtype: TensorDType) -> Any:
-    return ir.RankedTensorType.get(list(shape), mlir_element_type_get(dtype))
+def mlir_shape(shape: Sequence[Any]) -> list[int]:
+    """A shape as MLIR's types have it: a mark for each size that is no number."""
+    return [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in shape]
+
+
+def tensor_type(shape: Sequence[Dim], dtype: TensorDType) -> Any:
+    return ir.RankedTensorType.get(mlir_shape(shape), mlir_element_type_get(dtype))
 
 
 def meta_type(meta: TensorMeta) -> Any:

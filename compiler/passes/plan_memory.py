@@ -33,6 +33,8 @@ class PlanMemory(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         functions = {_name(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
+        for function in functions.values():
+            _free_dynamic(function, self.name, context)
         if self.arena:
             entry = entry_of(root)
             _Planner(functions, _name(entry) if entry is not None else "", context).run()
@@ -45,6 +47,14 @@ class PlanMemory(MlirPass):
                 context.remark(
                     self.name, function.location, f"{_counted(buffers)}, {total} bytes, each freed after use"
                 )
+
+
+def _free_dynamic(function: Any, name: str, context: PassContext) -> None:
+    """Buffers whose sizes only a call tells stand outside the arena: each is freed after its last use."""
+    buffers = [found for block in _blocks(function) for found in _buffers(block, _in(block), static=False)]
+    if buffers:
+        _free_after_use(buffers)
+        context.remark(name, function.location, f"{_counted(buffers)} of sizes that a call tells, each freed after use")
 
 
 def _name(function: Any) -> str:
@@ -77,18 +87,19 @@ def _in(block: Any) -> dict[Any, int]:
     return {op.operation: i for i, op in enumerate(block.operations)}
 
 
-def _buffers(block: Any, positions: dict[Any, int]) -> Iterator[_Buffer]:
-    """The static allocations directly in `block` that stay in its function; their lives are told in `positions`."""
+def _buffers(block: Any, positions: dict[Any, int], static: bool = True) -> Iterator[_Buffer]:
+    """The allocations of known size, or those of others, directly in `block` that stay in its function; their lives are
+    told in `positions`. Sizes that are not known are 0."""
     for op in block.operations:
         if op.operation.name != "memref.alloc":
             continue
         kind = ir.MemRefType(op.operation.results[0].type)
         users = list(accesses(op.operation.results[0]))
-        if not kind.has_static_shape or any(user.name == "func.return" for user in users):
+        if kind.has_static_shape is not static or any(user.name == "func.return" for user in users):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
         steps = [_position(user, positions) for user in users] or [_position(op.operation, positions)]
-        yield _Buffer(op.operation, frees, Span(_bytes(kind), min(steps), max(steps)))
+        yield _Buffer(op.operation, frees, Span(_bytes(kind) if static else 0, min(steps), max(steps)))
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import func, ir, memref
+from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.kernels.memory import RESULT
+from buddy.compiler.kernels.walk import callee_of, symbol_of
+from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, result_attributes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 
 _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
@@ -26,9 +30,10 @@ class ResultsToOutParams(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         functions = [op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
+        declared = {symbol_of(function.operation): function.operation for function in functions}
         for function in functions:
             for call in _calls(function.operation):
-                _pass_buffers(call)
+                _pass_buffers(call, declared[callee_of(call)])
         for function in functions:
             _move_results(function)
 
@@ -45,10 +50,12 @@ def _calls(root: Any) -> list[Any]:
     return found
 
 
-def _pass_buffers(call: Any) -> None:
+def _pass_buffers(call: Any, callee: Any) -> None:
     """Allocate a call's results before it and hand them over as operands."""
     with ir.InsertionPoint(call), call.location:
-        buffers = [_allocated(result.type) for result in call.results]
+        sizes = map(read_sizes, result_attributes(callee))
+        symbols = symbols_of(callee, call.operands)
+        buffers = [_allocated(result.type, shape, symbols) for result, shape in zip(call.results, sizes, strict=True)]
         callee = ir.FlatSymbolRefAttr(call.attributes["callee"])
         func.CallOp([], callee, [*call.operands, *buffers])
     for result, buffer in zip(call.results, buffers, strict=True):
@@ -56,9 +63,10 @@ def _pass_buffers(call: Any) -> None:
     call.erase()
 
 
-def _allocated(kind: Any) -> Any:
+def _allocated(kind: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
-    return memref.AllocOp(kind, [], [], alignment=alignment).result
+    sizes = [in_arithmetic(size, symbols) for size in shape if isinstance(size, Size)]
+    return memref.AllocOp(kind, sizes, [], alignment=alignment).result
 
 
 def _move_results(function: Any) -> None:
@@ -69,20 +77,22 @@ def _move_results(function: Any) -> None:
         if not isinstance(result, ir.MemRefType):
             name = ir.StringAttr(function.operation.attributes["sym_name"]).value
             raise PassError(f"@{name} returns a {result}, not a buffer: one-shot-bufferize has to run before")
+    _extend_argument_attributes(function.operation, len(kind.inputs))
     function.operation.attributes["function_type"] = ir.TypeAttr.get(
         ir.FunctionType.get([*kind.inputs, *kind.results], [])
     )
-    _extend_argument_attributes(function.operation, len(kind.inputs), len(kind.results))
     if function.operation.regions[0].blocks:
         _write_results(function.operation.regions[0].blocks[0], kind.results)
 
 
-def _extend_argument_attributes(function: Any, inputs: int, results: int) -> None:
-    empty, result = ir.DictAttr.get({}), ir.DictAttr.get({RESULT: ir.UnitAttr.get()})
+def _extend_argument_attributes(function: Any, inputs: int) -> None:
+    empty = ir.DictAttr.get({})
+    sizes = ({SIZES: shape} if len(shape) else {} for shape in result_attributes(function))
+    results = [ir.DictAttr.get({RESULT: ir.UnitAttr.get(), **shape}) for shape in sizes]
     old = (
         list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [empty] * inputs
     )
-    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *[result] * results])
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*old, *results])
     if "res_attrs" in function.attributes:
         del function.attributes["res_attrs"]
 
@@ -107,6 +117,8 @@ def _written_in_place(block: Any, value: Any, target: Any) -> bool:
     while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.operation.name in _RESHAPES:
         chain.append(value.owner.operation)
         value = chain[-1].operands[0]
+        if chain[-1].name == "memref.collapse_shape" and not ir.MemRefType(value.type).has_static_shape:
+            return False  # the sizes to expand to may be computed later than the out-parameter is there
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "memref.alloc" or owner.operation.block != block:
         return False

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from buddy.compiler.artifact import EagerCall
+from buddy.compiler.graph.sizes import parsed, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.runner.memory import tensor_at, torch_dtype
+from buddy.compiler.runner.sizes import Shape
 from buddy.compiler.torch_values import from_opaque, to_torch
 
 
@@ -44,21 +46,30 @@ class EagerOps:
                 except BaseException as error:
                     self._kept.error = error
 
-        pointers = [ctypes.c_void_p] * sum(0 not in spec.shape for spec in (*call.inputs, *call.results))
-        return ctypes.CFUNCTYPE(None, *pointers)(guarded)
+        inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
+        sizes = [ctypes.c_int64] * len(call.symbols)
+        words = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
+        return ctypes.CFUNCTYPE(None, *words)(guarded)
 
 
 def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
     function = resolve(call.target)
+    of_inputs, of_results = ([Shape(spec) for spec in specs] for specs in (call.inputs, call.results))
 
     def run(addresses: Sequence[int]) -> None:
-        pointers = iter(addresses)
-        specs = (*call.inputs, *call.results)
-        tensors = [tensor_at(0 if 0 in s.shape else next(pointers), s.shape, torch_dtype(s)) for s in specs]
+        first = sum(shape.crosses for shape in of_inputs)
+        symbols = dict(zip(call.symbols, addresses[first:], strict=False))
+        pointers = iter([*addresses[:first], *addresses[first + len(symbols) :]])
+        pairs = zip((*of_inputs, *of_results), (*call.inputs, *call.results), strict=True)
+        # A buffer without elements may have no address.
+        tensors = [
+            tensor_at((next(pointers) or 0) if s.crosses else 0, s.at(symbols), torch_dtype(spec)) for s, spec in pairs
+        ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
-        arguments = [_real(value, inputs) for value in call.arguments]
+        arguments = [_real(value, inputs, symbols) for value in call.arguments]
+        keywords = {key: _real(value, inputs, symbols) for key, value in call.keywords.items()}
         with torch.no_grad():
-            results = function(*arguments, **{key: _real(value, inputs) for key, value in call.keywords.items()})
+            results = function(*arguments, **keywords)
             _copy_out(results, buffers)
 
     return run
@@ -79,14 +90,16 @@ def resolve(target: str) -> Any:
     raise AttributeError(f"torch has no op {target!r}")
 
 
-def _real(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """An argument's plain form as what torch takes; `{"t": i}` is tensor `i`."""
+def _real(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> Any:
+    """An argument's plain form as what torch takes; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
+        if tag == "s":
+            return value_of(parsed(content), symbols)
         decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "o": from_opaque}
         return decode[tag](content)
     if isinstance(value, (list, tuple)):
-        return [_real(item, tensors) for item in value]
+        return [_real(item, tensors, symbols) for item in value]
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -15,11 +15,12 @@ from buddy.compiler.runner.linker import BlockFunction, Library
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runner.packed_store import PackedStore
+from buddy.compiler.runner.sizes import Shape, bind
 
 
-def call(function: BlockFunction, tensors: Sequence[torch.Tensor]) -> None:
-    """Call `function` on `tensors`, which must be dense and stay alive until it returns."""
-    block = (ctypes.c_int64 * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+def call(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
+    """Call `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
+    block = (ctypes.c_int64 * len(words))(*[word if isinstance(word, int) else word.data_ptr() for word in words])
     function(ctypes.addressof(block))
 
 
@@ -28,11 +29,11 @@ class PlainArgument:
 
     def __init__(self, argument: Argument) -> None:
         self._argument = argument
-        self._shape = argument.spec.shape
+        self._shape = Shape(argument.spec)
         self._dtype = torch_dtype(argument.spec)
 
-    def value(self, source: torch.Tensor) -> torch.Tensor:
-        if source.shape != self._shape or source.dtype != self._dtype:
+    def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        if source.shape != self._shape.at(symbols) or source.dtype != self._dtype:
             raise ValueError(_wrong_input(self._argument, source))
         return _dense(source)
 
@@ -54,7 +55,7 @@ class PackedArgument:
         self._buffer = torch.empty(0)
         self._lock = threading.Lock()
 
-    def value(self, source: torch.Tensor) -> torch.Tensor:
+    def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
         if source.is_inference():
             return self._packed(source)  # it has no version counter, so writes to it cannot be seen
         state = (source.data_ptr(), source._version, source.shape, source.stride())
@@ -80,7 +81,8 @@ class PackedArgument:
 
 
 class LoadedProgram:
-    """An artifact ready to run. Calling it takes the graph's inputs in placeholder order and returns new tensors.
+    """An artifact ready to run. Calling it takes the graph's inputs in placeholder order, and the numbers among them
+    that symbols stand for, and returns new tensors.
 
     Inputs may have any strides; results are dense and the caller's own. Raises `ValueError` for inputs of another
     shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
@@ -93,7 +95,8 @@ class LoadedProgram:
         self.threads = artifact.threads if fork.shared else 1
         self.arena_bytes = artifact.arena
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
-        arity = len(artifact.arguments) + sum(0 not in result.shape for result in artifact.results)
+        arity = len(artifact.arguments) + len(artifact.symbols)
+        arity += sum(0 not in result.shape for result in artifact.results)
         self._library = Library(
             artifact.objects,
             {artifact.entry: arity + bool(artifact.arena), **packs},
@@ -110,15 +113,18 @@ class LoadedProgram:
             for a in artifact.arguments
         ]
         self._sources = [argument.source for argument in artifact.arguments]
-        self._results = [(spec.shape, torch_dtype(spec)) for spec in artifact.results]
+        self._symbols = artifact.symbols
+        self._results = [(Shape(spec), torch_dtype(spec)) for spec in artifact.results]
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
+        symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
         pairs = zip(self._arguments, self._sources, strict=True)
-        arguments = [argument.value(tensors[source]) for argument, source in pairs]
-        results = [torch.empty(shape, dtype=dtype) for shape, dtype in self._results]
+        arguments = [argument.value(tensors[source], symbols) for argument, source in pairs]
+        results = [torch.empty(shape.at(symbols), dtype=dtype) for shape, dtype in self._results]
+        passed = (result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses)
         with self._arena.lent() as arena:
             work = [arena] if self.arena_bytes else []
-            call(self._entry, [*arguments, *(result for result in results if result.numel()), *work])
+            call(self._entry, [*arguments, *symbols.values(), *passed, *work])
         self._eager.reraise()
         return results
 

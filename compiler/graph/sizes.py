@@ -1,0 +1,271 @@
+"""Sizes that only a call tells: sums of products of symbols such as `s0`, and of quotients that do not come out even.
+
+A `Size` is plain data with a canonical form, so equal expressions are equal objects. Arithmetic folds: what comes out
+as a number is an `int`. What would have to know the value (`<`, `bool`, `range`) raises `UnknownSizeError`, which makes
+a lowering give up instead of answering for one size. Knows neither torch nor MLIR.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple, Union
+
+Dim = Union[int, "Size"]
+Atom = Union[str, "Inexact"]
+Terms = dict[tuple[Atom, ...], int]
+
+
+class UnknownSizeError(Exception):
+    """The value of a size is needed where only the run tells it; the text says of which."""
+
+
+class BadSizeError(ValueError):
+    """A text that is no size."""
+
+
+@dataclass(frozen=True)
+class Inexact:
+    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`, which no sum of products says."""
+
+    name: str
+    left: Dim
+    right: Dim
+
+    def __str__(self) -> str:
+        if self.name in ("max", "min"):
+            return f"{self.name}({self.left}, {self.right})"
+        return f"({_in_product(self.left)}{self.name}{_in_product(self.right)})"
+
+
+_INEXACT: dict[str, Callable[[int, int], int]] = {
+    "//": operator.floordiv, "%": operator.mod, "max": max, "min": min,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Size:
+    """The sum of `factor * product of atoms` over `terms`, which are sorted and not a number alone."""
+
+    terms: tuple[tuple[tuple[Atom, ...], int], ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Size) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def __str__(self) -> str:
+        texts = [_term(atoms, factor) for atoms, factor in self.terms]
+        return texts[0] + "".join(f" - {text[1:]}" if text[0] == "-" else f" + {text}" for text in texts[1:])
+
+    __repr__ = __str__
+
+    def __add__(self, other: Dim) -> Dim:
+        found = _terms_of(self)
+        for atoms, factor in _terms_of(other).items():
+            found[atoms] = found.get(atoms, 0) + factor
+        return _size(found)
+
+    def __mul__(self, other: Dim) -> Dim:
+        found: Terms = {}
+        for left, a in self.terms:
+            for right, b in _terms_of(other).items():
+                atoms = tuple(sorted((*left, *right), key=str))
+                found[atoms] = found.get(atoms, 0) + a * b
+        return _size(found)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: int) -> Dim:
+        return other + self * -1
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        exact = exactly(self, other)
+        return inexact("//", self, other) if exact is None else exact
+
+    def __rfloordiv__(self, other: int) -> Dim:
+        return inexact("//", other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return inexact("%", self, other) if exactly(self, other) is None else 0
+
+    def __rmod__(self, other: int) -> Dim:
+        return inexact("%", other, self)
+
+    def _unknown(self, *_: object) -> Any:
+        raise UnknownSizeError(f"the size {self} is not known before the program runs")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __index__ = __float__ = _unknown
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _unknown
+
+
+class SymbolSource(NamedTuple):
+    """Where a call tells the value of symbol `name`: dim `index` of the placeholder called `node`, or, where that is
+    "", number `index` among the numbers that the program is called with."""
+
+    name: str
+    node: str
+    index: int
+
+
+def symbol(name: str) -> Size:
+    return Size((((name,), 1),))
+
+
+def inexact(name: str, left: Dim, right: Dim) -> Dim:
+    """`//`, `%`, `max` or `min` of two sizes; a number where both are."""
+    if isinstance(left, int) and isinstance(right, int):
+        return _INEXACT[name](left, right)
+    if name in ("max", "min"):
+        difference = left - right
+        if isinstance(difference, int):
+            return left if (difference >= 0) == (name == "max") else right
+    return Size((((Inexact(name, left, right),), 1),))
+
+
+def smallest(left: Dim, right: Dim) -> Dim:
+    return inexact("min", left, right)
+
+
+def largest(left: Dim, right: Dim) -> Dim:
+    return inexact("max", left, right)
+
+
+def product(sizes: Sequence[Dim]) -> Dim:
+    return reduce(operator.mul, sizes, 1)
+
+
+def exactly(size: Dim, divisor: Dim) -> Dim | None:
+    """`size / divisor` where each term of `size` is a multiple of `divisor`, a single term; else `None`."""
+    terms = _terms_of(divisor)
+    if len(terms) != 1:
+        return 1 if size == divisor else None
+    ((atoms, factor),) = terms.items()
+    found: Terms = {}
+    for left, a in _terms_of(size).items():
+        rest = list(left)
+        for atom in atoms:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if a % factor:
+            return None
+        found[tuple(rest)] = a // factor
+    return _size(found)
+
+
+def is_dynamic(shape: Sequence[Dim]) -> bool:
+    return any(isinstance(size, Size) for size in shape)
+
+
+def symbols_in(value: Any) -> Iterator[str]:
+    """The symbols in a size, or in a nest of lists, tuples and dicts of sizes, with repeats."""
+    if isinstance(value, Size):
+        for atoms, _ in value.terms:
+            for atom in atoms:
+                yield from (atom,) if isinstance(atom, str) else symbols_in((atom.left, atom.right))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from symbols_in(item)
+    elif isinstance(value, dict):
+        yield from symbols_in(list(value.values()))
+
+
+def computed(size: Dim, symbols: Mapping[str, Any], number: Callable[[int], Any], apply: Callable[..., Any]) -> Any:
+    """The value of `size` in another arithmetic: `symbols` are the values of symbols, `number(n)` of numbers, and
+    `apply(op, a, b)` of `+ * // % max min`."""
+    if isinstance(size, int):
+        return number(size)
+
+    def atom_value(atom: Atom) -> Any:
+        if isinstance(atom, str):
+            return symbols[atom]
+        left, right = (computed(side, symbols, number, apply) for side in (atom.left, atom.right))
+        return apply(atom.name, left, right)
+
+    def term_value(atoms: tuple[Atom, ...], factor: int) -> Any:
+        values = [atom_value(atom) for atom in atoms]
+        if factor != 1 or not values:
+            values.append(number(factor))
+        return reduce(lambda a, b: apply("*", a, b), values)
+
+    return reduce(lambda a, b: apply("+", a, b), [term_value(*term) for term in size.terms])
+
+
+def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
+    """The number that `size` is in a call."""
+    return int(computed(size, symbols, int, lambda name, a, b: _NUMBERS[name](a, b)))
+
+
+_NUMBERS = {**_INEXACT, "+": operator.add, "*": operator.mul}
+
+
+def parsed(text: str | int) -> Dim:
+    """The size that `str` spelled. Raises `BadSizeError` for any other text."""
+    if isinstance(text, int):
+        return text
+    try:
+        return _parsed(ast.parse(text, mode="eval").body)
+    except (SyntaxError, KeyError) as error:
+        raise BadSizeError(f"{text!r} is no size") from error
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+def _parsed(node: ast.expr) -> Dim:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return symbol(node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _parsed(node.operand) * -1
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_parsed(node.left), _parsed(node.right))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
+        return inexact(node.func.id, _parsed(node.args[0]), _parsed(node.args[1]))
+    raise KeyError(ast.dump(node))
+
+
+def plain_size(size: Dim) -> int | str:
+    """The size as a number, or as the text that `parsed` reads."""
+    return size if isinstance(size, int) else str(size)
+
+
+def _terms_of(size: Dim) -> Terms:
+    if isinstance(size, Size):
+        return dict(size.terms)
+    return {(): int(size)}
+
+
+def _size(terms: Terms) -> Dim:
+    kept = {atoms: factor for atoms, factor in terms.items() if factor}
+    if not kept or set(kept) == {()}:
+        return kept.get((), 0)
+    # Numbers last, as people write them; longer products first.
+    return Size(tuple(sorted(kept.items(), key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))))
+
+
+def _term(atoms: tuple[Atom, ...], factor: int) -> str:
+    texts = [str(atom) for atom in atoms]
+    if factor == -1 and texts:
+        return "-" + "*".join(texts)
+    return "*".join([str(factor), *texts] if factor != 1 or not texts else texts)
+
+
+def _in_product(size: Dim) -> str:
+    simple = isinstance(size, int) or (len(size.terms) == 1 and len(size.terms[0][0]) == 1 and size.terms[0][1] == 1)
+    return str(size) if simple else f"({size})"

@@ -1,0 +1,79 @@
+"""`pass-sizes`: buffers of sizes that only a call tells cross calls as bare pointers, and the symbols beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import func, ir, memref
+from buddy.compiler.graph.sizes import Dim, Size, product
+from buddy.compiler.kernels.walk import attributes_of, collect
+from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, symbols_of
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+
+@register
+@dataclass(frozen=True)
+class PassSizes(MlirPass):
+    """Every argument with `?` dims becomes a memref without dims: its base. Functions make the buffer of it anew, with
+    the sizes that the argument's attribute tells in terms of the function's symbols. Layouts are the identity."""
+
+    name = "pass-sizes"
+    summary = "buffers with ? dims cross calls as base pointers; functions rebuild them from the sizes they are passed"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in collect(root):
+            if op.name == "func.call" and any(map(_has_sizes, (value.type for value in op.operands))):
+                _pass_bases(op)
+            elif op.name == "func.func":
+                _take_bases(op)
+
+
+def _has_sizes(type_: Any) -> bool:
+    return isinstance(type_, ir.MemRefType) and not type_.has_static_shape
+
+
+def _base(type_: Any) -> Any:
+    return ir.MemRefType.get([], type_.element_type, memory_space=type_.memory_space)
+
+
+def _pass_bases(call: Any) -> None:
+    with ir.InsertionPoint(call), call.location:
+        operands = [
+            memref.ExtractStridedMetadataOp(value).results[0] if _has_sizes(value.type) else value
+            for value in call.operands
+        ]
+        new = func.CallOp([], ir.FlatSymbolRefAttr(call.attributes["callee"]), operands)
+    for key, attribute in attributes_of(call).items():
+        new.operation.attributes[key] = attribute
+    call.erase()
+
+
+def _take_bases(function: Any) -> None:
+    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    if not any(map(_has_sizes, kind.inputs)):
+        return
+    inputs = [_base(type_) if _has_sizes(type_) else type_ for type_ in kind.inputs]
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kind.results))
+    if not function.regions[0].blocks:
+        return
+    block = function.regions[0].blocks[0]
+    flags = list(map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"])))
+    symbols = symbols_of(function, block.arguments)
+    with ir.InsertionPoint.at_block_begin(block), function.location:
+        for argument, type_, flag in zip(block.arguments, kind.inputs, flags, strict=True):
+            if _has_sizes(type_):
+                argument.set_type(_base(type_))
+                made = _rebuilt(argument, type_, read_sizes(flag[SIZES]), symbols)
+                argument.replace_all_uses_except(made, made.owner.operation)
+
+
+def _rebuilt(base: Any, type_: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
+    """The buffer of `type_` that begins at `base`, row-major; emitted at the insertion point."""
+    strides = [product(shape[dim + 1 :]) for dim in range(len(shape))]
+    sizes, steps = ([in_arithmetic(n, symbols) for n in ns if isinstance(n, Size)] for ns in (shape, strides))
+    known, even = (
+        [ir.ShapedType.get_dynamic_size() if isinstance(n, Size) else n for n in ns] for ns in (shape, strides)
+    )
+    return memref.reinterpret_cast(type_, base, [], sizes, steps, [0], known, even)
