@@ -35,6 +35,8 @@ def parser() -> arguments.Parser:
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
     found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
+    text = "a Python file to run first, which may define op classes and lowerings; may be given more than once"
+    found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
     found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and go on from it")
     text = "check again what FILE has with these outcomes (eager,wrong,crash)"
     found.add_argument("--again", default="", metavar="A,B", help=text)
@@ -59,7 +61,11 @@ def main(words: Sequence[str]) -> int:
 def _plan(options: argparse.Namespace) -> Plan:
     only, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
     shard = parse_shard(options.shard)
-    return Plan(only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour)
+    extensions = tuple(str(Path(path).resolve()) for path in options.extension)
+    for path in extensions:
+        if not Path(path).is_file():
+            raise PlanError(f"there is no file {path}")
+    return Plan(only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions)
 
 
 def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:

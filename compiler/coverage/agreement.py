@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ UNINITIALISED = frozenset(
 
 
 def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
-    """The comparison's own tolerance of `dtype`, or OpInfo's where it declares a wider one for CPU, and whose it is.
+    """The comparison's own tolerance of results of `dtype`, or OpInfo's where it declares a wider one for CPU, and
+    whose it is.
 
     OpInfo declares tolerances for tests that compare two ways to compute the same (`TestCommon`), as is done here.
     """
@@ -29,27 +31,35 @@ def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
         for rule in info.decorators
         if type(rule).__name__ == "toleranceOverride" and dtype in rule.d
     ]
+    if own == EXACT:
+        return own, "torch.testing"
     wide = Tolerance(
         max([own.absolute, *(tol.atol for tol in declared)]), max([own.relative, *(tol.rtol for tol in declared)])
     )
     return wide, "OpInfo" if wide != own else "torch.testing"
 
 
-def disagreement(ours: Any, theirs: Any, tolerance: Tolerance, values: bool = True) -> tuple[str, float]:
-    """What is different in two nests of results, "" for nothing, and the largest absolute difference."""
+Allowed = Callable[[torch.dtype], Tolerance]
+
+
+def disagreement(ours: Any, theirs: Any, allowed: Allowed, values: bool = True) -> tuple[str, float]:
+    """What is different in two nests of results, "" for nothing, and the largest absolute difference.
+
+    `allowed` gives the tolerance of a result by its dtype.
+    """
     left, right = tree_leaves(ours), tree_leaves(theirs)
     if len(left) != len(right):
         return f"{len(left)} results, eager gives {len(right)}", math.nan
     largest = 0.0
     for number, (mine, other) in enumerate(zip(left, right, strict=True)):
-        text, error = _leaf(mine, other, tolerance, values)
+        text, error = _leaf(mine, other, allowed, values)
         largest = max(largest, error)
         if text:
             return (f"result {number}: {text}" if len(left) > 1 else text), error
     return "", largest
 
 
-def _leaf(ours: Any, theirs: Any, tolerance: Tolerance, values: bool) -> tuple[str, float]:
+def _leaf(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
     if not isinstance(theirs, torch.Tensor) or not isinstance(ours, torch.Tensor):
         same = type(ours) is type(theirs) and (ours == theirs or ours != ours)
         return ("" if same else f"{ours!r}, eager gives {theirs!r}"), 0.0
@@ -60,12 +70,11 @@ def _leaf(ours: Any, theirs: Any, tolerance: Tolerance, values: bool) -> tuple[s
         ours, theirs = ours.to_dense(), theirs.to_dense()
     elif _is_dense(theirs) and _strides(ours) != _strides(theirs):
         return f"strides {ours.stride()} of {tuple(ours.shape)}, eager gives {theirs.stride()}", math.nan
-    return _values(ours, theirs, tolerance) if values else ("", 0.0)
+    return _values(ours, theirs, allowed(theirs.dtype)) if values else ("", 0.0)
 
 
 def _values(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> tuple[str, float]:
-    allowed = tolerance if theirs.is_floating_point() or theirs.is_complex() else EXACT
-    report = compare("", ours.resolve_conj().resolve_neg(), theirs.resolve_conj().resolve_neg(), allowed)
+    report = compare("", ours.resolve_conj().resolve_neg(), theirs.resolve_conj().resolve_neg(), tolerance)
     if report.verdict == "ok":
         return "", report.max_abs
     at = tuple(int(word) for word in report.where.strip("[]").split(",") if word.strip())

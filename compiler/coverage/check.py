@@ -10,9 +10,9 @@ import torch
 
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.compilation import CompilationError
-from buddy.compiler.coverage.agreement import UNINITIALISED, disagreement, tolerance_of
+from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
 from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
-from buddy.compiler.coverage.samples import SEED, Call, database, torch_dtype
+from buddy.compiler.coverage.samples import SEED, Call, database
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.backend import CompiledGraph, Settings, buddy_backend
 from buddy.compiler.frontend.convert import to_buddy
@@ -20,7 +20,6 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.lowering import Lowered
 from buddy.compiler.recipe import EAGER, Recipe
-from buddy.compiler.runner.compare import Tolerance
 from buddy.compiler.straight import compile_graph
 
 CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
@@ -95,8 +94,8 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
     if recorder.fault:
         return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
     entry = database()[pair.op]
-    tolerance, _ = tolerance_of(entry, torch_dtype(pair.dtype))
-    said, error_ = _compared((results, ours), (expected, theirs), tolerance, entry.name not in UNINITIALISED)
+    values = entry.name not in UNINITIALISED
+    said, error_ = _compared((results, ours), (expected, theirs), lambda dtype: tolerance_of(entry, dtype)[0], values)
     if said:
         return Finding(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.roads)
     reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
@@ -117,12 +116,12 @@ def _seeded(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list
         return program(calls)
 
 
-def _compared(ours: Any, theirs: Any, tolerance: Tolerance, values: bool) -> tuple[str, float]:
+def _compared(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
     """Results, then what became of the arguments: only what eager writes to may have changed."""
-    said, error = disagreement(ours[0], theirs[0], tolerance, values)
+    said, error = disagreement(ours[0], theirs[0], allowed, values)
     if said:
         return said, error
-    said, changed = disagreement(ours[1], theirs[1], tolerance, values)
+    said, changed = disagreement(ours[1], theirs[1], allowed, values)
     return (f"an argument afterwards: {said}" if said else ""), max(error, changed)
 
 

@@ -28,7 +28,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     `only` are names of operators or shell patterns, none for all. At most `samples` distinct samples are taken of each
     operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i, of 1
-    to n.
+    to n. `extensions` are Python files that are run first, which may define op classes and lowerings.
     """
 
     only: tuple[str, ...] = ()
@@ -38,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
     shard: tuple[int, int] = (1, 1)
     preset: str = "default"
     flavour: str = "linalg"
+    extensions: tuple[str, ...] = ()
 
     def wants(self, name: str) -> bool:
         """Whether operator `name` (`linalg.norm`, `sum`, `where`), with or without its variant, is asked for."""

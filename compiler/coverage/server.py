@@ -7,6 +7,7 @@ result for each pair that it reads, as a JSON line each, from stdin.
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from typing import TextIO
 
@@ -18,6 +19,8 @@ from buddy.compiler.coverage.plan import Pair, Plan
 def main(words: list[str]) -> int:
     answers, plan = os.fdopen(int(words[0]), "w"), msgspec.json.decode(words[1], type=Plan)
     _warm_up()
+    for path in plan.extensions:
+        runpy.run_path(path)
     from buddy.compiler.coverage.samples import pairs
     from buddy.compiler.coverage.worker import Worker
 

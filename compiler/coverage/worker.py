@@ -160,12 +160,12 @@ class Worker:
         self._process.join()
         if progress.at is None:
             return f"its samples cannot be made: {cause}"
+        progress.joint = False
         if progress.at == JOINT:
-            progress.joint = False
-        else:
-            progress.found[progress.at] = Finding(progress.text, outcome, 0, (cause,))
-            progress.joint = False
-        return None
+            return None
+        progress.found[progress.at] = Finding(progress.text, outcome, 0, (cause,))
+        # The other calls would most likely take as long again.
+        return "" if outcome == "timeout" else None
 
     def _cause(self) -> str:
         code = self._process.exitcode

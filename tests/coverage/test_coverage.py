@@ -1,0 +1,132 @@
+"""The harness finds what is planted and goes on after a crash and from where it was; a part of the samples agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from buddy.compiler.coverage import report, session
+from buddy.compiler.coverage.plan import (
+    RIGHT,
+    STEPS,
+    Finding,
+    Pair,
+    PairResult,
+    Plan,
+    PlanError,
+    parse_shard,
+    sharded,
+    summed_up,
+    worst,
+)
+
+KNOWN = PairResult("exp", "float32", "eager", {"eager": 1})
+
+# One operator or two of each family: what stands for the whole database in a test run of a minute.
+BOUNDED = (
+    "add", "where", "pow", "bitwise_and", "sum", "var", "amax", "cumsum", "cat", "permute", "index_select", "gather",
+    "matmul", "nn.functional.pad.constant", "nn.functional.conv2d", "nn.functional.max_pool2d",
+    "nn.functional.layer_norm", "softmax", "nn.functional.gelu", "full_like",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def planted() -> dict[str, PairResult]:
+    """One run over four faults and a sound operator; `exp` is known from before."""
+    found: dict[str, PairResult] = {}
+    extension = str(Path(__file__).with_name("planted.py"))
+    plan = Plan(("abs", "cos", "exp", "sin", "sub", "where"), ("float32",), 2, timeout=12.0, extensions=(extension,))
+    pairs = session.run(plan, {KNOWN.pair: KNOWN}, (), lambda _n, _c, result: found.setdefault(result.op, result))
+    assert [pair.op for pair in pairs] == sorted(plan.only)
+    return found
+
+
+def test_a_wrong_lowering_is_found_wrong_with_its_error(planted: dict[str, PairResult]) -> None:
+    result = planted["abs"]
+    assert result.outcome == "wrong"
+    assert all(finding.outcome == "wrong" for finding in result.findings)
+    assert max(finding.error for finding in result.findings) >= 1
+    assert "eager gives" in report.line(result)
+    # Captured, lowered, compiled and run, but none of them agrees.
+    assert result.reached[STEPS.index("run")] == sum(result.outcomes.values())
+    assert result.reached[STEPS.index("compare")] == 0
+
+
+def test_an_abort_is_a_crash_of_its_call_alone(planted: dict[str, PairResult]) -> None:
+    result = planted["sub"]
+    assert result.outcome == "crash"
+    assert result.outcomes["compiled"] >= 1
+    crashed = [finding for finding in result.findings if finding.outcome == "crash"]
+    assert crashed
+    assert all("SIGABRT" in f.reasons[0] and "scalar" in f.call for f in crashed)
+
+
+def test_a_fault_in_the_compiler_is_an_error_and_an_endless_one_a_timeout(planted: dict[str, PairResult]) -> None:
+    assert planted["sin"].outcome == "error"
+    assert "KeyError" in report.line(planted["sin"])
+    assert planted["cos"].outcome == "timeout"
+
+
+def test_what_comes_after_a_crash_is_checked_and_what_is_known_is_not(planted: dict[str, PairResult]) -> None:
+    assert planted["where"].outcome == "compiled"
+    assert planted["where"].roads
+    assert "exp" not in planted
+
+
+def test_a_part_of_the_database_is_right() -> None:
+    found: list[PairResult] = []
+    session.run(Plan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
+    assert len({result.op for result in found}) >= len(BOUNDED)
+    assert [report.line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
+    assert report.summary(found)["dtypes"]["float32"]["compiled_here"] >= 0.9
+
+
+def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    assert session.read(path) == {}
+    session.append(path, KNOWN)
+    session.append(path, PairResult("add", "bool", "compiled"))
+    session.append(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
+    path.write_bytes(path.read_bytes() + b'{"op": "mul", "dt')
+    assert {pair.op: result.outcome for pair, result in session.read(path).items()} == {
+        "exp": "compiled",
+        "add": "compiled",
+    }
+
+
+def test_shards_are_a_partition() -> None:
+    pairs = [Pair(f"op{number}", "float32") for number in range(11)]
+    parts = [sharded(pairs, (index, 4)) for index in range(1, 5)]
+    assert sorted(pair for part in parts for pair in part) == sorted(pairs)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "a/b", "1/2/3"])
+def test_a_shard_that_makes_no_sense(text: str) -> None:
+    with pytest.raises(PlanError, match="I/N"):
+        parse_shard(text)
+
+
+def test_a_pair_is_as_good_as_its_worst_call() -> None:
+    assert worst(["compiled", "refused"]) == "compiled"
+    assert worst(["compiled", "eager", "torch-mlir"]) == "eager"
+    assert worst(["crash", "wrong"]) == "crash"
+    calls = [Finding("a", "compiled", 5, roads={"add.Tensor": {"linalg": 2}}), Finding("b", "refused", 0, ("why",))]
+    result = summed_up(Pair("add", "bool"), calls, 1.0)
+    assert result.outcomes == {"compiled": 1, "refused": 1}
+    assert result.reached == (1, 1, 1, 1, 1)
+    assert result.roads == {"add.Tensor": {"linalg": 2}}
+    assert [finding.call for finding in result.findings] == ["b"]
+
+
+def test_figures_leave_out_what_is_not_captured() -> None:
+    found = [PairResult("a", "bool", outcome) for outcome in ("compiled", "torch-mlir", "eager", "refused", "skipped")]
+    figures = report.summary(found)["all"]
+    assert figures["captured"] == 3
+    assert figures["compiled_here"] == pytest.approx(1 / 3, abs=1e-3)
+    assert figures["without_eager"] == pytest.approx(2 / 3, abs=1e-3)
+    page = report.markdown(found, Plan())
+    assert "## Eager: 1 pairs" in page
+    assert "66.7 %" in page
