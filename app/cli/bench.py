@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
@@ -16,7 +17,8 @@ from buddy.compiler.protocol import Diagnostic
 EPILOG = """
 SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that
 defines `model` and `example_inputs`, and what stands behind `--` are its arguments. Each side runs in a process of its
-own with empty caches; calls are timed in turn. Writes bench.json, bench.md, and bench.svg where matplotlib is there.
+own with empty caches; calls are timed in turn. Writes bench.json, bench.md, and bench.svg where matplotlib is there:
+the first two after each program, so that --resume can go on after an interruption.
 """
 
 
@@ -28,6 +30,9 @@ def parser() -> arguments.Parser:
     found.add_argument("--only", default="", metavar="A,B", help="only the subjects of these names")
     found.add_argument("--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (15)")
     found.add_argument("--seconds", type=float, default=60.0, metavar="S", help="end a subject's rounds after S (60)")
+    found.add_argument(
+        "--resume", action="store_true", help="keep what DIR/bench.json has of these sides, measure the rest"
+    )
     found.add_argument("-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="where to write (bench)")
     arguments.add_output_options(found)
     return found
@@ -41,16 +46,39 @@ def main(words: Sequence[str]) -> int:
     except PlanError as error:
         console.error(Diagnostic(str(error), todo="see buddy-tui bench --help"))
         return USAGE
-    found = session.run(plan, options.output / "logs", console.progress)
+    try:
+        known = _known(options.output / "bench.json", plan) if options.resume else {}
+    except PlanError as error:
+        console.error(Diagnostic(str(error), todo="measure into another folder, or without --resume"))
+        return USAGE
+    found = _measure(plan, options.output, known, console)
+    print(json.dumps(found, indent=2) if options.json else report.markdown(found))
+    return 0 if all("seconds" in subject["sides"].get(OURS, {}) for subject in found["subjects"]) else FAILURE
+
+
+def _measure(plan: Plan, output: Path, known: dict[str, Any], console: Console) -> dict[str, Any]:
+    """What was found; written after each subject, so that an interruption loses one."""
+    found: dict[str, Any] = known or {"limits": {}, "subjects": []}
+    for found in session.run(plan, output / "logs", console.progress, known):
+        (output / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
+        (output / "bench.md").write_text(report.markdown(found))
     console.done()
-    text = report.markdown(found)
-    (options.output / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
-    (options.output / "bench.md").write_text(text)
-    _plot(found, options.output / "bench.svg", console)
-    print(json.dumps(found, indent=2) if options.json else text)
-    return (
-        0 if all(OURS in done["sides"] and "seconds" in done["sides"][OURS] for done in found["subjects"]) else FAILURE
-    )
+    _plot(found, output / "bench.svg", console)
+    return found
+
+
+def _known(path: Path, plan: Plan) -> dict[str, Any]:
+    """What an earlier run measured. Raises `PlanError` when it is no such file or about other sides."""
+    if not path.exists():
+        return {}
+    try:
+        known: dict[str, Any] = json.loads(path.read_text())
+        sides = {name for subject in known["subjects"] for name in subject["sides"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(f"{path} is not what bench writes: {error}") from error
+    if sides and sides != set(plan.sides):
+        raise PlanError(f"{path} is about the sides {', '.join(sorted(sides))}")
+    return known
 
 
 def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> Plan:

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,28 @@ WRONG = 1e-3
 PAUSE = 0.01
 
 
-def run(plan: Plan, folder: Path, tell: Tell = lambda _text: None) -> dict[str, Any]:
-    """Measure everything in `plan`; logs of the sides go to `folder`. A side that fails is named with its reason."""
+def run(
+    plan: Plan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Measure everything in `plan`; gives all that is known after each subject, so that an end in between loses little.
+
+    Logs of the sides go to `folder`. A side that fails is named with its reason. What is `known` of an earlier run of
+    the same sides is not measured again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"limits": {}, "subjects": []}
+    found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
+    done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
     for threads in plan.threads:
-        tell(f"measuring the machine on {threads} threads")
-        found["limits"][str(threads)] = _limits(threads)
         for subject in plan.subjects:
+            if (subject.name, threads) in done:
+                continue
+            if str(threads) not in found["limits"]:
+                tell(f"measuring the machine on {threads} threads")
+                found["limits"][str(threads)] = _limits(threads)
             found["subjects"].append(_Match(subject, plan, threads, folder, tell).run())
-    found["summary"] = {str(threads): summary(found["subjects"], threads) for threads in plan.threads}
-    return found
+            subjects = list(found["subjects"])
+            summaries = {number: summary(subjects, int(number)) for number in found["limits"]}
+            yield found | {"subjects": subjects, "summary": summaries}
 
 
 def _limits(threads: int) -> dict[str, float]:

@@ -54,7 +54,9 @@ def test_a_script_is_timed_beside_eager_and_written_down(bench: Bench, script: P
 
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
     broken = Subject("broken", str(script.with_name("absent.py")))
-    found = session.run(Plan((broken, Subject("small", str(script))), ("buddy", "eager"), rounds=5), tmp_path)
+    plan = Plan((broken, Subject("small", str(script))), ("buddy", "eager"), rounds=5)
+    first, found = session.run(plan, tmp_path)
+    assert [subject["name"] for subject in first["subjects"]] == ["broken"]
     failed, timed = found["subjects"]
     assert "absent.py" in failed["sides"]["buddy"]["error"]
     assert failed["ratio"] is None
@@ -67,8 +69,24 @@ def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_p
 def test_wrong_results_are_not_timed(tmp_path: Path) -> None:
     path = tmp_path / "random.py"
     path.write_text("import torch\nmodel = torch.nn.Dropout(0.5).train()\nexample_inputs = torch.ones(64)\n")
-    found = session.run(Plan((Subject("random", str(path)),), ("eager",), rounds=5), tmp_path)
+    (found,) = session.run(Plan((Subject("random", str(path)),), ("eager",), rounds=5), tmp_path)
     assert "differ from eager" in found["subjects"][0]["sides"]["eager"]["error"]
+
+
+def test_an_interrupted_benchmark_goes_on(bench: Bench, script: Path, tmp_path: Path) -> None:
+    suite, out = tmp_path / "suite.toml", tmp_path / "out"
+    suite.write_text("".join(f'[[subject]]\nname = "{name}"\nsource = "{script}"\n' for name in ("first", "second")))
+    options = ("--sides", "eager", "--rounds", "5", "-o", out)
+    assert bench(suite, "--only", "first", *options).returncode == 0
+    (measured,) = json.loads((out / "bench.json").read_text())["subjects"]
+    assert bench(suite, *options, "--resume").returncode == 0
+    found = json.loads((out / "bench.json").read_text())
+    assert [subject["name"] for subject in found["subjects"]] == ["first", "second"]
+    assert found["subjects"][0] == measured
+    assert found["summary"]["1"]["models"] == 2
+    done = bench(suite, "--resume", "--sides", "eager,inductor", "-o", out)
+    assert done.returncode == 2
+    assert "is about the sides" in done.stderr
 
 
 def test_what_is_wrong_with_a_suite_is_said(bench: Bench, tmp_path: Path) -> None:
