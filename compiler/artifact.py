@@ -35,12 +35,14 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
     """An argument of the entry: graph input number `source` as it is, or packed.
 
     When `pack` is set, the argument is a buffer of `spec` that the caller allocates and fills by calling the function
-    `<pack>(source, buffer)` once, and again whenever the source tensor has changed.
+    `<pack>(source, buffer)` once, and again whenever the source tensor has changed. `streamed` is a weight that calls
+    read from end to end where it lies.
     """
 
     source: int
     spec: TensorSpec
     pack: str = ""
+    streamed: bool = False
 
 
 class EagerCall(msgspec.Struct, frozen=True):

@@ -13,16 +13,22 @@ from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 
 # On the entry's last argument: the bytes of memory that it works in.
 ARENA = "buddy.arena"
+# On a parameter that kernels read from end to end where it lies.
+STREAMED = "buddy.streamed"
 
 
 @dataclass(frozen=True)
 class EntryArgument:
-    """An argument that comes from graph input number `source`; `pack` names the function that packs it, or is ""."""
+    """An argument that comes from graph input number `source`; `pack` names the function that packs it, or is "".
+
+    `streamed` is a weight that kernels read from end to end in place.
+    """
 
     source: int
     pack: str
     shape: tuple[int | str, ...]
     element: str
+    streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,14 @@ def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
     pack = ir.StringAttr(attributes["buddy.pack"]).value if "buddy.pack" in attributes else ""
     source = ir.IntegerAttr(attributes["buddy.source"]).value
     shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else ir.MemRefType(kind).shape
-    return EntryArgument(source, pack, tuple(shape), str(ir.MemRefType(kind).element_type))
+    element = str(ir.MemRefType(kind).element_type)
+    return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes)
 
 
 def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
     """The artifact's arguments: a raw input has the graph's own spec, which knows signedness, a packed one the IR's."""
     return tuple(
-        Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack)
+        Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack, a.streamed)
         for a in entry.arguments
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from buddy.compiler.bindings import func, ir
 from buddy.compiler.kernels.crossing import arguments
 from buddy.compiler.kernels.packing import Packing
+from buddy.compiler.kernels.streamed import mark_streamed
 from buddy.compiler.kernels.walk import collect, unique_symbol
 from buddy.compiler.kernels.weights import PackedWeights, Place
 from buddy.compiler.provenance import LocationSets
@@ -34,6 +35,11 @@ class KernelCalls:
         assert self._weights is not None, "only parameters have a place"
         self._packed_for.setdefault(panels, []).append(location)
         return self._weights.packed(place, panels)
+
+    def streamed(self, place: Place) -> None:
+        """Tell the runner that a kernel reads the weights at `place` from end to end where they lie."""
+        assert self._weights is not None, "only parameters have a place"
+        mark_streamed(self._weights, place)
 
     def call(self, op: Any, key: Hashable, symbol: str, operands: Sequence[Any], location: Any, build: Build) -> None:
         """Call, in front of `op`, the kernel that `key` and the types of `operands` determine."""

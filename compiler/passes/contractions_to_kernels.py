@@ -49,7 +49,10 @@ def _rewrite(op: Any, calls: KernelCalls, context: PassContext) -> None:
     factors = [first, second]
     number = 0 if contraction.swapped else 1
     raw = factors[number]
-    place = None if reads_in_place(contraction) else calls.parameter(raw)
+    place = calls.parameter(raw)
+    if place is not None and reads_in_place(contraction):
+        calls.streamed(place)
+        place = None
     blocking = choose(contraction, context.target, None if place is None else "packed")
     if place is not None:
         factors[number] = calls.packed(place, panels_of(contraction, blocking), op.location)

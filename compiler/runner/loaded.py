@@ -11,6 +11,7 @@ import torch
 from buddy.compiler import blas
 from buddy.compiler.artifact import Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
+from buddy.compiler.runner.huge_pages import collapse
 from buddy.compiler.runner.linker import BlockFunction, Library
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
@@ -36,6 +37,21 @@ class PlainArgument:
         if source.shape != self._shape.at(symbols) or source.dtype != self._dtype:
             raise ValueError(_wrong_input(self._argument, source))
         return _dense(source)
+
+
+class StreamedArgument(PlainArgument):
+    """A weight that is read from end to end where it lies: in huge pages, which it is moved to when it is first met."""
+
+    def __init__(self, argument: Argument) -> None:
+        super().__init__(argument)
+        self._moved = 0
+
+    def value(self, source: torch.Tensor) -> torch.Tensor:
+        found = super().value(source)
+        if found is source and found.data_ptr() != self._moved:
+            collapse(found)
+            self._moved = found.data_ptr()
+        return found
 
 
 class PackedArgument:
@@ -109,7 +125,7 @@ class LoadedProgram:
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated
         self._arguments = [
-            PackedArgument(a, self._library[a.pack], store, next(numbers)) if a.pack else PlainArgument(a)
+            PackedArgument(a, self._library[a.pack], store, next(numbers)) if a.pack else _unpacked(a)
             for a in artifact.arguments
         ]
         self._sources = [argument.source for argument in artifact.arguments]
@@ -133,6 +149,10 @@ class LoadedProgram:
         for argument in self._arguments:
             if isinstance(argument, PackedArgument):
                 argument.forget()
+
+
+def _unpacked(argument: Argument) -> PlainArgument:
+    return StreamedArgument(argument) if argument.streamed else PlainArgument(argument)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,24 +1,20 @@
 """Memory for packed weights: one allocation in huge pages.
 
-Weights are read from end to end once a call. In pages of 4 KiB, looking up the pages takes a third of the time that
-memory would allow; Linux gives huge ones to those who ask.
+Weights are read from end to end once a call.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
 from collections.abc import Sequence
 
 import torch
 
 from buddy.compiler.artifact import TensorSpec
+from buddy.compiler.runner.huge_pages import HUGE, ask_ahead
 from buddy.compiler.runner.memory import bytes_of, torch_dtype
 
 _LINE = 64
-_HUGE = 2 << 20
-_MADV_HUGEPAGE = 14  # from <sys/mman.h> of Linux
 
 
 class PackedStore:
@@ -45,14 +41,13 @@ class PackedStore:
 
 def _alignment(size: int) -> int:
     """To what the start is aligned: small stores are not worth a huge page."""
-    return _HUGE if size >= _HUGE else _LINE
+    return HUGE if size >= HUGE else _LINE
 
 
 def _allocated(size: int) -> torch.Tensor:
     alignment = _alignment(size)
     memory = torch.empty(size + alignment, dtype=torch.uint8)
     start = -memory.data_ptr() % alignment
-    if sys.platform == "linux" and alignment == _HUGE:
-        # Advice: where the kernel has no huge pages, nothing changes.
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(memory.data_ptr() + start), ctypes.c_size_t(size), _MADV_HUGEPAGE)
+    if alignment == HUGE:
+        ask_ahead(memory.data_ptr() + start, size)
     return memory[start : start + size]

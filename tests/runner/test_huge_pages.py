@@ -1,0 +1,60 @@
+"""Weights moved to huge pages keep their contents and addresses; the weights that need it are marked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from buddy.compiler.compilation import Compiler
+from buddy.compiler.frontend.capture import capture
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runner.huge_pages import HUGE, collapse
+
+
+def huge_bytes() -> int:
+    """Bytes of this process that lie in huge pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux moves memory to huge pages on request")
+def test_memory_is_moved_where_the_kernel_can_and_keeps_its_address_and_content() -> None:
+    tensor = torch.arange(4 * HUGE // 4, dtype=torch.int32)
+    address, before = tensor.data_ptr(), huge_bytes()
+    collapse(tensor)
+    collapse(tensor[:3])
+    collapse(torch.empty(0))
+    assert tensor.data_ptr() == address
+    assert torch.equal(tensor, torch.arange(tensor.numel(), dtype=torch.int32))
+    mode = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    if "[never]" not in mode and huge_bytes() == before:
+        pytest.skip("this kernel moves no memory (before Linux 6.1)")
+
+
+class Twice(torch.nn.Module):
+    """One token meets a weight whose rows it reads in place, and many tokens meet one that is packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.few, self.many = torch.nn.Linear(600, 1100), torch.nn.Linear(96, 80)
+
+    def forward(self, token: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.few(token), self.many(tokens)
+
+
+def test_only_weights_that_are_read_in_place_are_marked_and_new_ones_are_met_too() -> None:
+    model, inputs = Twice().eval(), (torch.randn(1, 600), torch.randn(32, 96))
+    with torch.no_grad():
+        (captured,) = capture(model, inputs)
+        artifact = Compiler(captured.graph).compile(default_recipe()).artifact
+        streamed = [captured.tensors[a.source].shape for a in artifact.arguments if a.streamed]
+        assert streamed == [model.few.weight.shape]
+        program = LoadedProgram(artifact)
+        for factor in (1.0, 2.0):
+            tensors = [factor * tensor for tensor in captured.tensors]
+            for found, expected in zip(program(tensors), captured.eager(tensors), strict=True):
+                torch.testing.assert_close(found, expected)
