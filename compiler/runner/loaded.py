@@ -46,8 +46,8 @@ class StreamedArgument(PlainArgument):
         super().__init__(argument)
         self._moved = 0
 
-    def value(self, source: torch.Tensor) -> torch.Tensor:
-        found = super().value(source)
+    def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        found = super().value(source, symbols)
         if found is source and found.data_ptr() != self._moved:
             collapse(found)
             self._moved = found.data_ptr()
