@@ -71,6 +71,7 @@ _BUFFERS = _steps(
     "results-to-out-params",
     "canonicalize",
     "cse",
+    "tile-dynamic",
     # Loops over tensors whose iterations are independent, as buffers have them: threads may share these.
     ("scf-forall-to-parallel", FUNC),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.kernels.contraction import indexing_maps
+from buddy.compiler.kernels.contraction import NAMED, indexing_maps
 
 KINDS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
@@ -86,7 +86,7 @@ def structure_of(op: Any, free: bool = False) -> Structured:
     buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
     scalars = {argument: value for value, argument in pairs if not isinstance(value.type, ir.MemRefType)}
     operands = tuple(value for value, _ in buffers)
-    maps, reductions = _maps(op, operands)
+    maps, reductions = maps_of(op, operands)
     layouts = [layout_of(value.type) for value in operands]
     loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts)
     outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
@@ -95,12 +95,16 @@ def structure_of(op: Any, free: bool = False) -> Structured:
     return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed)
 
 
-def _maps(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
+def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
     """The indexing map of each memref operand, and which loops are reductions."""
     if op.name == "linalg.generic":
         if len(operands) != len(op.operands):
             raise UnsupportedError("a generic with scalar operands")
         return indexing_maps(op), ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
+    if op.name in NAMED:
+        maps = indexing_maps(op)
+        kept = {e.position for e in maps[2].results}
+        return maps, [loop not in kept for loop in range(maps[2].n_dims)]
     rank = len(operands[-1].type.shape)
     identity = ir.AffineMap.get_identity(rank)
     parallel = [False] * rank
