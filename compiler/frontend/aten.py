@@ -37,7 +37,8 @@ class AtenGraph:
     """An ATen graph and the Dynamo graph it comes from.
 
     `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents),
-    and `input_of[i]` is the Dynamo input that it is.
+    and `input_of[i]` is the Dynamo input that it is. Of a graph that is cut into pieces, each has a number in `part`,
+    and `ends` says why it is one, and on which Python line.
     """
 
     module: GraphModule
@@ -45,6 +46,8 @@ class AtenGraph:
     dynamo: GraphModule
     origins: tuple[Origin | None, ...]
     input_of: tuple[int | None, ...]
+    part: int = 0
+    ends: tuple[str, str] = ("", "")
 
 
 CompileGraph = Callable[[AtenGraph], Runner]

@@ -18,6 +18,7 @@ from buddy.compiler.artifact import Artifact, symbols_of
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
+from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of
@@ -120,21 +121,35 @@ def refreeze() -> None:
 
 
 def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) -> Runner:
-    """A compiled ATen graph, or the graph itself where it cannot be compiled and `settings` allow eager.
+    """A compiled ATen graph; what cannot be compiled of it is in eager, where `settings` allow that.
 
     Raises `FallbackError` and whatever compiling raises when they do not.
     """
     from buddy.compiler.compilation import CompilationError
 
+    own = own or Own()
+
+    def converted(part: AtenGraph) -> Conversion:
+        return to_buddy(part, ops_map=own.ops_map)
+
+    def compiled(part: AtenGraph) -> Runner:
+        return CompiledGraph(converted(part), settings, own.first, training=aten.kind != "inference")
+
+    def where_possible(part: AtenGraph) -> Runner:
+        try:
+            return compiled(part)
+        except CompilationError as error:
+            warnings.warn(f"a graph of {len(part.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
+            return part.module
+
+    if settings.fallback == "error":
+        return compiled(aten)
     try:
-        own = own or Own()
-        training = aten.kind != "inference"
-        return CompiledGraph(to_buddy(aten, ops_map=own.ops_map), settings, own.first, training)
-    except (UnsupportedGraphError, CompilationError) as error:
-        if settings.fallback == "error":
-            raise
-        warnings.warn(f"a graph of {len(aten.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
-        return aten.module
+        return where_possible(aten)
+    except UnsupportedGraphError as error:
+        cut = cut_around(aten, error, converted)
+        warnings.warn(str(cut), stacklevel=2)
+        return Pieces(cut, where_possible) if cut.compiled else aten.module
 
 
 class CompiledGraph:

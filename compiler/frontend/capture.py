@@ -12,8 +12,10 @@ import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.captured import CapturedGraph, eager_program
-from buddy.compiler.frontend.convert import to_buddy
+from buddy.compiler.frontend.convert import Conversion, to_buddy
+from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
+from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.frontend.table import fx_table, graph_info
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
@@ -50,7 +52,21 @@ class Recorder:
         self._compile(aten)(*tensors)
 
     def _compile(self, aten: AtenGraph) -> Runner:
-        conversion = to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
+        if self.strict:
+            return self._recorded(aten)
+        try:
+            return self._recorded(aten)
+        except UnsupportedGraphError as error:
+            cut = cut_around(aten, error, self._converted)
+            if not cut.compiled:
+                raise
+            return Pieces(cut, self._recorded)
+
+    def _converted(self, aten: AtenGraph) -> Conversion:
+        return to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
+
+    def _recorded(self, aten: AtenGraph) -> Runner:
+        conversion = self._converted(aten)
         seen = False
 
         def run(*tensors: torch.Tensor) -> Sequence[Any]:
@@ -68,7 +84,8 @@ class Recorder:
         return run
 
     def _graph_name(self, aten: AtenGraph) -> str:
-        return f"{self.name} (backward)" if aten.kind == "backward" else self.name
+        marks = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
+        return f"{self.name} ({', '.join(marks)})" if marks else self.name
 
     def _keep(self, captured: CapturedGraph) -> None:
         self.graphs.append(captured)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.torch_values import form_of, from_torch, plain_argument
 
+_QUANTISED = "buddy.quantised"
+_QUANTISES = {"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"}
+_READS_QUANTISED = {"dequantize", "int_repr", "q_scale", "q_zero_point", "q_per_channel_scales"}
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
 
@@ -70,6 +74,7 @@ class _Converter:
 
     def run(self, aten: AtenGraph) -> None:
         nodes = list(aten.module.graph.nodes)
+        _mark_quantised(nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.symbols = self.result.symbols = Symbols(placeholders)
         self.result.graph.symbols = self.symbols.sources
@@ -117,12 +122,15 @@ class _Converter:
     def _call(self, node: Node) -> None:
         op = self.ops_map.get(target_key(node.target), EagerOp)()
         _check_strides(node)
+        _check_quantised(node)
         op.module, op.location = module_path(node), python_line(node)
         packet = target_key(node.target).split(".")[0]
         op.stable = self.names.for_op(op.module, packet)
         op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
         op._arguments = list(self._plain(node, _of_form(node) if isinstance(op, RandomLikeOp) else node.args))
         op._keyword_arguments = dict(self._plain(node, node.kwargs))
+        if isinstance(op, EagerOp):
+            _check_results(node)
         self._add(op, node)
 
     def _output(self, node: Node) -> None:
@@ -196,6 +204,31 @@ def _check_strides(node: Node) -> None:
         value = operand.meta.get("val")
         if isinstance(value, torch.Tensor) and not value.is_contiguous():
             raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
+
+
+def _check_quantised(node: Node) -> None:
+    """What makes a quantised tensor, and what reads one, is refused."""
+    if any(tensor.meta.get(_QUANTISED) for tensor in (node, *node.all_input_nodes)):
+        raise _unsupported(node, "works on a quantised tensor")
+
+
+def _mark_quantised(nodes: Iterable[Node]) -> None:
+    """Note which nodes give quantised tensors: PyTorch tells of them, while it traces, that they hold plain floats."""
+    for node in nodes:
+        packet = target_key(node.target).split(".")[0]
+        reads = any(parent.meta.get(_QUANTISED) for parent in node.all_input_nodes)
+        if packet in _QUANTISES or (reads and packet not in _READS_QUANTISED):
+            node.meta[_QUANTISED] = True
+
+
+def _check_results(node: Node) -> None:
+    """What is called in eager from compiled code has a name in `torch.ops`, and gives tensors to whoever reads it."""
+    value, several = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
+    if "." not in target_key(node.target):
+        raise _unsupported(node, "is no op of torch's")
+    read = [value[user.args[1]] for user in node.users if user.target is getitem] if several else [value]
+    if not all(isinstance(result, torch.Tensor) for result in read):
+        raise _unsupported(node, "gives a result that is not a tensor of known shape")
 
 
 def _unsupported(node: Node, reason: str) -> UnsupportedGraphError:

@@ -22,7 +22,12 @@ NO_BREAK = GraphBreak()
 
 
 def graph_break(aten: AtenGraph) -> GraphBreak:
-    """Where the Dynamo graph of `aten` broke off. A backward graph ends with its forward graph, which says it."""
+    """Where the Dynamo graph of `aten` broke off, or why `aten` is a piece of one.
+
+    A backward graph ends with its forward graph, which says it.
+    """
+    if aten.part:
+        return GraphBreak(*aten.ends)
     found: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
     if found is None or not found.graph_break or aten.kind == "backward":
         return NO_BREAK

@@ -1,0 +1,176 @@
+"""An ATen graph in pieces: nodes that compiled code has no word for run in eager, the graph around them is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import getitem
+from typing import Any
+
+from torch import Tag
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from buddy.compiler.frontend.aten import AtenGraph, Runner
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.names import python_line
+
+Refused = dict[str, str]
+Check = Callable[[AtenGraph], object]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Nodes of a graph that run one after the other. `aten.module` takes `inputs` and gives a tuple of `outputs`."""
+
+    aten: AtenGraph
+    eager: bool
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph in pieces, and by node name why those in eager are there."""
+
+    aten: AtenGraph
+    pieces: tuple[Piece, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def compiled(self) -> list[Piece]:
+        return [piece for piece in self.pieces if not piece.eager]
+
+    def __str__(self) -> str:
+        parts, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.refused.values()))
+        pieces = "1 piece" if parts == 1 else f"{parts} pieces"
+        fate = f"is compiled in {pieces} around eager" if parts else "runs in eager"
+        return f"a graph of {len(self.aten.module.graph.nodes)} nodes {fate}: {reasons}"
+
+
+def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> Cut:
+    """`aten` cut around the node that `refusal` names and all others for which `check` raises such an error.
+
+    Where an error names no node of the graph, there is no compiled piece.
+    """
+    pieces: tuple[Piece, ...] = ()
+    refused: Refused = {}
+    found = _named(aten.module, refusal)
+    while found:
+        refused |= found
+        pieces = _pieces(aten, refused)
+        found = {}
+        for piece in pieces:
+            if not piece.eager:
+                found |= _refusals(piece.aten, check)
+    return Cut(aten, pieces, refused or {"": refusal.diagnostic.what})
+
+
+def _refusals(aten: AtenGraph, check: Check) -> Refused:
+    try:
+        check(aten)
+    except UnsupportedGraphError as error:
+        # Of a piece that nothing is said about but that it cannot be compiled, no node can.
+        return _named(aten.module, error) or dict.fromkeys(map(str, _computing(aten.module)), error.diagnostic.what)
+    return {}
+
+
+def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
+    """The nodes that `error` refuses: the one it names, or those that read it, where that one computes nothing."""
+    nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
+    refused = [found for node in nodes for found in ([node] if node.op == "call_function" else list(node.users))]
+    return {node.name: error.diagnostic.what for node in refused if node.op != "output"}
+
+
+class Pieces:
+    """A cut graph as one callable: `compile_piece` makes what runs each piece that is not in eager."""
+
+    def __init__(self, cut: Cut, compile_piece: Callable[[AtenGraph], Runner]) -> None:
+        self._placeholders = [node for node in cut.aten.module.graph.nodes if node.op == "placeholder"]
+        self._output = cut.aten.module.graph.output_node().args[0]
+        self._steps = [(piece, piece.aten.module if piece.eager else compile_piece(piece.aten)) for piece in cut.pieces]
+        self._dead = _last_uses([piece for piece, _ in self._steps], self._output)
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        values: dict[Node, Any] = dict(zip(self._placeholders, tensors, strict=True))
+        for (piece, run), dead in zip(self._steps, self._dead, strict=True):
+            results = run(*[values[node] for node in piece.inputs])
+            values.update(zip(piece.outputs, results, strict=True))
+            for node in dead:
+                del values[node]
+        return list(map_arg(self._output, values.__getitem__))
+
+
+def _last_uses(pieces: Sequence[Piece], output: Any) -> list[list[Node]]:
+    """For each piece the inputs that nobody reads after it."""
+    alive: set[Node] = set()
+    map_arg(output, alive.add)
+    dead = []
+    for piece in reversed(pieces):
+        dead.append([node for node in dict.fromkeys(piece.inputs) if node not in alive])
+        alive.update(piece.inputs)
+    return dead[::-1]
+
+
+# ---- where a graph is cut --------------------------------------------------------------------------------------------
+
+
+def _computing(module: GraphModule) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
+
+
+def _pieces(aten: AtenGraph, refused: Refused) -> tuple[Piece, ...]:
+    levels = _levels(aten.module, refused)
+    groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}
+    for node, level in levels.items():
+        groups[level].append(node)
+    why = next(iter(refused.values()))
+    line = next((python_line(node) for node in levels if node.name in refused), "")
+    found = []
+    for number, (level, nodes) in enumerate(groups.items(), start=1):
+        found.append(_piece(aten, nodes, eager=bool(level % 2), number=number, ends=(why, line)))
+    return tuple(found)
+
+
+def _levels(module: GraphModule, refused: Refused) -> dict[Node, int]:
+    """For each node the number of the piece that it goes into: even ones are compiled, odd ones in eager.
+
+    A node goes into the first piece of its kind that is not before anything it reads. What has an effect keeps its
+    place among all that has, and what picks one of several results stays with them, since only tensors cross.
+    """
+    levels: dict[Node, int] = {}
+    effect = 0
+    for node in _computing(module):
+        if node.target is getitem:
+            levels[node] = levels.get(node.args[0], 0)
+            continue
+        least = max([levels.get(parent, 0) for parent in node.all_input_nodes], default=0)
+        if _has_effect(node):
+            least = max(least, effect)
+        levels[node] = least + (least % 2 != (node.name in refused))
+        if _has_effect(node):
+            effect = levels[node]
+    return levels
+
+
+def _has_effect(node: Node) -> bool:
+    return node.is_impure() or Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> Piece:
+    inside = set(nodes)
+    read = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
+    inputs = tuple(node for node in read if node.op != "get_attr")
+    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in (*(node for node in read if node.op == "get_attr"), *nodes):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    places = {node: i for i, node in enumerate(n for n in aten.module.graph.nodes if n.op == "placeholder")}
+    origins = tuple(aten.origins[places[node]] if node in places else None for node in inputs)
+    module = GraphModule(aten.module, graph)
+    described = replace(aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, ends=ends)
+    return Piece(described, eager, inputs, outputs)

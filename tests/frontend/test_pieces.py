@@ -1,0 +1,144 @@
+"""What compiled code has no word for runs in eager, the graph around it is compiled, and the reason is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from buddy.compiler.frontend import backend
+from buddy.compiler.frontend.capture import capture
+
+X = torch.linspace(-1, 2, 12).reshape(3, 4)
+EIGHT = torch.float8_e4m3fn
+ALL = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def eight_bits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = (x + 1).sin().to(EIGHT).float()
+    return y * 2 + x, x.exp()
+
+
+def quantised(x: torch.Tensor) -> torch.Tensor:
+    stored = torch.quantize_per_tensor(x * 2, 0.1, 10, torch.quint8)
+    return stored.t().dequantize() + x.t().exp()
+
+
+def chosen(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp() + 1
+    return torch.cond(x.sum() > 0, lambda t: t.sin() * 2, lambda t: t.cos(), (y,)) * x
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x.exp() * int(x.abs().sum().item()) + x.sin()
+
+
+def selected(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x[x > 0].sum() * 2, (x.exp() + 1).sin()
+
+
+def demanded(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp() * 2
+    torch._assert_async(y.sum() > 0, "no sum is negative")
+    return y + 1
+
+
+def read_by_strides(x: torch.Tensor) -> torch.Tensor:
+    return (x.t() + 1).as_strided((5,), (2,)).exp()
+
+
+def drawn_between(x: torch.Tensor) -> torch.Tensor:
+    """Draws that no value orders: one compiled code calls for, one beside a tensor of eight bits, one behind it."""
+    first = torch.rand(3, 4) * x
+    second = (torch.rand(3, 4) * 2).to(EIGHT).float()
+    return first + second.exp() + torch.rand(3, 4)
+
+
+REASONS: dict[Callable[..., Any], str] = {
+    eight_bits: "has the element type torch.float8_e4m3fn",
+    quantised: "works on a quantised tensor",
+    chosen: "is a higher-order op's subgraph",
+    counted: "_local_scalar_dense",
+    selected: "index (aten.index.Tensor) has the size u0, which no input tells",
+    demanded: "gives a result that is not a tensor",
+    read_by_strides: "reads the strides of a tensor that is not contiguous",
+    drawn_between: "has the element type torch.float8_e4m3fn",
+}
+
+
+@pytest.mark.parametrize("function", REASONS, ids=lambda f: f.__name__)
+def test_only_what_cannot_be_represented_is_in_eager(function: Callable[..., Any]) -> None:
+    known = set(backend._programs)
+    torch.manual_seed(0)
+    with torch._dynamo.config.patch(ALL), pytest.warns(UserWarning, match="is compiled in .* around eager") as told:
+        ours = torch.compile(function, backend="buddy", fullgraph=True)(X)
+    torch.manual_seed(0)
+    torch.testing.assert_close(ours, function(X))
+    assert any(REASONS[function] in str(warning.message) for warning in told)
+    assert set(backend._programs) - known
+
+
+def test_the_pieces_are_graphs_of_the_program_and_say_why_they_end() -> None:
+    found = capture(eight_bits, (X,))
+    assert [graph.info.name for graph in found] == ["eight_bits (part 1)", "eight_bits (part 3)"]
+    for graph in found:
+        assert REASONS[eight_bits] in graph.info.broke
+        assert "test_pieces.py" in graph.info.broke_at
+        assert graph.eager(graph.tensors)[0].dtype == torch.float32
+
+
+def test_gradients_through_a_piece_in_eager() -> None:
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (eight_bits(x * w)[0].sin() * w).sum()
+
+    def gradients(function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        leaves = [X.clone().requires_grad_(), X.add(2).requires_grad_()]
+        return torch.autograd.grad(function(*leaves), leaves)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours = gradients(torch.compile(loss, backend="buddy"))
+    torch.testing.assert_close(ours, gradients(loss))
+
+
+def test_an_error_in_the_eager_part_is_its_own() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async(x.sum() > 1e9, "the sum is small")
+        return x.exp()
+
+    with pytest.warns(UserWarning, match="around eager"), pytest.raises(RuntimeError, match="the sum is small"):
+        torch.compile(fails, backend="buddy")(X)
+
+
+SPARSE = torch.eye(3).to_sparse()
+# What Dynamo itself leaves in eager: the graphs before and after it are compiled.
+BREAKS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
+    "a sparse tensor": (
+        lambda x: torch.sparse.mm((x @ x.t()).to_sparse(), x).cos() + 1, (X,), "sparse"),
+    "a sparse input": (lambda s, x: torch.sparse.mm(s, x.exp()).cos() + 1, (SPARSE, X), ""),
+    "a nested tensor": (
+        lambda x: torch.nested.to_padded_tensor(torch.nested.nested_tensor([x + 1, x[:2]]), 0.0).sin() + 1, (X,),
+        "does not support running with fake tensors"),
+    "a branch on a value": (lambda x: (x * 2 if x.sum() > 0 else x * 3).exp(), (X,), "a branch on a tensor's value"),
+    "a size that depends on data": (lambda x: x[x > 0].sum() * 2, (X,), "Dynamic shape operator"),
+    "a number read out": (lambda x: x.exp() * x.sum().item() + 1, (X,), "Tensor.item()"),
+    "a print": (lambda x: (x.exp(), print(end=""), x.sin())[2], (X,), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_graph_breaks_leave_the_right_answer_and_a_reason(name: str) -> None:
+    function, inputs, reason = BREAKS[name]
+    torch.testing.assert_close(torch.compile(function, backend="buddy")(*inputs), function(*inputs))
+    found = [graph.info.broke for graph in capture(function, inputs)]
+    assert not reason or any(reason in why for why in found)
