@@ -141,6 +141,16 @@ def largest(left: Dim, right: Dim) -> Dim:
     return inexact("max", left, right)
 
 
+def from_front(position: Dim, size: Dim) -> Dim:
+    """A position in a dim of `size`, counted from the front where it was counted from the back.
+
+    Raises `UnknownSizeError` for one of which it is not known whether it was.
+    """
+    if isinstance(position, Size) and all(factor > 0 for _, factor in position.terms):
+        return position
+    return position + size if position < 0 else position
+
+
 def product(sizes: Sequence[Dim]) -> Dim:
     return reduce(operator.mul, sizes, 1)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
@@ -71,6 +72,8 @@ def lower_expression(
 
 
 def _as_scalar(value: Any, dtype: TensorDType) -> Scalar:
+    if isinstance(value, Size):
+        return cast(s.size_scalar(value), dtype)
     return Scalar(s.constant(value, dtype), dtype)
 
 

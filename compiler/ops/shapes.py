@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.bindings import tensor
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import Size, from_front, largest, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.scalar import Scalar, cast, size_scalar
 from buddy.compiler.ops.utils import (
     LoweringError,
     SymbolTable,
     argument,
     normalized,
     permutation_of,
-    tensor_type,
     value_of,
 )
 
@@ -56,10 +55,15 @@ def repeat(node: Op, symbol_table: SymbolTable) -> Any:
     return st.reshape(st.broadcast(st.reshape(value, apart, meta.dtype), wide, meta.dtype), meta.shape, meta.dtype)
 
 
-def _slice(value: Any, starts: list[int], sizes: list[int], steps: list[int], shape: Any, dtype: TensorDType) -> Any:
+def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], shape: Any, dtype: TensorDType) -> Any:
     if 0 in shape:
         return st.empty(shape, dtype)  # MLIR takes no offset at the end of a dim, even where nothing is read
-    return tensor.extract_slice(tensor_type(shape, dtype), value, [], [], [], starts, sizes, steps)
+    return st.slice_of(value, starts, sizes, steps, shape, dtype)
+
+
+def _position(start: Any, size: Any) -> Any:
+    """A start within a dim of `size`, counted from the front and kept inside."""
+    return smallest(largest(from_front(start, size), 0), size)
 
 
 @lowering("SliceOp")
@@ -69,10 +73,9 @@ def slice_(node: Op, symbol_table: SymbolTable) -> Any:
     if shape == meta.shape:
         return value
     dim = normalized(argument(node, 1, "dim", 0), len(shape))
-    start = argument(node, 2, "start", 0) or 0
-    start = min(max(start + shape[dim] if start < 0 else start, 0), shape[dim])
+    start = argument(node, 2, "start")
     starts, steps = [0] * len(shape), [1] * len(shape)
-    starts[dim], steps[dim] = start, argument(node, 4, "step", 1) or 1
+    starts[dim], steps[dim] = _position(0 if start is None else start, shape[dim]), argument(node, 4, "step", 1) or 1
     return _slice(value, starts, list(meta.shape), steps, meta.shape, meta.dtype)
 
 
@@ -82,7 +85,7 @@ def select(node: Op, symbol_table: SymbolTable) -> Any:
     shape = list(st.shape_of(value))
     dim, index = normalized(node.args[1], len(shape)), node.args[2]
     starts, sizes = [0] * len(shape), list(shape)
-    starts[dim], sizes[dim] = index + shape[dim] if index < 0 else index, 1
+    starts[dim], sizes[dim] = from_front(index, shape[dim]), 1
     return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
 
 
@@ -110,13 +113,13 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
     shape = list(st.shape_of(value))
     dim = normalized(argument(node, 2, "dim", 0), len(shape))
     starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
-    start = argument(node, 3, "index" if node.target.startswith("select") else "start", 0) or 0
-    starts[dim] = min(max(start + shape[dim] if start < 0 else start, 0), shape[dim])
+    start = argument(node, 3, "index" if node.target.startswith("select") else "start")
+    starts[dim] = _position(0 if start is None else start, shape[dim])
     steps[dim] = argument(node, 5, "step", 1) or 1
     sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]
     if 0 in sizes:
         return value
-    return tensor.insert_slice(piece, value, [], [], [], starts, sizes, steps)
+    return st.insert_slice(piece, value, starts, sizes, steps)
 
 
 @lowering("CopyOp")
@@ -139,7 +142,7 @@ def cat(node: Op, symbol_table: SymbolTable) -> Any:
         value = value_of(part, symbol_table)
         value = st.pointwise([(value, part.tensor_meta.dtype)], shape, meta.dtype, lambda x: cast(x, meta.dtype))
         starts = [start if i == dim else 0 for i in range(len(shape))]
-        out = tensor.insert_slice(value, out, [], [], [], starts, list(shape), [1] * len(shape))
+        out = st.insert_slice(value, out, starts, list(shape), [1] * len(shape))
         start += shape[dim]
     return out
 
@@ -147,6 +150,9 @@ def cat(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("FullOp", "ScalarTensorOp")
 def full(node: Op, symbol_table: SymbolTable) -> Any:
     value = node.args[0] if node.target.startswith("scalar_tensor") else argument(node, 1, "fill_value")
+    if isinstance(value, Size):
+        meta = node.tensor_meta
+        return st.pointwise([], meta.shape, meta.dtype, lambda: cast(size_scalar(value), meta.dtype))
     if not isinstance(value, (bool, int, float)):
         raise LoweringError(f"the fill value {value} is not a number known when compiling")
     return st.filled(value, node.tensor_meta.shape, node.tensor_meta.dtype)

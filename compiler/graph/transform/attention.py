@@ -20,6 +20,7 @@ from buddy.compiler.graph.operations import (
     UnsqueezeOp,
     ViewOp,
 )
+from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.graph.transform.notes import Note
 from buddy.compiler.graph.transform.rewriting import only_first_result, replaced, take_first_result
 from buddy.compiler.graph.transform.softmax_attention import fuse_around
@@ -27,6 +28,7 @@ from buddy.compiler.graph.types import TensorDType
 
 # The torch op of that meaning, for who lets the fused op run in eager.
 TARGET = "scaled_dot_product_attention.default"
+BLOCKS_ARE_KNOWN = "only a call tells its sizes, and blocks of keys are made of known ones"
 FLOATS = (TensorDType.Float32, TensorDType.Float64)
 
 
@@ -41,7 +43,8 @@ def flash_attention_prefill(graph: Graph) -> list[Note]:
                 _fuse(graph, node, FlashAttentionForCpuPrefillOp, node.args[:3], enable_gqa=shared)
             notes.append(Note(node.stable, f"left: {reason}" if reason else "its keys are taken block by block"))
         elif isinstance(node, SoftmaxOp):
-            notes.append(fuse_around(graph, node, TARGET))
+            known = not is_dynamic(node.tensor_meta.shape)
+            notes.append(fuse_around(graph, node, TARGET) if known else Note(node.stable, f"left: {BLOCKS_ARE_KNOWN}"))
     graph.drop_unused()
     return notes
 
@@ -58,6 +61,8 @@ def gqa_attention_fusion(graph: Graph) -> list[Note]:
 
 def _refusal(node: Op) -> str | None:
     """Why a scaled-dot-product node stays as it is, if it does."""
+    if any(is_dynamic(factor.tensor_meta.shape) for factor in node.args[:3]):
+        return BLOCKS_ARE_KNOWN
     if argument(node, 3, "dropout_p", 0.0):
         return "it drops weights at random"
     if not only_first_result(node):
