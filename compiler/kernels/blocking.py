@@ -136,13 +136,13 @@ def _register_block(m: int, n: int, lanes: int, registers: int) -> tuple[int, in
 def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
     """Cycles per step of K for all of C, counting remainder blocks."""
     return sum(
-        row_count * column_count * _block_cycles(row_size, column_size)
+        row_count * column_count * block_cycles(row_size, column_size)
         for row_size, row_count in split(m, rows)
         for column_size, column_count in split(-(-n // lanes), vectors)
     )
 
 
-def _block_cycles(rows: int, vectors: int) -> float:
+def block_cycles(rows: int, vectors: int) -> float:
     """Cycles per step of K for one block: multiply-adds, or loads, or the latency of the accumulators."""
     return max(rows * vectors, vectors / _PANEL_VECTORS, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
 

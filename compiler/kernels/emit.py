@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +64,19 @@ class Emitter:
             return left if factor else 0
         return arith.muli(left, self.value(factor))
 
+    def subtract(self, left: Index, right: Index) -> Index:
+        if isinstance(left, int) and isinstance(right, int):
+            return left - right
+        return arith.subi(self.value(left), self.value(right))
+
+    def divided(self, number: Index, size: int) -> tuple[Index, Index]:
+        """Quotient and remainder."""
+        if isinstance(number, int):
+            return divmod(number, size)
+        return (
+            (number, 0) if size == 1 else (arith.divui(number, self.value(size)), arith.remui(number, self.value(size)))
+        )
+
     def minimum(self, left: Index, right: Index) -> Index:
         if isinstance(left, int) and isinstance(right, int):
             return min(left, right)
@@ -83,7 +97,21 @@ class Emitter:
             scf.yield_(list(body(op.induction_variable, list(op.inner_iter_args))))
         return list(op.results)
 
-    def nest(self, sizes: Sequence[int], body: Callable[[list[Index]], None]) -> None:
+    def when(self, pairs: Sequence[tuple[Index, Index]], body: Callable[[], None]) -> None:
+        """`body()` where the first of each pair is less than the second; what is known beforehand takes no branch."""
+        unknown = [pair for pair in pairs if not all(isinstance(index, int) for index in pair)]
+        if any(left >= right for left, right in pairs if (left, right) not in unknown):
+            return
+        if not unknown:
+            body()
+            return
+        tests = [arith.cmpi(arith.CmpIPredicate.ult, self.value(left), self.value(right)) for left, right in unknown]
+        branch = scf.IfOp(functools.reduce(arith.andi, tests))
+        with ir.InsertionPoint(branch.then_block):
+            body()
+            scf.yield_([])
+
+    def nest(self, sizes: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
         """Loops from 0 over each of `sizes`, the last one innermost, around `body(indices)`."""
 
         def level(indices: list[Index]) -> None:

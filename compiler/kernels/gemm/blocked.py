@@ -86,11 +86,13 @@ class BlockedGemm(Kernel):
         return self.e.add(raw, self.block.columns) if self.c.n.strides[1] == 1 else None
 
     def _next_panel(self, start: Index, number: Index) -> Index | None:
-        """Where the panel after panel `number` starts, when the panels come from memory one after the other."""
+        """Where the panel after panel `number` starts, when the panels come from memory one after the other.
+
+        The last panel is followed by those of the next value of the outer loops, or by nothing that is read.
+        """
         if len(self.c.k) != 1 or self.block.blocks_k(self.c) or self.c.m.size <= self.block.rows:
             return None
-        following = self.e.minimum(self.e.add(number, 1), self.panels.shape[-3] - 1)
-        return self.e.add(start, self.e.mul(following, self.panels.panel))
+        return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel))
 
     def _with_panel(self, tile: _Tile, raw: Index) -> None:
         """`tile` on a panel of its own, packed from offset `raw` of B on."""

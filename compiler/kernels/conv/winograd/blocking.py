@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from buddy.compiler.kernels import blocking as gemm
 from buddy.compiler.kernels.access import Loop, UnsupportedError
@@ -15,6 +16,12 @@ from buddy.compiler.target import Target
 
 # The share of the second-level cache that the transformed input of a block of tiles may fill.
 _INPUT_IN_L2 = 0.5
+
+# Blocks of tiles that threads share, or a multiple of it; where there are one or two, they share the work on each.
+SHARES = 8
+
+# Vectors of channels out in a register block: more leave too few rows.
+MAX_VECTORS = 4
 
 # Cycles, with a vector multiply-add each: by what a product by register blocks takes longer than that, what a vector of
 # one point of a tile costs in the transform of the input and in that of the output, and what a byte of weights does
@@ -41,6 +48,14 @@ class Blocking:
     def points(self) -> int:
         """Products per tile and pair of channels: one per element of the transformed tile."""
         return (self.outputs + WINDOW - 1) ** 2
+
+    def apart(self, columns: int) -> int:
+        """Elements from one point's `tiles` x `columns` values to the next one's.
+
+        A vector more than there are: a transform walks all points of a tile, and powers of two share few sets of a
+        cache.
+        """
+        return self.tiles * columns + self.lanes
 
     def describe(self) -> str:
         kind = f"winograd {self.outputs}x{self.outputs}"
@@ -88,14 +103,29 @@ def _multiplied(products: int, size: int, target: Target) -> float:
 
 
 def choose(conv: Convolution, outputs: int, target: Target) -> Blocking:
-    """The blocking for tiles of `outputs` x `outputs`."""
-    width = bytes_of(conv.element)
-    lanes, points = target.lanes(width), (outputs + WINDOW - 1) ** 2
-    total = math.prod(tiles_of(conv, outputs))
-    most = max(1, int(_INPUT_IN_L2 * target.l2) // (points * padded(conv, lanes) * width))
-    tiles = -(-total // -(-total // most))
-    found = Blocking(outputs, tiles, gemm.Blocking(1, 1, lanes, conv.k[2].size, "packed"))
-    return replace(found, gemm=gemm.choose(products(conv, found, tiles, conv.n.size), target, "packed"))
+    """The blocking with the least estimated time; blocks are computed whole, with whole panels of weights."""
+    lanes = target.lanes(bytes_of(conv.element))
+    candidates = list(_candidates(conv, outputs, lanes, target))
+    return min(candidates, key=lambda block: (_cost(conv, block), -block.gemm.rows))
+
+
+def _candidates(conv: Convolution, outputs: int, lanes: int, target: Target) -> Iterator[Blocking]:
+    """Blockings whose register block fits, in as few blocks of tiles as fit into the cache, or can be shared evenly."""
+    total, points = math.prod(tiles_of(conv, outputs)), (outputs + WINDOW - 1) ** 2
+    room = int(_INPUT_IN_L2 * target.l2) // (points * padded(conv, lanes) * bytes_of(conv.element))
+    count = -(-total // max(1, room))
+    count = count if count <= 2 else -(-count // SHARES) * SHARES
+    for vectors in range(1, min(MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
+        for rows in range(1, min(total, (target.vector_registers - 1 - vectors) // vectors) + 1):
+            tiles = -(-total // (count * rows)) * rows
+            yield Blocking(outputs, tiles, gemm.Blocking(rows, vectors, lanes, conv.k[2].size, "packed"))
+
+
+def _cost(conv: Convolution, block: Blocking) -> float:
+    """Cycles per channel in and point."""
+    blocks = -(-math.prod(tiles_of(conv, block.outputs)) // block.tiles)
+    panels = -(-conv.n.size // block.gemm.columns)
+    return blocks * panels * block.tiles / block.gemm.rows * gemm.block_cycles(block.gemm.rows, block.gemm.vectors)
 
 
 def padded(conv: Convolution, lanes: int) -> int:
@@ -103,18 +133,11 @@ def padded(conv: Convolution, lanes: int) -> int:
     return -(-conv.k[2].size // lanes) * lanes
 
 
-def products(conv: Convolution, block: Blocking, tiles: int, columns: int) -> Contraction:
-    """The products of `tiles` tiles by `columns` channels out, at every point: (tile, channel) by (channel, column)."""
-    rows, lanes = padded(conv, block.lanes), block.lanes
-    apart = [point_stride(tiles, rows, lanes), point_stride(tiles, block.gemm.columns, lanes)]
-    point = Loop(block.points, (apart[0], 0, apart[1]), False, (0,), (True, True, True))
-    m = Loop(tiles, (rows, 0, block.gemm.columns), False, (1,), (True, False, True))
+def products(conv: Convolution, block: Blocking) -> Contraction:
+    """The products of a block of tiles by a panel of weights, at every point: (tile, channel) by (channel, column)."""
+    rows, columns = padded(conv, block.lanes), block.gemm.columns
+    point = Loop(block.points, (block.apart(rows), 0, block.apart(columns)), False, (0,), (True, True, True))
+    m = Loop(block.tiles, (rows, 0, columns), False, (1,), (True, False, True))
     n = Loop(columns, (0, 1, 1), False, (2,), (False, True, True))
-    k = Loop(conv.k[2].size, (1, block.gemm.columns, 0), True, (3,), (True, True, False))
+    k = Loop(conv.k[2].size, (1, columns, 0), True, (3,), (True, True, False))
     return Contraction(conv.element, (point,), m, n, (k,), False, conv.factor, conv.element)
-
-
-def point_stride(tiles: int, columns: int, lanes: int) -> int:
-    """Elements from one point's values to the next: a vector more than there are, since powers of two share few sets of
-    a cache, and a transform walks all points of a tile."""
-    return tiles * columns + lanes

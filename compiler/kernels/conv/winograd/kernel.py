@@ -8,24 +8,34 @@ again, product by product, before anything is stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, memref, scf, vector
+from buddy.compiler.kernels.access import Loop
 from buddy.compiler.kernels.arithmetic import add, bytes_of, multiply_add
 from buddy.compiler.kernels.conv.base import Kernel
 from buddy.compiler.kernels.conv.shape import Convolution
-from buddy.compiler.kernels.conv.winograd.blocking import Blocking, padded, point_stride, products, tiles_of
-from buddy.compiler.kernels.conv.winograd.transforms import WINDOW, Grid, on_both_sides, transforms
+from buddy.compiler.kernels.conv.winograd.blocking import SHARES, Blocking, padded, products, tiles_of
+from buddy.compiler.kernels.conv.winograd.transforms import WINDOW, on_both_sides, transforms
 from buddy.compiler.kernels.conv.winograd.weights import TransformedWeights
 from buddy.compiler.kernels.emit import Emitter, Index, for_blocks, nanoseconds
 from buddy.compiler.kernels.epilogue import Place, Results, ResultSpec
 from buddy.compiler.kernels.gemm.blocked import BlockedGemm
 from buddy.compiler.kernels.packing import ALIGNMENT
 
-# Blocks of tiles from which on threads share these; else they share what is done within each.
-_ENOUGH = 8
+
+@dataclass(frozen=True)
+class _Tile:
+    """Where a tile starts in the image, where its results go, and how many `lines` and `pixels` of them there are."""
+
+    start: Index
+    place: Place
+    lines: Index
+    pixels: Index
 
 
 def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
@@ -49,124 +59,101 @@ class Winograd(Kernel):
         self.channels = padded(conv, self.lanes)
 
     def emit(self) -> None:
-        e, total, size = self.e, math.prod(self.tiles), self.block.tiles
-        if total // size >= _ENOUGH:
-            e.parallel_blocks(
-                [total], [size], lambda numbers, active: self._block(numbers[0], active[0]), self._work(1)
-            )
+        e, count, work = self.e, -(-math.prod(self.tiles) // self.block.tiles), self._work()
+        if count >= SHARES:
+            e.parallel([count], lambda numbers: self._block(numbers[0], work / count), work)
         else:
-            for_blocks(e, total, size, self._block)
+            for_blocks(e, count, 1, lambda number, _: self._block(number, work / count))
 
-    def _work(self, share: float) -> float:
-        """Nanoseconds for a share of all tiles."""
+    def _work(self) -> float:
+        """Nanoseconds on one thread."""
         flop = self.conv.flops * self.block.points / (WINDOW * self.block.outputs) ** 2
-        return nanoseconds(share * flop, share * math.prod(self.form.shape) * bytes_of(self.conv.element))
+        return nanoseconds(flop, math.prod(self.form.shape) * bytes_of(self.conv.element))
 
-    def _block(self, number: Index, count: int) -> None:
-        """The `count` tiles of block `number`: threads share the tiles, and then the channels out."""
-        e, first, work = self.e, self.e.mul(number, self.block.tiles), self._work(count / math.prod(self.tiles))
-        transformed = self._scratch(count, self.channels)
+    def _block(self, number: Index, work: float) -> None:
+        """The tiles of block `number`: threads share them, and then the channels out."""
+        e, first = self.e, self.e.mul(number, self.block.tiles)
+        count = e.minimum(self.block.tiles, e.subtract(math.prod(self.tiles), first))
+        transformed = self._scratch(self.channels)
 
-        def panel(numbers: list[Index], active: list[int]) -> None:
-            sums, column = self._scratch(count, self.columns), e.mul(numbers[0], self.columns)
-            self._multiply(transformed, numbers[0], sums, count, active[0])
+        def panel(numbers: list[Index]) -> None:
+            sums = self._scratch(self.columns)
+            self._multiply(transformed, numbers[0], sums)
 
-            def tile(index: Index, _: list[Any]) -> Sequence[Any]:
-                self._output_tile(e.add(first, index), index, count, sums, column, active[0])
+            def tile(slot: Index, _: list[Any]) -> Sequence[Any]:
+                self._output_tile(self._tile(e.add(first, slot)), slot, sums, numbers[0])
                 return ()
 
             e.loop(0, count, 1, tile)
             memref.dealloc(sums)
 
-        moved = count * self.channels * self.block.points * bytes_of(self.conv.element)
-        e.parallel(
-            [count], lambda slot: self._input_tile(e.add(first, slot[0]), slot[0], count, transformed),
-            nanoseconds(moved=moved),
-        )  # fmt: skip
-        e.parallel_blocks([self.conv.n.size], [self.columns], panel, work)
+        def into(slots: list[Index]) -> None:
+            # Beyond the last tile it is taken again: what becomes of it is not used.
+            number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
+            self._input_tile(self._tile(number), slots[0], transformed)
+
+        moved = self.block.tiles * self.block.points * self.channels * bytes_of(self.conv.element)
+        e.parallel([self.block.tiles], into, nanoseconds(moved=moved))
+        e.parallel([self.form.shape[0]], panel, work)
         memref.dealloc(transformed)
 
-    def _scratch(self, tiles: int, columns: int) -> Any:
-        size = self.block.points * point_stride(tiles, columns, self.lanes)
+    def _scratch(self, columns: int) -> Any:
+        size = self.block.points * self.block.apart(columns)
         return memref.alloc(ir.MemRefType.get([size], self.vector.element_type), [], [], alignment=ALIGNMENT)
-
-    # ---- input -------------------------------------------------------------------------------------------------------
-
-    def _input_tile(self, tile: Index, slot: Index, count: int, transformed: Any) -> None:
-        """All channels of `tile` at all points, to the rows number `slot` of `transformed`."""
-        e, apart = self.e, point_stride(count, self.channels, self.lanes)
-
-        def part(where: list[Index], active: list[int]) -> None:
-            here = self._start(where)
-
-            def channels(number: Index, lanes: int) -> None:
-                first = e.mul(number, self.lanes)
-                grid = self._read(e.add(here, first), active, lanes)
-                there = e.add(e.mul(slot, self.channels), first)
-                size = len(self.matrices.of_input)
-                rows = on_both_sides(e, self.matrices.of_input, grid, size, size)
-                for point, value in enumerate(value for row in rows for value in row):
-                    value = e.zero(self.vector) if value is None else value
-                    e.store(value, transformed, e.add(there, point * apart))
-
-            for_blocks(e, self.conv.k[2].size, self.lanes, channels)
-
-        self._by_extent(tile, part)
-
-    def _read(self, start: Index, active: list[int], lanes: int) -> Grid:
-        """A vector of channels of each pixel that a tile of `active` lines and pixels reads; zeros beyond these."""
-        size = self.block.outputs + WINDOW - 1
-        strides = (self.conv.lines.strides[0], self.conv.pixels.strides[0])
-
-        def vector_at(line: int, pixel: int) -> Any:
-            if line >= active[0] + WINDOW - 1 or pixel >= active[1] + WINDOW - 1:
-                return None
-            return self.e.load(self.a, self.e.dot((line, pixel), strides, start), self.lanes, lanes)
-
-        return [[vector_at(line, pixel) for pixel in range(size)] for line in range(size)]
 
     # ---- tiles -------------------------------------------------------------------------------------------------------
 
-    def _by_extent(self, tile: Index, body: Callable[[list[Index], list[int]], None]) -> None:
-        """`body(where, active)` for the tile with number `tile`.
-
-        `where` are its image, line and pixel, counted in tiles, and `active` its lines and pixels within the image.
-        """
-        *images, line, pixel = self._digits(tile)
-        sizes, steps = [self.conv.lines.size, self.conv.pixels.size], [self.block.outputs] * 2
-        self.e.by_size(sizes, steps, [line, pixel], lambda numbers, active: body([*images, *numbers], active))
-
-    def _digits(self, tile: Index) -> list[Index]:
-        e, digits = self.e, list[Index]()
+    def _tile(self, number: Index) -> _Tile:
+        """The tile with `number`, counted through images, lines and pixels."""
+        e, conv, step = self.e, self.conv, self.block.outputs
+        digits: list[Index] = []
         for size in reversed(self.tiles[1:]):
-            digit: Index
-            if isinstance(tile, int):
-                tile, digit = divmod(tile, size)
-            else:
-                tile, digit = arith.divui(tile, e.value(size)), arith.remui(tile, e.value(size))
+            number, digit = e.divided(number, size)
             digits.insert(0, digit)
-        return [tile, *digits]
-
-    def _start(self, where: Sequence[Index]) -> Index:
-        """Where in the image the tile at `where` starts."""
-        *images, line, pixel = (loop.strides[0] for loop in (*self.conv.images, self.conv.lines, self.conv.pixels))
-        return self.e.dot(where, [*images, line * self.block.outputs, pixel * self.block.outputs])
-
-    def _place(self, where: Sequence[Index], column: Index) -> Place:
-        """Where its results go, from `column` on."""
-        *images, line, pixel = where
+        *images, line, pixel = number, *digits
+        first = (e.mul(line, step), e.mul(pixel, step))
+        left = [
+            e.subtract(loop.size, index) if loop.size % step else step
+            for loop, index in zip((conv.lines, conv.pixels), first, strict=True)
+        ]
+        start = e.dot([*images, *first], [loop.strides[0] for loop in (*conv.images, conv.lines, conv.pixels)])
         place = self.results.origin
-        for loop, index in enumerate(images):
+        for loop, index in enumerate((*images, *first)):
             place = self.results.moved(place, loop, index)
-        step = self.block.outputs
-        return self.moved(place, line=self.e.mul(line, step), pixel=self.e.mul(pixel, step), column=column)
+        return _Tile(start, place, e.minimum(left[0], step), e.minimum(left[1], step))
+
+    # ---- input -------------------------------------------------------------------------------------------------------
+
+    def _input_tile(self, tile: _Tile, slot: Index, transformed: Any) -> None:
+        """All channels of `tile` at all points, to the rows number `slot` of `transformed`."""
+        e, matrix, apart = self.e, self.matrices.of_input, self.block.apart(self.channels)
+        pixels = self._steps(tile.pixels, self.conv.pixels)
+        starts = [[e.add(line, pixel) for pixel in pixels] for line in self._steps(tile.lines, self.conv.lines)]
+
+        def channels(number: Index, lanes: int) -> None:
+            first = e.mul(number, self.lanes)
+            here, there = e.add(tile.start, first), e.add(e.mul(slot, self.channels), first)
+            grid = [[e.load(self.a, e.add(here, start), self.lanes, lanes) for start in line] for line in starts]
+            rows = on_both_sides(e, matrix, grid)
+            for point, value in enumerate(value for row in rows for value in row):
+                e.store(value, transformed, e.add(there, point * apart))
+
+        for_blocks(e, self.conv.k[2].size, self.lanes, channels)
+
+    def _steps(self, active: Index, loop: Loop) -> list[Index]:
+        """Offsets of the lines or pixels that a tile reads.
+
+        Beyond those of its `active` outputs it reads the last one again: what becomes of it is not used.
+        """
+        e = self.e
+        last = e.add(active, WINDOW - 2)
+        return [e.mul(e.minimum(i, last), loop.strides[0]) for i in range(self.block.outputs + WINDOW - 1)]
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
-    def _multiply(self, transformed: Any, panel: Index, sums: Any, count: int, columns: int) -> None:
-        """The products of `count` tiles by a panel of weights, at all points, to `sums`."""
-        e, contraction = self.e, products(self.conv, self.block, count, columns)
-        size = math.prod(self.form.shape[1:])
+    def _multiply(self, transformed: Any, panel: Index, sums: Any) -> None:
+        """The products of a block of tiles by a panel of weights, at all points, to `sums`."""
+        e, contraction, size = self.e, products(self.conv, self.block), math.prod(self.form.shape[1:])
         weights = _part(self.b, e.value(e.mul(panel, size)), size)
         spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
         results = Results(e, spec, [sums], self.lanes, self.vector.element_type)
@@ -174,74 +161,93 @@ class Winograd(Kernel):
 
     # ---- output ------------------------------------------------------------------------------------------------------
 
-    def _output_tile(self, tile: Index, slot: Index, count: int, sums: Any, column: Index, columns: int) -> None:
-        """`columns` channels from `column` on of the results of `tile`, from row `slot` of the `sums` of all points."""
-        e, apart, width = self.e, point_stride(count, self.columns, self.lanes), self.columns
-        size = len(self.matrices.of_input)
+    def _output_tile(self, tile: _Tile, slot: Index, sums: Any, panel: Index) -> None:
+        """The results of `tile` in the channels of a panel, from row `slot` of the `sums` at all points."""
+        e, width, lanes = self.e, self.columns, self.lanes
+        vectors, rest = divmod(self.conv.n.size, lanes)
+        before = e.mul(panel, self.block.gemm.vectors)
 
-        def part(where: list[Index], active: list[int]) -> None:
-            here, place = self._start(where), self._place(where, column)
+        def channels(number: Index, active: int) -> None:
+            column = e.mul(e.add(before, number), lanes)
+            there = replace(tile, place=self.moved(tile.place, column=column))
+            values = self._values(sums, e.add(e.mul(slot, width), e.mul(number, lanes)))
+            branch = scf.IfOp(self._finite(values), has_else=True)
+            with ir.InsertionPoint(branch.then_block):
+                self._finish(there, values, active)
+                scf.yield_([])
+            with ir.InsertionPoint(branch.else_block):
+                self._finish_directly(there, column, active)
+                scf.yield_([])
 
-            def channels(number: Index, lanes: int) -> None:
-                first = e.mul(number, self.lanes)
-                there = e.add(e.mul(slot, width), first)
-                points = [e.load(sums, e.add(there, point * apart), self.lanes) for point in range(size * size)]
-                grid = [points[i * size : (i + 1) * size] for i in range(size)]
-                values = on_both_sides(e, self.matrices.of_output, grid, *active)
-                values = self._checked(values, here, e.add(column, first), active, lanes)
-                for i, j in product(range(active[0]), range(active[1])):
-                    to = self.moved(place, line=i, pixel=j, column=first)
-                    value = values[i * active[1] + j]
-                    if self.results.starts:
-                        value = add(self.results.initial(to, 0, lanes), value)
-                    self.results.finish(value, to, 0, lanes)
+        def whole(number: Index, _: list[Any]) -> Sequence[Any]:
+            channels(number, lanes)
+            return ()
 
-            for_blocks(e, columns, self.lanes, channels)
+        left = e.subtract(vectors, before)
+        e.loop(0, e.minimum(self.block.gemm.vectors, left), 1, whole)
+        if rest:
+            e.when([(vectors // self.block.gemm.vectors - 1, panel)], lambda: channels(left, rest))
 
-        self._by_extent(tile, part)
+    def _values(self, sums: Any, start: Index) -> list[Any]:
+        """A vector of channels of each result of a tile, line by line, whose sums at the first point are at `start`."""
+        e, size, apart = self.e, len(self.matrices.of_input), self.block.apart(self.columns)
+        points = [e.load(sums, e.add(start, point * apart), self.lanes) for point in range(self.block.points)]
+        rows = on_both_sides(e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)])
+        return [value for row in rows for value in row]
 
-    def _checked(self, values: Grid, start: Index, column: Index, active: list[int], lanes: int) -> list[Any]:
-        """The values of a tile, line by line: as they are when all are finite, else as the window's products add up."""
-        flat = [value for row in values for value in row]
-        total = flat[0]
-        for value in flat[1:]:
+    def _finite(self, values: list[Any]) -> Any:
+        """Whether no value is an infinity or NaN, and nor is their sum."""
+        total = values[0]
+        for value in values[1:]:
             total = arith.addf(total, value)
-        # Zero, or NaN where any of them is an infinity or NaN, or the sum overflows.
-        difference = arith.subf(total, total)
-        same = arith.cmpf(arith.CmpFPredicate.OEQ, difference, self.e.zero(self.vector))
-        finite = vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, same)
-        branch = scf.IfOp(finite, [self.vector] * len(flat), has_else=True)
-        with ir.InsertionPoint(branch.then_block):
-            scf.yield_(flat)
-        with ir.InsertionPoint(branch.else_block):
-            scf.yield_(self._directly(start, column, active, lanes))
-        return list(branch.results)
+        zero_or_nan = arith.subf(total, total)
+        same = arith.cmpf(arith.CmpFPredicate.OEQ, zero_or_nan, self.e.zero(self.vector))
+        return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, same)
 
-    def _directly(self, start: Index, column: Index, active: list[int], lanes: int) -> list[Any]:
-        """The same values from the image and the weights of the program."""
-        e, n = self.e, self.conv.n.strides[1]
+    def _finish(self, tile: _Tile, values: list[Any], lanes: int) -> None:
+        """Store those of the values that lie within the image, through the epilogue where there is one."""
+        positions = product(range(self.block.outputs), repeat=2)
+        for (i, j), value in zip(positions, values, strict=True):
+            to = self.moved(tile.place, line=i, pixel=j)
+            self.e.when([(i, tile.lines), (j, tile.pixels)], partial(self._store, value, to, lanes))
+
+    def _store(self, value: Any, place: Place, lanes: int) -> None:
+        if self.results.starts:
+            value = add(self.results.initial(place, 0, lanes), value)
+        self.results.finish(value, place, 0, lanes)
+
+    # ---- sums that are not finite ------------------------------------------------------------------------------------
+
+    def _finish_directly(self, tile: _Tile, column: Index, lanes: int) -> None:
+        """Store the same results, from `column` on, computed from the image and the weights of the program."""
+        e, strides = self.e, (self.conv.lines.strides[0], self.conv.pixels.strides[0])
+
+        def one(indices: list[Index]) -> None:
+            line, pixel = indices
+            value = self._windows(e.dot(indices, strides, tile.start), column, lanes)
+            self._store(value, self.moved(tile.place, line=line, pixel=pixel), lanes)
+
+        e.nest([tile.lines, tile.pixels], one)
+
+    def _windows(self, start: Index, column: Index, lanes: int) -> Any:
+        """The sums of the products of the window at `start` with each channel's weights, from `column` on."""
+        e, n, mask, zero = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, lanes), self.e.zero(self.vector)
         index = ir.VectorType.get([self.lanes], ir.IndexType.get())
         apart = arith.muli(vector.step(index), e.splat(index, n))
-        mask, zero = e.mask(self.lanes, lanes), e.zero(self.vector)
-        strides = (self.conv.lines.strides[0], self.conv.pixels.strides[0])
-        reads = [e.dot((i, j), strides) for i, j in product(range(active[0]), range(active[1]))]
 
-        def level(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
+        def level(depth: int, a: Index, b: Index, total: Any) -> Any:
             if depth == len(self.conv.k):
                 weights = vector.gather(self.vector, self.raw, [e.value(b)], apart, mask, zero)
-                return [
-                    multiply_add(self.element(e.add(a, offset)), weights, value)
-                    for offset, value in zip(reads, sums, strict=True)
-                ]
+                return multiply_add(self.element(a), weights, total)
             loop = self.conv.k[depth]
 
             def body(k: Index, inner: list[Any]) -> Sequence[Any]:
-                here, there = (e.add(x, e.mul(k, stride)) for x, stride in zip((a, b), loop.strides[:2], strict=True))
-                return level(depth + 1, here, there, inner)
+                here, there = (e.add(at, e.mul(k, step)) for at, step in zip((a, b), loop.strides[:2], strict=True))
+                return [level(depth + 1, here, there, inner[0])]
 
-            return e.loop(0, loop.size, 1, body, sums)
+            return e.loop(0, loop.size, 1, body, [total])[0]
 
-        return level(0, start, e.mul(column, n), [zero] * len(reads))
+        return level(0, start, e.mul(column, n), zero)
 
 
 def _part(flat: Any, offset: Any, size: int) -> Any:

@@ -10,7 +10,7 @@ nested with itself (Lavin and Gray, "Fast algorithms for convolutional neural ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -69,13 +69,13 @@ def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
     return tuple(tuple(round(x) + 0.0 if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
 
 
-Grid = list[list[Any]]  # vectors by line and pixel; `None` stands for zeros
+Grid = list[list[Any]]  # scalars or vectors by line and pixel
 
 
-def on_both_sides(e: Emitter, matrix: Matrix, grid: Grid, rows: int, columns: int) -> Grid:
-    """`matrix * grid * matrixᵀ`, its first `rows` x `columns`."""
-    half = [product(e, matrix[:rows], [line[j] for line in grid]) for j in range(len(grid[0]))]
-    return [product(e, matrix[:columns], [column[i] for column in half]) for i in range(rows)]
+def on_both_sides(e: Emitter, matrix: Matrix, grid: Grid) -> Grid:
+    """`matrix * grid * matrixᵀ`."""
+    half = [product(e, matrix, [line[j] for line in grid]) for j in range(len(grid[0]))]
+    return [product(e, matrix, [column[i] for column in half]) for i in range(len(matrix))]
 
 
 def product(e: Emitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
@@ -84,13 +84,13 @@ def product(e: Emitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]
     for j in range(len(columns) - 1):
         if _mirrored(columns[j], columns[j + 1]):
             columns[j : j + 2] = _even_and_odd(columns[j], columns[j + 1])
-            joined[j : j + 2] = (_joined(op, values[j], values[j + 1]) for op in (arith.addf, arith.subf))
+            joined[j : j + 2] = (op(values[j], values[j + 1]) for op in (arith.addf, arith.subf))
     rows, found = [list(row) for row in zip(*columns, strict=True)], list[Any]()
     while len(found) < len(rows):
         pair = rows[len(found) : len(found) + 2]
         if len(pair) == 2 and _mirrored(*pair):
             even, odd = (_sum(e, row, joined) for row in _even_and_odd(*pair))
-            found += [_joined(op, even, odd) for op in (arith.addf, arith.subf)]
+            found += [op(even, odd) for op in (arith.addf, arith.subf)]
         else:
             found.append(_sum(e, pair[0], joined))
     return found
@@ -108,23 +108,15 @@ def _even_and_odd(first: Sequence[float], second: Sequence[float]) -> tuple[list
     return [a if a == b else 0.0 for a, b in pairs], [0.0 if a == b else a for a, b in pairs]
 
 
-def _joined(op: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """The sum or difference (`op`) of two vectors, either of which may be zero."""
-    if right is None:
-        return left
-    if left is None:
-        return right if op is arith.addf else arith.negf(right)
-    return op(left, right)
-
-
 def _sum(e: Emitter, factors: Sequence[float], values: Sequence[Any]) -> Any:
-    """The sum of the products: plain terms first, the others by multiply-add."""
-    terms = [(a, value) for a, value in zip(factors, values, strict=True) if a and value is not None]
-    total: Any = None
-    for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, -term[0])):
+    """The sum of the products, of which there is one at least: plain terms first, the others by multiply-add."""
+    terms = [(a, value) for a, value in zip(factors, values, strict=True) if a]
+    (first, total), *others = sorted(terms, key=lambda term: (abs(term[0]) != 1, -term[0]))
+    if first != 1:
+        total = arith.mulf(total, e.splat(total.type, first))
+    for factor, value in others:
         if abs(factor) == 1:
-            total = _joined(arith.addf if factor > 0 else arith.subf, total, value)
+            total = (arith.addf if factor > 0 else arith.subf)(total, value)
         else:
-            scale = e.splat(value.type, factor)
-            total = arith.mulf(value, scale) if total is None else multiply_add(value, scale, total)
+            total = multiply_add(value, e.splat(value.type, factor), total)
     return total

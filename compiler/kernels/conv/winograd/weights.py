@@ -63,7 +63,7 @@ class TransformedWeights:
 
         matrix = transforms(self.outputs).of_weights
         grid = [[weight(line, pixel) for pixel in range(WINDOW)] for line in range(WINDOW)]
-        rows = on_both_sides(e, matrix, grid, len(matrix), len(matrix))
+        rows = on_both_sides(e, matrix, grid)
         for point, value in enumerate(value for row in rows for value in row):
             offset = e.add(there, point * self.channels[0] * self.columns)
             e.store_scalar(converted(value, element), target, offset)
