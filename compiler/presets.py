@@ -85,6 +85,7 @@ _KERNELS = _steps(
     "kernels",
     "convolutions-to-kernels",
     "contractions-to-kernels",
+    "read-in-place",
     "write-in-place",
     "vectorize-generics",
     "parallel-to-tasks",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.arena import ALIGNMENT, Place, Span, aligned, place
-from buddy.compiler.bindings import arith, func, ir, memref
+from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.kernels.memory import RESULT, accesses
+from buddy.compiler.kernels.views import as_bytes, byte_type, bytes_of, part
 from buddy.compiler.kernels.walk import attributes_of, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
@@ -99,7 +100,7 @@ def _buffers(block: Any, positions: dict[Any, int], static: bool = True) -> Iter
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
         steps = [_position(user, positions) for user in users] or [_position(op.operation, positions)]
-        yield _Buffer(op.operation, frees, Span(_bytes(kind) if static else 0, min(steps), max(steps)))
+        yield _Buffer(op.operation, frees, Span(bytes_of(kind) if static else 0, min(steps), max(steps)))
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:
@@ -107,21 +108,6 @@ def _position(op: Any, positions: dict[Any, int]) -> int:
     while op not in positions:
         op = op.parent.operation
     return positions[op]
-
-
-def _bytes(kind: Any) -> int:
-    total = _element_bytes(kind.element_type)
-    for size in kind.shape:
-        total *= size
-    return total
-
-
-def _element_bytes(element: Any) -> int:
-    if isinstance(element, ir.IndexType):
-        return 8
-    if isinstance(element, ir.ComplexType):
-        return 2 * _element_bytes(element.element_type)
-    return max(1, element.width // 8)
 
 
 def _counted(buffers: Sequence[Any]) -> str:
@@ -161,7 +147,7 @@ class _Planner:
         # Only the entry's: other functions are called here, with buffers of the types that they have.
         results = _results(function, positions) if name == self.entry else []
         places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
-        rooms = {number: _as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
+        rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
         self.needs[name] = self._settle(function, buffers, calls, places, rooms, max(1, size))
 
     def _calls(self, function: Any) -> list[Any]:
@@ -203,42 +189,25 @@ def _results(function: Any, positions: dict[Any, int]) -> list[tuple[Any, Span]]
     for argument, flag in zip(function.regions[0].blocks[0].arguments, flags, strict=False):
         if RESULT in ir.DictAttr(flag) and ir.MemRefType(argument.type).has_static_shape:
             first = min((_position(user, positions) for user in accesses(argument)), default=0)
-            found.append((argument, Span(_bytes(ir.MemRefType(argument.type)), first, len(positions))))
+            found.append((argument, Span(bytes_of(argument.type), first, len(positions))))
     return found
-
-
-def _as_bytes(function: Any, argument: Any) -> Any:
-    """Make `argument` a memref of bytes, with a view of them in its place; a caller's pointer is the same."""
-    kind, signature = argument.type, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    inputs = list(signature.inputs)
-    inputs[argument.arg_number] = _arena_type(_bytes(ir.MemRefType(kind)))
-    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, signature.results))
-    argument.set_type(inputs[argument.arg_number])
-    with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
-        view = _part(argument, 0, kind)
-    argument.replace_all_uses_except(view, view.owner.operation)
-    return argument
 
 
 def _callee(call: Any) -> str:
     return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
 
 
-def _arena_type(size: int) -> Any:
-    return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
-
-
 def _argument(function: Any, size: int, is_entry: bool) -> Any:
     """A new last argument of `function`: `size` bytes."""
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    type_ = ir.FunctionType.get([*kind.inputs, _arena_type(size)], kind.results)
+    type_ = ir.FunctionType.get([*kind.inputs, byte_type(size)], kind.results)
     flags = [ir.DictAttr.get({})] * len(kind.inputs)
     if "arg_attrs" in function.attributes:
         flags = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
     mark = {ARENA: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
     function.attributes["function_type"] = ir.TypeAttr.get(type_)
     function.attributes["arg_attrs"] = ir.ArrayAttr.get([*flags, ir.DictAttr.get(mark)])
-    return function.regions[0].blocks[0].add_argument(_arena_type(size), function.location)
+    return function.regions[0].blocks[0].add_argument(byte_type(size), function.location)
 
 
 def _allocated(function: Any, size: int) -> Any:
@@ -246,14 +215,9 @@ def _allocated(function: Any, size: int) -> Any:
     block = function.regions[0].blocks[0]
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ALIGNMENT)
     with ir.InsertionPoint.at_block_begin(block), function.location:
-        arena = memref.AllocOp(_arena_type(size), [], [], alignment=alignment).result
+        arena = memref.AllocOp(byte_type(size), [], [], alignment=alignment).result
     _free(block, len(block.operations) - 1, arena)
     return arena
-
-
-def _part(arena: Any, offset: int, type_: Any) -> Any:
-    """The memory of `type_` at a byte offset of the arena; emitted at the insertion point."""
-    return memref.ViewOp(type_, arena, arith.constant(ir.IndexType.get(), offset), []).result
 
 
 def _put(buffer: _Buffer, arena: Any, offset: int) -> None:
@@ -261,15 +225,15 @@ def _put(buffer: _Buffer, arena: Any, offset: int) -> None:
         free.erase()
     value = buffer.op.results[0]
     with ir.InsertionPoint(buffer.op), buffer.op.location:
-        value.replace_all_uses_with(_part(arena, offset, value.type))
+        value.replace_all_uses_with(part(arena, offset, value.type))
     buffer.op.erase()
 
 
 def _lend(call: Any, arena: Any, offset: int, size: int) -> None:
     """`call` with the `size` bytes at `offset` as one more operand."""
     with ir.InsertionPoint(call), call.location:
-        part = _part(arena, offset, _arena_type(size))
-        new = func.CallOp([], ir.FlatSymbolRefAttr.get(_callee(call)), [*call.operands, part])
+        lent = part(arena, offset, byte_type(size))
+        new = func.CallOp([], ir.FlatSymbolRefAttr.get(_callee(call)), [*call.operands, lent])
     for key, attribute in attributes_of(call).items():
         new.operation.attributes[key] = attribute
     call.erase()

@@ -61,12 +61,12 @@ def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
     source, target = root_of(operand), root_of(result)
     if operand.type != result.type or not (_is_whole(operand) and _is_whole(result)):
         return False
-    if not _allocated(source) or not stands_alone(target) or source.owner.operation.block != op.block:
+    if not is_allocated(source) or not stands_alone(target) or source.owner.operation.block != op.block:
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
         return False
-    return all(user == op or _stands_before(user, op) for user in accesses(source)) and all(
-        user == op or _stands_after(user, op) for user in accesses(target)
+    return all(user == op or stands_before(user, op) for user in accesses(source)) and all(
+        user == op or stands_after(user, op) for user in accesses(target)
     )
 
 
@@ -79,12 +79,12 @@ def _around(user: Any, block: Any) -> Any | None:
     return user
 
 
-def _stands_before(user: Any, op: Any) -> bool:
+def stands_before(user: Any, op: Any) -> bool:
     found = _around(user, op.block)
     return found is not None and found != op and bool(found.is_before_in_block(op))
 
 
-def _stands_after(user: Any, op: Any) -> bool:
+def stands_after(user: Any, op: Any) -> bool:
     found = _around(user, op.block)
     return found is not None and found != op and bool(op.is_before_in_block(found))
 
@@ -96,7 +96,7 @@ def _is_whole(value: Any) -> bool:
     return bool(value == root_of(value))
 
 
-def _allocated(root: Any) -> bool:
+def is_allocated(root: Any) -> bool:
     return isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
 
 

@@ -1,0 +1,143 @@
+"""`read-in-place`: what is copied only to be read is read where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir, memref
+from buddy.compiler.kernels.access import Layout, UnsupportedError, layout_of
+from buddy.compiler.kernels.emit import element_bytes
+from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
+from buddy.compiler.kernels.views import as_bytes, part
+from buddy.compiler.kernels.walk import callee_of, collect, symbol_of
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.write_in_place import is_allocated, stands_after, stands_before
+from buddy.compiler.signature import entry_of
+
+_COPIES = ("linalg.copy", "memref.copy")
+_READS = frozenset(
+    ("memref.load", "memref.prefetch", "vector.load", "vector.maskedload", "vector.gather", "vector.transfer_read")
+)
+
+
+@register
+@dataclass(frozen=True)
+class ReadInPlace(MlirPass):
+    """Functions take dense buffers that begin where their pointers point, so bufferization copies a slice of a tensor
+    for each call. Where the slice is dense and nothing is written meanwhile, the pointer to its beginning will do."""
+
+    name: ClassVar[str] = "read-in-place"
+    summary: ClassVar[str] = "copies that are only read go; a dense slice is passed by the pointer to its beginning"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if _is_function(op)})
+        entry = entry_of(root)
+        for op in [op for op in collect(root) if op.name in _COPIES]:
+            source, target = op.operands
+            if not _is_only_read(op, target, readers) or not _stays(op, source, readers):
+                continue
+            found = _dense(source, target, entry)
+            if found is None:
+                continue
+            context.remark(self.name, op.location, "no copy: its readers read the source")
+            allocation = target.owner.operation
+            target.replace_all_uses_except(_beginning(op, source, target.type, found, entry), op)
+            op.erase()
+            allocation.erase()
+
+
+def _is_function(op: Any) -> bool:
+    return bool(op.operation.name == "func.func")
+
+
+@dataclass
+class _Readers:
+    """Which ops of a module only read a buffer that they access; for calls, the function that is called tells."""
+
+    functions: dict[str, Any]
+    known: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    def only_read(self, value: Any) -> bool:
+        return all(self.reads(user, number) for user, number in _uses(value))
+
+    def reads(self, op: Any, number: int) -> bool:
+        """Whether `op` does not write to the buffer that is its operand `number`."""
+        if op.name in _READS:
+            return True
+        if op.name == "func.call":
+            return self._callee_reads(callee_of(op), number)
+        if op.name.startswith("linalg.") and "operandSegmentSizes" in op.attributes:
+            return number < int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
+        return op.name in ("memref.copy", "linalg.transpose", "linalg.broadcast") and number == 0
+
+    def _callee_reads(self, name: str, number: int) -> bool:
+        function = self.functions.get(name)
+        if function is None or not function.regions[0].blocks:
+            return False
+        if (name, number) not in self.known:
+            self.known[name, number] = False  # a function that calls itself
+            self.known[name, number] = self.only_read(function.regions[0].blocks[0].arguments[number])
+        return self.known[name, number]
+
+
+def _uses(value: Any) -> Iterator[tuple[Any, int]]:
+    """The ops that access the memory behind `value`, and as which operand."""
+    users = set(accesses(value))
+    for user in users:
+        for number, operand in enumerate(user.operands):
+            if isinstance(operand.type, ir.MemRefType) and root_of(operand) == value:
+                yield user, number
+
+
+def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
+    """Whether `target` is a buffer of its own, which the copy `op` fills and what follows only reads."""
+    if not is_allocated(target) or target.owner.operation.block != op.block:
+        return False
+    uses = [(user, number) for user, number in _uses(target) if user != op]
+    return all(stands_after(user, op) and readers.reads(user, number) for user, number in uses)
+
+
+def _stays(op: Any, source: Any, readers: _Readers) -> bool:
+    """Whether nothing after the copy `op` writes to what `source` is a view of."""
+    root = root_of(source)
+    if isinstance(root, ir.BlockArgument):
+        # Arguments may be one tensor: no two of them are told apart, but out-parameters stand alone.
+        if root.owner.owner.operation.name != "func.func" or stands_alone(root):
+            return False
+        others = [a for a in root.owner.arguments if isinstance(a.type, ir.MemRefType) and not stands_alone(a)]
+        return all(readers.only_read(argument) for argument in others)
+    uses = _uses(root)
+    return is_allocated(root) and all(readers.reads(user, n) or stands_before(user, op) for user, n in uses)
+
+
+def _dense(source: Any, target: Any, entry: Any) -> Layout | None:
+    """How `source` lies, where it lies as `target` does and its beginning can be pointed to."""
+    try:
+        found, wanted = layout_of(source.type), layout_of(target.type)
+    except UnsupportedError:
+        return None
+    pairs = zip(found.shape, found.strides, wanted.strides, strict=True)
+    if found.offset is None or wanted.offset != 0 or any(size > 1 and a != b for size, a, b in pairs):
+        return None
+    root = root_of(source)
+    movable = isinstance(root, ir.BlockArgument) and entry is not None and root.owner.owner.operation == entry
+    return found if found.offset == 0 or movable else None
+
+
+def _beginning(op: Any, source: Any, type_: Any, layout: Layout, entry: Any) -> Any:
+    """`source` as a memref of `type_`, which has no offset."""
+    with ir.InsertionPoint(op), op.location:
+        if layout.offset:
+            root = root_of(source)
+            memory = root if _is_bytes(root) else as_bytes(entry, root)
+            return part(memory, layout.offset * element_bytes(type_.element_type), type_)
+        if source.type == type_:
+            return source
+        strides, _ = type_.get_strides_and_offset()
+        return memref.reinterpret_cast(type_, source, [], [], [], [0], list(type_.shape), list(strides))
+
+
+def _is_bytes(root: Any) -> bool:
+    return any(use.owner.operation.name == "memref.view" for use in root.uses)
