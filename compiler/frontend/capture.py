@@ -69,17 +69,20 @@ class Recorder:
         conversion = self._converted(aten)
         seen = False
 
-        def run(*tensors: torch.Tensor) -> Sequence[Any]:
+        def run(*arguments: Any) -> Sequence[Any]:
             nonlocal seen
             if not seen:
                 seen = True
+                tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
                 real = [*_kept(tensors, conversion.graph), *conversion.constants]
                 info = graph_info(conversion.graph.name, conversion, graph_break(aten))
                 info = msgspec.structs.replace(info, strict=self.strict)
-                eager = eager_program(aten, len(conversion.constants))
+                eager = eager_program(aten, arguments, len(conversion.constants))
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
-                self._keep(CapturedGraph(conversion.graph, info, real, eager, fx_table(conversion), parameters))
-            return aten.module(*tensors)
+                numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
+                table = fx_table(conversion)
+                self._keep(CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers))
+            return aten.module(*arguments)
 
         return run
 
@@ -133,7 +136,7 @@ def capture_settings() -> AbstractContextManager[None]:
 def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:
     """Record a Dynamo graph as it computes without gradients, on copies of all that is no parameter."""
     with torch.no_grad():
-        recorder(module, inputs)(*_copies(inputs))
+        recorder(module, inputs)(*_copies(_with_real_sizes(module, inputs)))
 
 
 def record_training(
@@ -141,8 +144,16 @@ def record_training(
 ) -> None:
     """Record the forward and backward graphs of a Dynamo graph; the gradients that flow in are ones."""
     with torch.enable_grad():
-        results = recorder(module, inputs, origins)(*_copies(inputs))
+        results = recorder(module, inputs, origins)(*_copies(_with_real_sizes(module, inputs)))
         _take_gradients(results)
+
+
+def _with_real_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a Dynamo graph, with symbolic numbers among them as the sizes of the real tensors tell them."""
+    fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
+    pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
+    told = {str(size): real for fake, tensor in pairs for size, real in zip(fake.shape, tensor.shape, strict=True)}
+    return [told.get(str(value), value.node.hint) if isinstance(value, torch.SymInt) else value for value in inputs]
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:

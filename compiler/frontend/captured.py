@@ -21,7 +21,8 @@ class CapturedGraph:
 
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
     the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it.
-    `parameters` are the positions of `nn.Parameter`s among `tensors`.
+    `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
+    sizes that only a call tells.
     """
 
     graph: Graph
@@ -30,17 +31,27 @@ class CapturedGraph:
     eager: Eager
     table: str = ""
     parameters: frozenset[int] = frozenset()
+    numbers: tuple[Any, ...] = ()
 
 
-def eager_program(aten: AtenGraph, constants: int = 0) -> Eager:
+def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:
     """What eager PyTorch would do for `aten`: the Dynamo graph's torch calls where its results can be told apart.
 
-    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead.
+    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. What is
+    no tensor among `arguments`, those of the call, stays what it was.
     """
     mapping = _output_mapping(aten)
-    if mapping is None:
-        return _AtenProgram(aten.module, constants)
-    return _DynamoProgram(aten, mapping)
+    program = _AtenProgram(aten.module, constants) if mapping is None else _DynamoProgram(aten, mapping)
+    # Without the tensors: they are given anew, and need not be kept.
+    numbers = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
+    if all(is_tensor for _, is_tensor in numbers):
+        return program
+
+    def with_numbers(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        left = iter(tensors)
+        return program([*(next(left) if is_tensor else value for value, is_tensor in numbers), *left])
+
+    return with_numbers
 
 
 class _AtenProgram:

@@ -97,11 +97,16 @@ class DynamoCompiler:
             capture(model, args, kwargs, recorder=self._recorder(callable_name(model)))
         return self.imported_graphs[before:]
 
-    def importer_by_export(self, module: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
-        """The one graph of `module`, through `torch.export`: its arguments keep the order in which it declares them."""
+    def importer_by_export(
+        self, module: Callable[..., Any], *args: Any, dynamic_shapes: Any = None, **kwargs: Any
+    ) -> list[Graph]:
+        """The one graph of `module`, through `torch.export`: its arguments keep the order in which it declares them.
+
+        Sizes that `dynamic_shapes` names, with `torch.export.Dim`, are told by each call of the compiled graph.
+        """
         before, name, self._arguments = len(self._imported), callable_name(module), ()
         with quietly():
-            export(module, args, kwargs, self._decompositions(), self._recorder(name))
+            export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
         return self.imported_graphs[before:]
 
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:

@@ -30,15 +30,19 @@ def export(
     kwargs: Mapping[str, Any],
     decompositions: Mapping[Any, Callable[..., Any]],
     recorder: Recorder,
+    dynamic_shapes: Any = None,
 ) -> None:
     """Record the one graph of `function(*args, **kwargs)`, without gradients.
 
-    Parameters, buffers and constants come first, then the arguments in the order that `function` declares them. Raises
+    Parameters, buffers and constants come first, then the arguments in the order that `function` declares them. Which
+    sizes only a call tells, `dynamic_shapes` says as `torch.export.export` takes it, with `torch.export.Dim`. Raises
     what `torch.export` raises, for example where a whole graph cannot be had.
     """
     module = function if isinstance(function, torch.nn.Module) else _Module(function)
     with torch.no_grad():
-        program = torch.export.export(module, tuple(args), dict(kwargs), strict=False)
+        if isinstance(module, _Module) and dynamic_shapes is not None:
+            dynamic_shapes = _of_wrapped(dynamic_shapes, len(args), kwargs)
+        program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)
         program = program.run_decompositions(dict(decompositions))
         specs = _drop_constants(program)
         given = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
@@ -46,6 +50,12 @@ def export(
         origins = tuple(Origin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
         graph = program.graph_module
         recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(specs)), tensors)
+
+
+def _of_wrapped(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
+    """`dynamic_shapes` of a function's arguments as those of `_Module.forward`, which collects them."""
+    given = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
+    return {"args": tuple(given[:positional]), "kwargs": dict(zip(kwargs, given[positional:], strict=False))}
 
 
 def _is_state(spec: InputSpec) -> bool:

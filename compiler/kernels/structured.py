@@ -136,6 +136,8 @@ def _check_vectors(block: Any, free: bool) -> None:
             raise UnsupportedError(f"{name} is a call of the math library")
         if name == "memref.load" and not _is_word(op.operation.results[0].type):
             raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
+        if name == "memref.load":
+            layout_of(op.operation.operands[0].type)
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index", "memref.load")):
             raise UnsupportedError(f"{name} in its body")
 

@@ -47,7 +47,7 @@ def run_and_compare(
         program, load_seconds = _timed(lambda: LoadedProgram(artifact))
         tell("running compiled code and eager", 0.0)
         torch.manual_seed(_SEED)
-        results, first_peak = with_peak(lambda: program(captured.tensors))
+        results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
         torch.manual_seed(_SEED)
         expected, eager_peak = with_peak(lambda: captured.eager(captured.tensors))
         outputs = _reports(captured, results, expected)
@@ -97,7 +97,7 @@ def _interleaved(
     """Seconds of compiled and eager runs taken in turn, so that a slow minute of the machine falls on both."""
     ours, theirs = [], []
     for index in range(repeats):
-        ours.append(_timed(lambda: program(captured.tensors))[1])
+        ours.append(_timed(lambda: program(captured.tensors, captured.numbers))[1])
         theirs.append(_timed(lambda: captured.eager(captured.tensors))[1])
         tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
     return ours, theirs

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import RestartAnalysis, TorchDynamoException
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
@@ -92,7 +92,9 @@ class Tape:
         if not isinstance(backend, DynamoCompiler):
             strict = backend == "buddy" and (options.get("options") or {}).get("fallback") == "error"
             backend = self._backend(callable_name(model), self.asked, strict)
-        compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=False)
+        # Where the script says nothing, sizes are those of its call, but for dims that it marks dynamic.
+        dynamic = options.get("dynamic")
+        compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
         return compiled if isinstance(compiled, torch.nn.Module) else self._marked(compiled)
 
     def _marked(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,6 +164,8 @@ class Tape:
             try:
                 with torch.random.fork_rng():
                     record_inference(module, inputs, recorder)
+            except RestartAnalysis:
+                raise  # Dynamo's own: it traces the graph again
             except Exception as error:  # whatever cannot be captured, the script itself goes on in eager
                 if strict:
                     raise
