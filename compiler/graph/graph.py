@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,6 +51,7 @@ class Graph:
         self._func_name = func_name
         self._body: list[Op] = []
         self._table = NodeTable(self)
+        self._rewriting = False
         self.settings = Settings()
         self._imported_module: Any = None
         self._context: Any = None
@@ -163,7 +165,23 @@ class Graph:
         Raises `GraphError` where two nodes have one name, a node reads what the graph does not have, or nodes read each
         other in a circle.
         """
-        link(self)
+        if not self._rewriting:
+            link(self)
+
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Edits by the methods of this class, linked once at the end, so that each costs what it touches.
+
+        In between, children and names are in step with the arguments, the order of the body and the groups may not be.
+        Raises `GraphError` as `link` does, before and after.
+        """
+        self.link()
+        self._rewriting = True
+        try:
+            yield
+        finally:
+            self._rewriting = False
+        self.link()
 
     def check(self) -> None:
         """`link`, and make sure that each node says what it gives, as every way down needs.
@@ -181,7 +199,25 @@ class Graph:
 
     def readers(self, node: Op) -> list[Op]:
         """The nodes that read `node`, the output among them, whatever `_children` says."""
-        return [op for op in self._body if node in op.parents]
+        return list(node._children) if self._rewriting else [op for op in self._body if node in op.parents]
+
+    def set_arguments(self, node: Op, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
+        """Give `node` other arguments; the nodes it read and those it reads now are told."""
+        for parent in node.parents:
+            self._leave(parent, node)
+        node._arguments, node._keyword_arguments = list(args), dict(kwargs or {})
+        node._declared = []
+        self._tell_parents(node)
+
+    def _leave(self, parent: Op | str, child: Op) -> None:
+        found = self._table.get(parent)
+        if found is not None and child in found._children:
+            found._children.remove(child)
+
+    def _tell_parents(self, node: Op) -> None:
+        for parent in node.parents:
+            if isinstance(parent, Op):
+                parent.add_children(node)
 
     def check_delete_node(self, node: Op) -> bool:
         """Whether nobody reads `node`. Raises `GraphError` when the graph does not have it."""
@@ -206,9 +242,7 @@ class Graph:
         del self._body[position]
         self._table.forget(node)
         for parent in (*node.parents, *(parents or ())):
-            found = self._table.get(parent)
-            if found is not None and node in found._children:
-                found._children.remove(node)
+            self._leave(parent, node)
         for group in self.op_groups.values():
             group[:] = [op for op in group if op is not node]
 
@@ -230,13 +264,18 @@ class Graph:
         if not chain:
             raise GraphError(f"{node.name} cannot be displaced by an empty chain · graph {self.name} · delete_node it")
         head, tail = chain[0], chain[-1]
+        for parent in node.parents:
+            self._leave(parent, node)
         head._arguments, head._keyword_arguments = list(node.args), dict(node.kwargs)
         head._declared = []
         tail.metas, tail.multiple = node.metas, node.multiple
         for new in chain:
             _inherit(new, node)
+            self._tell_parents(new)
         self._body[position : position + 1] = chain
-        self._table.renew()
+        self._table.forget(node)
+        for new in chain:
+            self._table.enter(new)
         for reader in readers:
             if not any(reader is new for new in chain):
                 self.replace_argument(reader, node, tail)
@@ -279,6 +318,9 @@ class Graph:
         """Put nodes before `node`, in order, and in its group. Raises `GraphError` when the graph does not have it."""
         position = self._position(node)
         self._body[position:position] = new
+        for op in new:
+            self._table.enter(op)
+            self._tell_parents(op)
         for group in self.op_groups.values():
             group[:] = [member for op in group for member in ((*new, op) if op is node else (op,))]
         self.link()

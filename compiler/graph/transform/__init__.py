@@ -74,6 +74,5 @@ def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -
     for key in options:
         if key not in known:
             raise TransformError(f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}")
-    notes = transform(graph, **{key.replace("-", "_"): type(known[key])(value) for key, value in options.items()})
-    graph.link()
-    return notes
+    with graph.rewriting():
+        return transform(graph, **{key.replace("-", "_"): type(known[key])(value) for key, value in options.items()})

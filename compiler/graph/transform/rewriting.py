@@ -20,8 +20,7 @@ def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any]
     graph.displace_node(node, new)
     new._op_type = cls.op_type
     new.metas, new.multiple = metas, False
-    new._arguments = args
-    new._keyword_arguments = {key: value for key, value in kwargs.items() if value is not None}
+    graph.set_arguments(new, args, {key: value for key, value in kwargs.items() if value is not None})
     graph.link()
     return new
 

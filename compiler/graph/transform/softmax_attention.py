@@ -153,8 +153,7 @@ def _fuse(graph: Graph, pattern: _Pattern, target: str) -> None:
         chain.append(back)
     graph.displace_node_with_chain(second, chain)
     fused.metas = (result,)
-    fused._arguments = [q, k, v, pattern.mask, 0.0, False]
-    fused._keyword_arguments = {"scale": pattern.scale}
+    graph.set_arguments(fused, [q, k, v, pattern.mask, 0.0, False], {"scale": pattern.scale})
     graph.link()
 
 
