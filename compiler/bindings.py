@@ -55,6 +55,14 @@ def package() -> Any:
     return sys.modules[PACKAGE]
 
 
+def torch_dialect() -> Any | None:
+    """The torch dialect, which needs no torch; None where the bindings come from a package without it."""
+    try:
+        return importlib.import_module(f"{PACKAGE}.dialects.torch")
+    except ModuleNotFoundError:
+        return None
+
+
 def torch_fx() -> Any:
     """torch-mlir's own importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
     return _load("fx")

@@ -14,7 +14,7 @@ from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.ops import registries
+from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
@@ -30,7 +30,7 @@ from buddy.compiler.ops.structured import empty, fitted
 from buddy.compiler.ops.utils import LoweringError, meta_type
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
 
 Table = dict[tuple[str, int], Any]
 # Told of each node with the MLIR ops made for it, in order.
@@ -150,10 +150,10 @@ class _Lowerer:
             table[node.name, 0] = table[node.args[0].name, node.args[1]]
             return Assignment(node.stable, "func", ("func",))
         name = type(node).__name__
-        found = tuple(key for key, registry in self.registries.items() if name in registry)
-        choices = (*found, EAGER)
+        found = tuple(key for key, registry in self.registries.items() if name in registry and _may_take(key, node))
+        own, choices = set(found) - {TORCH_MLIR}, (*found, EAGER)
         wanted = self.choices.get(node.stable, "")
-        reasons = [BY_HAND] if wanted == EAGER else []
+        reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_why_eager(node)])]
         if _is_complex(node):
             reasons.append("complex numbers are not lowered")
         elif wanted != EAGER:
@@ -161,10 +161,8 @@ class _Lowerer:
                 reason = self._lowered_by(key, node, table)
                 if not reason:
                     return Assignment(node.stable, key, choices, reason="; ".join(reasons))
-                if name in self.registries.get(key, ()) or (found and key in (self._own, wanted)):
+                if key in found or (own and key in (self._own, wanted)):
                     reasons.append(f"{key}: {reason}")
-        if not found:
-            reasons.append(_why_eager(node))
         return self._eager(node, table, choices, reasons)
 
     @property
@@ -219,6 +217,10 @@ class _Lowerer:
             if meta is not None and value.type != meta_type(meta):
                 raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
             table[node.name, index] = value
+
+
+def _may_take(key: str, node: Op) -> bool:
+    return key != TORCH_MLIR or not torch_mlir.refusal(node)
 
 
 def _why_eager(node: Op) -> str:
@@ -309,7 +311,7 @@ def lower(
     """
     if parts is None:
         parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
-    found = registries(recipe.flavour)
+    found = {**registries(recipe.flavour), TORCH_MLIR: torch_mlir.ops_registry}
     ordered = {USER: first, **found} if first is not None else found
     lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
     with context, locations.nowhere(context):

@@ -16,9 +16,11 @@ import msgspec
 
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
-Lowering = Literal["tosa", "linalg", "math", "func", "eager"]
+Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
 
 EAGER: Lowering = "eager"
+# The road of ops that no registry here lowers.
+TORCH_MLIR: Lowering = "torch-mlir"
 
 MAX_THREADS = 1024
 # The pass that reads the recipe's threads; what comes before it is the same for any number of them.

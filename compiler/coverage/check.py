@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.compilation import CompilationError
 from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
 from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
 from buddy.compiler.coverage.samples import SEED, Call, database
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.backend import CompiledGraph, Settings, buddy_backend
-from buddy.compiler.frontend.convert import to_buddy
-from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.backend import Own, Settings, buddy_backend, compile_aten
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.lowering import Lowered
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.straight import compile_graph
 
 CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
-TORCH_MLIR = "torch-mlir"
 
 
 class Recorder:
@@ -50,19 +48,19 @@ class Recorder:
     def _compile(self, aten: AtenGraph, settings: Settings) -> Runner:
         self.reached = max(self.reached, CAPTURED)
         try:
-            conversion = to_buddy(aten)
-            self._targets = {op.stable: op.target for op in conversion.graph.operations}
-            compiled = CompiledGraph(conversion, settings, build=self._build)
-        except (UnsupportedGraphError, CompilationError) as error:
-            self.reasons[f"the whole graph: {error.diagnostic.what}"] = None
-            return aten.module
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always", UserWarning)
+                compiled = compile_aten(aten, settings, Own(build=self._build))
         except Exception as error:
             self.fault = f"{type(error).__name__}: {_first_line(error)}"
             return aten.module
-        self.reached = COMPILED
+        left = [_first_line(warning.message) for warning in told if "eager" in str(warning.message)]
+        self.reasons |= dict.fromkeys(left)
+        self.reached = self.reached if compiled is aten.module else COMPILED
         return compiled
 
     def _build(self, graph: Graph, recipe: Recipe) -> Artifact:
+        self._targets = {op.stable: op.target for op in graph.operations}
         return compile_graph(graph, recipe, on_lowered=self._note)
 
     def _note(self, lowered: Lowered) -> None:
@@ -121,8 +119,12 @@ def _compared(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[s
     said, error = disagreement(ours[0], theirs[0], allowed, values)
     if said:
         return said, error
-    said, changed = disagreement(ours[1], theirs[1], allowed, values)
+    said, changed = disagreement(_tensors(ours[1]), _tensors(theirs[1]), allowed, values)
     return (f"an argument afterwards: {said}" if said else ""), max(error, changed)
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
 
 
 def _plain(error: float) -> float:
@@ -130,6 +132,6 @@ def _plain(error: float) -> float:
     return error if math.isfinite(error) else -1.0
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException | str) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from buddy.compiler.coverage.plan import STEPS, Finding, PairResult, Plan
 
 # Characters of a reason that tables show; the file has all of it.
 _REASON = 140
+_ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name) .*? has the three steps")
 _COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
@@ -73,6 +75,8 @@ def reasons(result: PairResult) -> list[str]:
 
 
 def _short(reason: str) -> str:
+    """A reason without the advice on how to compile the op, as long as a table can take."""
+    reason = _ADVICE.sub("", reason)
     return reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
 
 

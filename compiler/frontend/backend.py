@@ -74,10 +74,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Own:
-    """What a `DynamoCompiler` has in the place of the defaults; `first` is searched before all registries."""
+    """What a `DynamoCompiler` has in the place of the defaults; `first` is searched before all registries.
+
+    `build` makes artifacts in the place of the default, and without what is kept on disk, for those who want to watch.
+    """
 
     ops_map: OpsMap | None = None
     first: dict[str, Any] | None = None
+    build: Build | None = None
 
 
 def buddy_backend(
@@ -133,7 +137,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
         return to_buddy(part, ops_map=own.ops_map)
 
     def compiled(part: AtenGraph) -> Runner:
-        return CompiledGraph(converted(part), settings, own.first, training=aten.kind != "inference")
+        return CompiledGraph(converted(part), settings, own.first, aten.kind != "inference", own.build)
 
     def where_possible(part: AtenGraph) -> Runner:
         try:
@@ -155,8 +159,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 class CompiledGraph:
     """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
 
-    Results have the strides that eager gives, since AOTAutograd rebuilds views by them. `build` compiles in the place
-    of the default, and without what is kept on disk, for those who want to watch.
+    Results have the strides that eager gives, since AOTAutograd rebuilds views by them. `build` is as `Own` has it.
     """
 
     def __init__(

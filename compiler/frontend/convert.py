@@ -14,6 +14,7 @@ from torch.fx.node import map_aggregate
 from buddy.compiler.frontend.aten import AtenGraph, target_key
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
+from buddy.compiler.frontend.schemas import schema_of
 from buddy.compiler.frontend.symbols import Symbols, UnknownSymbolError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
@@ -129,6 +130,7 @@ class _Converter:
         op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
         op._arguments = list(self._plain(node, _of_form(node) if isinstance(op, RandomLikeOp) else node.args))
         op._keyword_arguments = dict(self._plain(node, node.kwargs))
+        op.schema = schema_of(node.target)
         if isinstance(op, EagerOp):
             _check_results(node)
         self._add(op, node)

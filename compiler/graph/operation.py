@@ -9,6 +9,7 @@ from operator import is_
 from typing import Any, ClassVar
 
 from buddy.compiler.graph.meta import NodeMeta, metas_of
+from buddy.compiler.graph.schema import Schema
 from buddy.compiler.graph.types import GraphError, NodeType, TensorMeta
 
 
@@ -36,7 +37,8 @@ class Op:
     A script that builds a node may name what it reads; `Graph.link` puts the nodes there.
 
     `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
-    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`.
+    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`. `schema` is what torch
+    says of the op's arguments, where it is known.
     """
 
     op_type: ClassVar[OpType] = OpType.ComplexType
@@ -52,6 +54,7 @@ class Op:
         self.stable = ""
         self.module = ""
         self.location = ""
+        self.schema: Schema | None = None
         self.metas: tuple[TensorMeta | None, ...] = ()
         self.multiple = False
         self._op_type = type(self).op_type

@@ -13,6 +13,7 @@ import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, Op, op_classes
+from buddy.compiler.graph.schema import Schema
 from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.recipe import digest
@@ -47,6 +48,7 @@ class GraphData(msgspec.Struct, frozen=True):
     kinds: list[str]
     mutated: list[int] = []
     symbols: list[SymbolSource] = []
+    schemas: dict[str, Schema] = {}
 
 
 def plain(value: Any) -> Any:
@@ -83,6 +85,7 @@ def to_data(graph: Graph) -> GraphData:
         [kind.value for kind in graph.kinds],
         list(graph.mutated),
         list(graph.symbols),
+        {op.target: op.schema for op in graph.body if op.schema is not None},
     )
 
 
@@ -114,6 +117,7 @@ def from_data(data: GraphData) -> Graph:
         op = classes.get(node.op, EagerOp)()
         op.name, op.target, op.multiple = node.name, node.target, node.multiple
         op.stable, op.module, op.location = node.stable, node.module, node.location
+        op.schema = data.schemas.get(node.target)
         op.metas = tuple(
             None if m is None else TensorMeta(tuple(map(parsed, m[0])), TensorDType(m[1])) for m in node.metas
         )

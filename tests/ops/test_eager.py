@@ -6,18 +6,19 @@ import warnings
 
 import torch
 
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.recipe import EAGER, TORCH_MLIR
 from tests.ops.cases import aten, normal
 from tests.programs import Line, assert_same
 
 
 def test_the_reason_names_the_key_and_where_to_add_what_is_missing() -> None:
-    line = Line(lambda x: torch.sort(x).values, normal(5))
-    (sort,) = [a for a in line.compile().assignments if a.lowering == EAGER]
-    assert "the key 'sort.default' to `_ops_map`" in sort.reason
-    assert "compiler/graph/operations/" in sort.reason
-    assert "docs/adding-an-operator.md" in sort.reason
-    assert sort.choices == (EAGER,)
+    line = Line(lambda x: torch.geqrf(x)[0], normal(5, 5))
+    (found,) = [a for a in line.compile().assignments if a.lowering == EAGER]
+    assert "the key 'geqrf.default' to `_ops_map`" in found.reason
+    assert "compiler/graph/operations/" in found.reason
+    assert "docs/adding-an-operator.md" in found.reason
+    assert "torch-mlir: " in found.reason
+    assert found.choices == (TORCH_MLIR, EAGER)
 
 
 def test_results_that_are_no_tensors_and_that_nothing_reads_are_left_out_of_the_call() -> None:

@@ -1,0 +1,166 @@
+"""A node as a function of one op of the torch dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.bindings import func, ir, torch_dialect
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.serialize import Opaque, unplain
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.ops.utils import LoweringError
+
+# How the torch dialect spells element types, and the numbers that torch's ops take for them (`c10::ScalarType`).
+_ELEMENTS = {
+    TensorDType.Bool: ("i1", 11),
+    TensorDType.UInt8: ("ui8", 0),
+    TensorDType.Int8: ("si8", 1),
+    TensorDType.Int16: ("si16", 2),
+    TensorDType.Int32: ("si32", 3),
+    TensorDType.Int64: ("si64", 4),
+    TensorDType.Float16: ("f16", 5),
+    TensorDType.BFloat16: ("bf16", 15),
+    TensorDType.Float32: ("f32", 6),
+    TensorDType.Float64: ("f64", 7),
+}
+# The numbers of `c10::Layout` and `c10::MemoryFormat`.
+_NUMBERS = {
+    "torch.strided": 0,
+    "torch.contiguous_format": 0,
+    "torch.preserve_format": 1,
+    "torch.channels_last": 2,
+    "torch.channels_last_3d": 3,
+}
+_LISTED = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>", "number": "int"}
+
+
+def written(node: Op) -> tuple[Any, list[Op]]:
+    """A module of one function, and the nodes that the function's arguments stand for, one for each use.
+
+    Raises `LoweringError` when the torch dialect has no such op or no word for an argument.
+    """
+    if node.schema is None:
+        raise LoweringError(f"torch has no schema of {node.target}")
+    dialect = torch_dialect()
+    if dialect is None:
+        raise LoweringError("the MLIR bindings have no torch dialect (the package torch-mlir has it)")
+    dialect.register_dialect(ir.Context.current)
+    arguments = [(_argument(value), type_) for value, type_ in node.schema.arguments(node.args, node.kwargs)]
+    inputs = [op for value, _ in arguments for op in _tensors(value)]
+    results = [_tensor_type(meta) for meta in node.metas]
+    module = ir.Module.create()
+    with ir.InsertionPoint(module.body):
+        function = func.FuncOp("node", ir.FunctionType.get([_tensor_type(op.metas[0]) for op in inputs], results))
+    with ir.InsertionPoint(function.add_entry_block()):
+        writer = _Writer(list(function.arguments))
+        operands = [writer.operand(value, type_) for value, type_ in arguments]
+        func.ReturnOp(_call(node, operands, results))
+    return module, inputs
+
+
+def _argument(value: Any) -> Any:
+    """An argument as nodes have it; defaults of a schema come in plain form."""
+    return unplain(value, {}) if isinstance(value, dict) else value
+
+
+def _tensors(value: Any) -> list[Op]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in values if isinstance(item, Op)]
+
+
+def _tensor_type(meta: TensorMeta | None) -> Any:
+    if meta is None or meta.dtype not in _ELEMENTS:
+        raise LoweringError(f"torch-mlir takes no {'missing result' if meta is None else meta.dtype.value}")
+    return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENTS[meta.dtype][0]}>")
+
+
+def _call(node: Op, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """The op itself: `aten.sort.stable` is `torch.aten.sort.stable`, and `aten.sort.default` is `torch.aten.sort`."""
+    packet, _, overload = _qualified(node.target).rpartition(".")
+    name = f"torch.{packet}" if overload == "default" else f"torch.{packet}.{overload}"
+    if not ir.Context.current.is_registered_operation(name):
+        raise LoweringError(f"the torch dialect has no op {name}")
+    assert node.schema is not None
+    if any(type_.startswith("List") for type_ in node.schema.results):
+        listed = ir.Operation.create(name, [ir.Type.parse("!torch.list<vtensor>")], list(operands)).result
+        return list(ir.Operation.create("torch.prim.ListUnpack", list(results), [listed]).results)
+    return list(ir.Operation.create(name, list(results), list(operands)).results)
+
+
+def _qualified(target: str) -> str:
+    """`aten.add.Tensor` of `add.Tensor`, which the graph leaves the name of the space out of."""
+    return target if target.count(".") > 1 else f"aten.{target}"
+
+
+class _Writer:
+    """Writes operands at the insertion point; tensors are the function's arguments, in the order they are asked for."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._tensors = iter(tensors)
+
+    def operand(self, value: Any, type_: str) -> Any:
+        """`value` as an operand of the type that the schema says."""
+        bare = type_.removeprefix("Optional[").removesuffix("]") if type_.startswith("Optional[") else type_
+        if isinstance(value, Op):
+            return next(self._tensors)
+        if isinstance(value, (list, tuple)):
+            return self._list(value, bare.removeprefix("List[").removesuffix("]"))
+        if value is None:
+            return _constant("none")
+        if isinstance(value, TensorDType):
+            return _integer(_dtype_number(value))
+        if isinstance(value, Opaque):
+            return _opaque(value.text)
+        if isinstance(value, str):
+            return _constant("str", ir.StringAttr.get(value))
+        number = _number(value, bare)
+        return _as_tensor(number, value) if bare == "Tensor" else number
+
+    def _list(self, values: Sequence[Any], element: str) -> Any:
+        items = [self.operand(value, element) for value in values]
+        name = _LISTED.get(element, element)
+        if element == "number" and any(isinstance(value, float) for value in values):
+            name = "float"
+        return ir.Operation.create("torch.prim.ListConstruct", [ir.Type.parse(f"!torch.list<{name}>")], items).result
+
+
+def _number(value: Any, type_: str) -> Any:
+    if not isinstance(value, (bool, int, float)):
+        raise LoweringError(f"the torch dialect has no word for the argument {value!r}")
+    if type_ == "float" or isinstance(value, float):
+        return _constant("float", ir.FloatAttr.get(ir.F64Type.get(), float(value)))
+    if type_ == "bool" or (isinstance(value, bool) and type_ == "Tensor"):
+        return _constant("bool", ir.IntegerAttr.get(ir.IntegerType.get_signless(1), int(bool(value))))
+    return _integer(int(value))
+
+
+def _integer(value: int) -> Any:
+    return _constant("int", ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
+
+
+def _constant(kind: str, value: Any = None) -> Any:
+    attributes = {} if value is None else {"value": value}
+    return ir.Operation.create(f"torch.constant.{kind}", [ir.Type.parse(f"!torch.{kind}")], [], attributes).result
+
+
+def _as_tensor(number: Any, value: bool | int | float) -> Any:
+    """A number where a tensor is asked for: a scalar of the type that torch gives such a number."""
+    dtype = TensorDType.Bool if isinstance(value, bool) else TensorDType.Int64
+    kind = _tensor_type(TensorMeta((), TensorDType.Float64 if isinstance(value, float) else dtype))
+    return ir.Operation.create("torch.prim.NumToTensor.Scalar", [kind], [number]).result
+
+
+def _dtype_number(dtype: TensorDType) -> int:
+    if dtype not in _ELEMENTS:
+        raise LoweringError(f"torch-mlir takes no {dtype.value}")
+    return _ELEMENTS[dtype][1]
+
+
+def _opaque(text: str) -> Any:
+    if text == "cpu":
+        kind = ir.Type.parse("!torch.Device")
+        return ir.Operation.create("torch.constant.device", [kind], [], {"value": ir.StringAttr.get(text)}).result
+    if text not in _NUMBERS:
+        raise LoweringError(f"the torch dialect has no word for {text}")
+    return _integer(_NUMBERS[text])

@@ -1,0 +1,77 @@
+"""torch-mlir's passes on one function, and what they leave moved to where it is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.ops.utils import LoweringError
+
+# What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
+PASSES = (
+    "builtin.module(torchdynamo-export-to-torch-backend-pipeline{extra-library=},"
+    "torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
+)
+# What the pipelines here compile. `tm_tensor` (scans, sorts, scatters) is torch-mlir's own, and its ops become loops
+# by passes on buffers; `cf` holds its assertions, which end the process.
+_DIALECTS = frozenset({"arith", "func", "linalg", "math", "scf", "tensor"})
+
+
+def to_linalg(module: Any) -> None:
+    """Lower a module of torch's dialect, in place.
+
+    Raises `LoweringError` with what the first pass that fails says.
+    """
+    said: list[str] = []
+    context = ir.Context.current
+    handler = context.attach_diagnostic_handler(lambda found: bool(said.append(str(found.message))) or True)
+    try:
+        passmanager.PassManager.parse(PASSES, context=context).run(module.operation)
+    except (ir.MLIRError, ValueError) as error:
+        first = said or [found.message for found in getattr(error, "error_diagnostics", ())] or [str(error)]
+        raise LoweringError(first[0].splitlines()[0].partition(":")[0]) from error
+    finally:
+        handler.detach()
+    _check(module)
+
+
+def _check(module: Any) -> None:
+    """Raises `LoweringError` when something is left that the passes here do not take."""
+    left: list[str] = []
+
+    def visit(op: Any) -> Any:
+        if op.name.partition(".")[0] not in _DIALECTS:
+            left.append(f"{op.name}, which is not compiled here")
+        elif any(isinstance(r.type, ir.ShapedType) and not r.type.has_static_shape for r in op.results):
+            left.append(f"{op.name} of a size that is not known")
+        return ir.WalkResult.INTERRUPT if left else ir.WalkResult.ADVANCE
+
+    for function in module.body:
+        function.operation.walk(visit)
+    if left:
+        raise LoweringError(f"its lowering leaves {left[0]}")
+
+
+def moved_here(module: Any, operands: Sequence[Any]) -> list[Any]:
+    """Move the body of the only function in `module` to the insertion point, with `operands` for its arguments.
+
+    Returns the values that it returns.
+    """
+    (function,) = module.body
+    here, block = ir.Location.current, function.regions[0].blocks[0]
+    for argument, operand in zip(block.arguments, operands, strict=True):
+        argument.replace_all_uses_with(operand)
+    *body, final = list(block.operations)
+    results = list(final.operands)
+    final.operation.erase()
+    for op in body:
+        op.operation.detach_from_parent()
+        ir.InsertionPoint.current.insert(op)
+        op.operation.walk(lambda inner: _place(inner, here))
+    return results
+
+
+def _place(op: Any, location: Any) -> Any:
+    op.location = location
+    return ir.WalkResult.ADVANCE
