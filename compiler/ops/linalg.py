@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from buddy.compiler.ops import attention, contractions, elementwise, indexing, reductions, shapes, windows
+from buddy.compiler.ops import (
+    attention,
+    contractions,
+    elementwise,
+    extremes,
+    indexing,
+    reductions,
+    scans,
+    scatter,
+    shapes,
+    sorting,
+    windows,
+)
 from buddy.compiler.ops.registry import Registry
 
-ops_registry = Registry(
-    {
-        **elementwise.ops_registry,
-        **contractions.ops_registry,
-        **attention.ops_registry,
-        **reductions.ops_registry,
-        **shapes.ops_registry,
-        **indexing.ops_registry,
-        **windows.ops_registry,
-    }
+_FAMILIES = (
+    windows,
+    elementwise,
+    contractions,
+    attention,
+    reductions,
+    extremes,
+    scans,
+    sorting,
+    shapes,
+    indexing,
+    scatter,
 )
+
+ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math as pymath
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, scf, tensor
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.structured import PARALLEL, Dim, empty, filled, generic, pointwise, reduce, reshape, shape_of
-from buddy.compiler.ops.utils import SymbolTable, argument, normalized, tensor_type, value_of
+from buddy.compiler.ops.structured import empty, pointwise, reduce, reshape, shape_of
+from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -73,6 +73,62 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
     result = node.tensor_meta.dtype
     wide = _ACCUMULATE_IN.get(result, result)
     return _rounded(total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide), wide, result)
+
+
+@lowering("ProdOp")
+def prod(node: Op, symbol_table: SymbolTable) -> Any:
+    result = node.tensor_meta.dtype
+    wide = _ACCUMULATE_IN.get(result, result)
+    # Numbers are cast before they are multiplied: a bool's product is that of integers.
+    return _reduced(node, symbol_table, 1, wide, lambda x, product: product * cast(cast(x, result), wide))
+
+
+@lowering("AnyOp")
+def any_of(node: Op, symbol_table: SymbolTable) -> Any:
+    """Whether some element is not 0; NaN is not."""
+    return _reduced(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
+
+
+def _reduced(node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Any]) -> Any:
+    """A fold in `wide` over the node's dims, all where it names none, in the element type of the node's result."""
+    value, dtype = _operand(node, symbol_table)
+    shape = shape_of(value)
+    folded = reduce([(value, dtype)], shape, axes_of(argument(node, 1, "dim"), len(shape)), False, initial, wide, body)
+    meta = node.tensor_meta
+    return _rounded(reshape(folded, meta.shape, wide), wide, meta.dtype)
+
+
+@lowering("VectorNormOp")
+def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
+    """The `ord`-norm over the dims that the third argument names; 0 counts what is not 0, infinities take extremes."""
+    value, dtype = _operand(node, symbol_table)
+    shape, meta = shape_of(value), node.tensor_meta
+    wide = _ACCUMULATE_IN.get(meta.dtype, meta.dtype)
+    order = float(argument(node, 1, "ord", 2))
+    initial, term, finish = _norm(order)
+
+    def body(x: Scalar, accumulated: Scalar) -> Scalar:
+        return term(cast(cast(x, meta.dtype), wide), accumulated)
+
+    axes = axes_of(argument(node, 2, "dim"), len(shape))
+    folded = reshape(reduce([(value, dtype)], shape, axes, False, initial, wide, body), meta.shape, wide)
+    return pointwise([(folded, wide)], meta.shape, meta.dtype, lambda x: cast(finish(x), meta.dtype))
+
+
+def _norm(order: float) -> tuple[float, Callable[[Scalar, Scalar], Scalar], Callable[[Scalar], Scalar]]:
+    """What a norm starts from, how it takes an element in, and how it ends."""
+
+    def powers(x: Scalar, total_: Scalar) -> Scalar:
+        return total_ + s.power(s.absolute(x), order)
+
+    known: dict[float, Any] = {
+        0.0: (0, lambda x, count: count + cast(x.compare("ne", 0), x.dtype), lambda x: x),
+        1.0: (0, lambda x, sum_: sum_ + s.absolute(x), lambda x: x),
+        2.0: (0, lambda x, sum_: sum_ + x * x, s.sqrt),
+        pymath.inf: (0, lambda x, best: s.maximum(best, s.absolute(x)), lambda x: x),
+        -pymath.inf: (pymath.inf, lambda x, best: s.minimum(best, s.absolute(x)), lambda x: x),
+    }
+    return known.get(order) or (0, powers, lambda x: s.power(x, 1 / order))
 
 
 @lowering("MeanOp")
@@ -246,42 +302,3 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     operands = [(value, dtype), (scale, wide), (shift, wide)]
     result = pointwise(operands, meta.shape, meta.dtype, lambda x, a, b: cast(cast(x, wide) * a + b, meta.dtype))
     return [result, *(empty(found.shape, found.dtype) for found in node.metas[1:] if found is not None)]
-
-
-@lowering("CumsumOp")
-def cumsum(node: Op, symbol_table: SymbolTable) -> Any:
-    """A loop along the dim that carries the running sum of all other dims at once."""
-    (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
-    shape, result = meta.shape, meta.dtype
-    wide = _ACCUMULATE_IN.get(result, result)
-    if not shape or 0 in shape:
-        return _rounded(value, dtype, result)
-    axis = normalized(node.args[1], len(shape))
-    piece = [1 if i == axis else size for i, size in enumerate(shape)]
-    start, stop, step = (arith.constant(ir.IndexType.get(), n) for n in (0, shape[axis], 1))
-    loop = scf.ForOp(start, stop, step, [filled(0, piece, wide), empty(shape, result)])
-    with ir.InsertionPoint(loop.body):
-        where = _along(axis, loop.induction_variable, piece)
-        total, out = loop.inner_iter_args
-        read = tensor.extract_slice(tensor_type(piece, dtype), value, *where)
-        total = _added_to(total, wide, read, dtype)
-        out = tensor.insert_slice(_rounded(total, wide, result), out, *where)
-        scf.yield_([total, out])
-    return loop.results[1]
-
-
-def _added_to(total: Any, wide: TensorDType, value: Any, dtype: TensorDType) -> Any:
-    """`total + value`, in the place of `total`: what a loop carries may not move."""
-    every: list[Dim] = list(range(len(shape_of(total))))
-
-    def body(x: Any, accumulated: Any) -> list[Any]:
-        return [(Scalar(accumulated, wide) + cast(Scalar(x, dtype), wide)).value]
-
-    return generic([value], [every], [total], [every], [PARALLEL] * len(every), body)[0]
-
-
-def _along(axis: int, position: Any, sizes: Sequence[int]) -> list[Any]:
-    """Offsets, sizes and strides of the slice at `position` of a dim, as the slice ops take them."""
-    dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
-    offsets = [dynamic if i == axis else 0 for i in range(len(sizes))]
-    return [[position], [], [], offsets, list(sizes), [1] * len(sizes)]

@@ -133,7 +133,8 @@ def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any
         return value
     shape = shape_of(value)
     out = empty([shape[p] for p in permutation], dtype)
-    return remember(linalg.transpose(value, outs=[out], permutation=list(permutation)), shape_of(out))
+    turned = linalg.transpose(value, outs=[out], permutation=list(permutation)).operation.results[0]
+    return remember(turned, shape_of(out))
 
 
 def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:

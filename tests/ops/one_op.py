@@ -14,6 +14,7 @@ from tests.ops.cases import aten, normal, whole
 GENERIC = ("linalg.generic",)
 EXPAND, COLLAPSE = ("tensor.expand_shape",), ("tensor.collapse_shape",)
 SLICE, INSERT = ("tensor.extract_slice",), ("tensor.insert_slice",)
+LOOPS = ("tensor.extract", "tensor.insert")
 # The result is the operand itself.
 NOTHING: tuple[str, ...] = ()
 
@@ -42,6 +43,7 @@ bools = _of(normal(3, 4) > 0, normal(3, 4) > 0)
 cube, image = _of(normal(2, 3, 4)), _of(normal(2, 4, 9, 8))
 matrices = _of(normal(4, 5), normal(5, 6))
 batches = _of(normal(2, 4, 5), normal(2, 5, 6))
+written = _of(normal(4, 5), whole(0, 4, 2, 3))
 
 CASES: dict[str, OneOp] = {
     # arithmetic
@@ -133,7 +135,7 @@ CASES: dict[str, OneOp] = {
     "AminOp": cube(lambda x: x.amin(1), ("reduce_min",)),
     "VarOp": cube(lambda x: x.var(1), ("reduce_sum", "sub", "mul")),
     "VarMeanOp": cube(lambda x: torch.var_mean(x, 1)[1], ("reduce_sum", "sub", "mul")),
-    "CumsumOp": cube(lambda x: x.cumsum(1), "no running sum"),
+    "CumsumOp": cube(lambda x: x.cumsum(1), "no running sum", LOOPS),
     "SoftmaxOp": cube(lambda x: torch.softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "reciprocal")),
     "LogSoftmaxOp": cube(lambda x: F.log_softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "log")),
     "NativeLayerNormOp": _of(normal(3, 4), normal(4), normal(4))(
@@ -168,6 +170,39 @@ CASES: dict[str, OneOp] = {
     "EmbeddingOp": _of(normal(6, 4), whole(0, 6, 2, 3))(aten.embedding, ("gather",)),
     "GatherOp": _of(normal(6, 4), whole(0, 4, 6, 3))(lambda x, i: x.gather(1, i), ("gather",)),
     "IndexOp": _of(normal(4, 5), whole(-4, 4, 3))(lambda x, i: x[i], ("gather", "select")),
+    "ProdOp": cube(lambda x: x.prod(1), "no lowering of ProdOp"),
+    "AnyOp": bools(lambda x, y: x.any(1), "no lowering of AnyOp"),
+    "VectorNormOp": cube(lambda x: torch.linalg.vector_norm(x, 2, 1), "no lowering of VectorNormOp"),
+    "MaxDimOp": cube(lambda x: x.max(1)[1], "no lowering of MaxDimOp"),
+    "MinDimOp": cube(lambda x: x.min(1)[1], "no lowering of MinDimOp"),
+    "ArgmaxOp": cube(lambda x: x.argmax(1), "no lowering of ArgmaxOp"),
+    "ArgminOp": cube(lambda x: x.argmin(1), "no lowering of ArgminOp"),
+    "CumprodOp": cube(lambda x: x.cumprod(1), "no running product", LOOPS),
+    "CummaxOp": cube(lambda x: x.cummax(1)[1], "no running maximum", LOOPS),
+    "CumminOp": cube(lambda x: x.cummin(1)[1], "no running minimum", LOOPS),
+    "LogcumsumexpOp": cube(lambda x: x.logcumsumexp(1), "no running sum", LOOPS),
+    "SortOp": cube(lambda x: x.sort(-1)[1], "no sort", LOOPS),
+    "TopkOp": cube(lambda x: x.topk(2)[1], "no sort", LOOPS),
+    "KthvalueOp": cube(lambda x: x.kthvalue(2)[1], "no sort", LOOPS),
+    "MedianOp": cube(lambda x: x.median(1)[1], "no sort", LOOPS),
+    "NanmedianOp": cube(lambda x: x.nanmedian(1)[1], "no sort", LOOPS),
+    "ModeOp": cube(lambda x: x.mode(1)[1], "no sort", LOOPS),
+    "IndexSelectOp": _of(normal(4, 5), whole(0, 5, 3))(
+        lambda x, i: x.index_select(1, i), "no lowering of IndexSelectOp"
+    ),
+    "IndexPutOp": _of(normal(4, 5), normal(3, 5), whole(0, 4, 3))(
+        lambda x, y, i: x.index_put((i,), y), "one writer for each place", LOOPS
+    ),
+    "IndexReduceOp": _of(normal(4, 5), whole(0, 4, 3), normal(3, 5))(
+        lambda x, i, y: x.index_reduce(0, i, y, "prod"), "one writer for each place", LOOPS
+    ),
+    "PutOp": _of(normal(4, 5), whole(0, 9, 3), normal(3))(torch.put, "one writer for each place", LOOPS),
+    "ScatterOp": written(lambda x, i: x.scatter(1, i, x), "one writer for each place", LOOPS),
+    "ScatterAddOp": written(lambda x, i: x.scatter_add(1, i, x), "one writer for each place", LOOPS),
+    "ScatterReduceOp": written(lambda x, i: x.scatter_reduce(1, i, x, "amax"), "one writer for each place", LOOPS),
+    "MaskedScatterOp": _of(normal(3, 4), normal(3, 4) > 0)(
+        lambda x, m: x.masked_scatter(m, x), "one writer for each place", LOOPS
+    ),
     "TriuOp": one(torch.triu, ("select",)),
     "TrilOp": one(torch.tril, ("select",)),
     "FullOp": nothing(lambda: torch.full((2, 3), 1.5), ("const",), ("linalg.fill",)),

@@ -7,3 +7,4 @@ from buddy.compiler.graph.operations.indexing import *  # noqa: F403
 from buddy.compiler.graph.operations.random import *  # noqa: F403
 from buddy.compiler.graph.operations.reductions import *  # noqa: F403
 from buddy.compiler.graph.operations.shapes import *  # noqa: F403
+from buddy.compiler.graph.operations.sorting import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Indexing and factories."""
+"""Reading and writing by index, and factories."""
 
 from __future__ import annotations
 
@@ -15,6 +15,38 @@ class GatherOp(Op):
 
 class IndexOp(Op):
     targets = ("index.Tensor",)
+
+
+class IndexSelectOp(Op):
+    targets = ("index_select.default",)
+
+
+class IndexPutOp(Op):
+    targets = ("index_put.default",)
+
+
+class IndexReduceOp(Op):
+    targets = ("index_reduce.default",)
+
+
+class PutOp(Op):
+    targets = ("put.default",)
+
+
+class ScatterOp(Op):
+    targets = ("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce")
+
+
+class ScatterAddOp(Op):
+    targets = ("scatter_add.default",)
+
+
+class ScatterReduceOp(Op):
+    targets = ("scatter_reduce.two",)
+
+
+class MaskedScatterOp(Op):
+    targets = ("masked_scatter.default",)
 
 
 class TriuOp(Op):

@@ -1,4 +1,4 @@
-"""Reductions and normalisations."""
+"""Reductions, scans and normalisations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buddy.compiler.graph.operation import ReduceOp
 
 
 class SumDimOp(ReduceOp):
-    targets = ("sum.dim_IntList", "sum.default")
+    targets = ("sum.dim_IntList", "sum.default", "prims.sum.default")
 
 
 class MeanOp(ReduceOp):
@@ -14,11 +14,39 @@ class MeanOp(ReduceOp):
 
 
 class AmaxOp(ReduceOp):
-    targets = ("amax.default",)
+    targets = ("amax.default", "max.default", "prims.amax.default")
 
 
 class AminOp(ReduceOp):
-    targets = ("amin.default",)
+    targets = ("amin.default", "min.default", "prims.amin.default")
+
+
+class ProdOp(ReduceOp):
+    targets = ("prod.default", "prod.dim_int", "prims.prod.default")
+
+
+class AnyOp(ReduceOp):
+    targets = ("any.default", "any.dim", "any.dims")
+
+
+class VectorNormOp(ReduceOp):
+    targets = ("linalg_vector_norm.default",)
+
+
+class MaxDimOp(ReduceOp):
+    targets = ("max.dim",)
+
+
+class MinDimOp(ReduceOp):
+    targets = ("min.dim",)
+
+
+class ArgmaxOp(ReduceOp):
+    targets = ("argmax.default",)
+
+
+class ArgminOp(ReduceOp):
+    targets = ("argmin.default",)
 
 
 class VarOp(ReduceOp):
@@ -27,6 +55,22 @@ class VarOp(ReduceOp):
 
 class CumsumOp(ReduceOp):
     targets = ("cumsum.default",)
+
+
+class CumprodOp(ReduceOp):
+    targets = ("cumprod.default",)
+
+
+class CummaxOp(ReduceOp):
+    targets = ("cummax.default",)
+
+
+class CumminOp(ReduceOp):
+    targets = ("cummin.default",)
+
+
+class LogcumsumexpOp(ReduceOp):
+    targets = ("logcumsumexp.default",)
 
 
 class VarMeanOp(ReduceOp):

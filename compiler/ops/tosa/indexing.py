@@ -114,3 +114,11 @@ def _triangle(name: str, keep: Callable[[int, int, int], bool]) -> None:
 
 _triangle("TriuOp", lambda row, column, diagonal: column >= row + diagonal)
 _triangle("TrilOp", lambda row, column, diagonal: column <= row + diagonal)
+
+# `tosa.scatter` may not meet an index twice.
+ops_registry.absent |= dict.fromkeys(
+    (
+        "IndexPutOp", "IndexReduceOp", "PutOp", "ScatterOp", "ScatterAddOp", "ScatterReduceOp", "MaskedScatterOp",
+    ),
+    "one writer for each place",
+)  # fmt: skip

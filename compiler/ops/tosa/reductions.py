@@ -158,4 +158,11 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
     return [_finished(y, node), *(registration.nothing(meta) for meta in node.metas[1:] if meta is not None)]
 
 
-ops_registry.absent |= {"CumsumOp": "no running sum"}
+ops_registry.absent |= {
+    "CumsumOp": "no running sum",
+    "LogcumsumexpOp": "no running sum",
+    "CumprodOp": "no running product",
+    "CummaxOp": "no running maximum",
+    "CumminOp": "no running minimum",
+    **dict.fromkeys(("SortOp", "TopkOp", "KthvalueOp", "MedianOp", "NanmedianOp", "ModeOp"), "no sort"),
+}

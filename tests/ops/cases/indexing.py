@@ -1,20 +1,74 @@
-"""Indexing."""
+"""Reading and writing by index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
-from tests.ops.cases.base import Group, normal, whole
+from tests.ops.cases.base import Group, aten, normal, whole
 
 INDEXING: dict[str, Callable[..., Any]] = {
     "embedding": lambda w, i: F.embedding(i, w),
     "gather columns": lambda w, i: w.gather(1, i),
     "gather rows": lambda w, i: w.gather(0, i),
+    "index_select": lambda w, i: w.index_select(1, i[0]),
+    "a row of indices": lambda w, i: w[:, i[0] - 4],
+    "two indices": lambda w, i: w[i[:, :1] - 2, i],
 }
 
+
+def _along(name: str, *further: Any, **named: Any) -> Callable[..., Any]:
+    """The method `name` on columns; the values are twice those of the target, from its first rows."""
+    return lambda x, i: getattr(x, name)(1, i, *(further or (x[:2] * 2,)), **named)
+
+
+WRITES: dict[str, Callable[..., Any]] = {
+    "scatter": _along("scatter"),
+    "scatter a number": _along("scatter", 3),
+    "scatter_add": _along("scatter_add"),
+    **{
+        f"scatter_reduce {mode}, {own}": lambda x, i, mode=mode, own=own: x.scatter_reduce(
+            0, i, x[1:3] * 2, mode, include_self=own
+        )
+        for mode in ("sum", "prod", "amax", "amin", "mean")
+        for own in (True, False)
+    },
+    "index_reduce": lambda x, i: x.index_reduce(1, i[0], x[:, :3], "amin", include_self=False),
+    "index_put": lambda x, i: x.index_put((i, i - 4), x[:2, 1:]),
+    "index_put after a slice": lambda x, i: aten.index_put(x, [None, i[1]], x[:, :1]),
+    "index_put that adds": lambda x, i: x.index_put((i[0],), x[:3], accumulate=True),
+    "put": lambda x, i: x.put(i - 3, x[:2, :3]),
+    "put that adds": lambda x, i: x.put(i, x[:2, :3], accumulate=True),
+    "masked": lambda x, i: x.index_put((x > 0,), x[0, 0]),
+    "masked rows": lambda x, i: x.index_put((x[:, 0] > 0,), x[0, 0]),
+    "masked columns": lambda x, i: aten.index_put(x, [None, x[0] >= x[0, 1]], x[:, :1]),
+    "masked_scatter": lambda x, i: x.masked_scatter(x > 0, x * 2),
+}
+MULTIPLIED = {"scatter that multiplies": _along("scatter", 3, reduce="multiply")}
+
+# Indices out of range are not here: eager refuses them, and so does compiled code (tests/ops/test_bounds.py).
 GROUPS: dict[str, Group] = {
     "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), INDEXING),
+    "indexing by int32": Group((normal(6, 4), whole(0, 4, 2, 3).int()), {"embedding": INDEXING["embedding"]}),
+    "writes by index": Group((normal(6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),
+    "writes of int64 by index": Group((whole(-9, 9, 6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),
+    "writes of bfloat16 by index": Group((normal(6, 4).bfloat16(), whole(0, 4, 2, 3)), WRITES),
+    "writes of bools by index": Group(
+        (normal(6, 4) > 0, whole(0, 4, 2, 3)),
+        {
+            "scatter": lambda x, i: x.scatter(1, i, x[1:3]),
+            "index_put": lambda x, i: x.index_put((i,), x[0]),
+            "masked_scatter": lambda x, i: x.masked_scatter(x, ~x),
+        },
+    ),
+    "writes into a scalar": Group(
+        (normal(), torch.zeros(1, dtype=torch.int64)),
+        {
+            "scatter": lambda x, i: x.scatter(0, i[0], x * 2),
+            "index_reduce": lambda x, i: aten.index_reduce(x, 0, i, x, "mean"),
+        },
+    ),
 }

@@ -32,7 +32,66 @@ AVERAGES: dict[str, Callable[..., Any]] = {
     "layer_norm over two dims": lambda x: F.layer_norm(x, x.shape[1:], eps=0.1),
 }
 
+# Equal numbers, zeros of both signs, infinities and NaN, in lines of both kinds.
+MIXED = torch.stack([normal(3, 6), whole(-2, 3, 3, 6).float(), normal(3, 6)])
+MIXED[2, :, 1], MIXED[2, 0, 3:5], MIXED[2, 1, ::2] = float("inf"), float("nan"), -0.0
+
+POSITIONS: dict[str, Callable[..., Any]] = {
+    "argmax": torch.argmax,
+    "argmax over a dim": lambda x: x.argmax(1),
+    "argmin": lambda x: x.argmin(-1, keepdim=True),
+    "max over a dim": lambda x: x.max(-1)[0],
+    "and where it is": lambda x: x.max(-1)[1],
+    "min over a dim": lambda x: x.min(1, keepdim=True)[0],
+    "and where that is": lambda x: x.min(1, keepdim=True)[1],
+    "greatest": torch.max,
+    "least": torch.min,
+}
+SCANS: dict[str, Callable[..., Any]] = {
+    "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(-1),
+    "cummax": lambda x: x.cummax(-1)[0],
+    "where cummax is": lambda x: x.cummax(-1)[1],
+    "cummin": lambda x: x.cummin(0)[0],
+    "where cummin is": lambda x: x.cummin(0)[1],
+}
+FOLDS: dict[str, Callable[..., Any]] = {
+    "prod": torch.prod,
+    "prod over a dim": lambda x: x.prod(1, keepdim=True),
+    "any": torch.any,
+    "any over dims": lambda x: (x > 1).any((0, 2)),
+    "all over a dim": lambda x: x.all(-1),
+}
+NORMS: dict[str, Callable[..., Any]] = {
+    f"norm {order}": lambda x, order=order: torch.linalg.vector_norm(x, order, (0, 2))
+    for order in (0, 1, 2, 3, float("inf"), -float("inf"))
+}
+LOGARITHMS = {"logcumsumexp": lambda x: x.logcumsumexp(1), "logsumexp": lambda x: x.logsumexp((1, 2))}
+WHOLE_NUMBERS = {**POSITIONS, **SCANS, **FOLDS}
+EVERY = {**WHOLE_NUMBERS, **NORMS, **LOGARITHMS}
+
 GROUPS: dict[str, Group] = {
+    "folds, scans and positions": Group((normal(4, 3, 5),), EVERY),
+    "folds, scans and positions of float64": Group((normal(2, 3, 5).double(),), EVERY),
+    "folds, scans and positions of int64": Group((whole(-3, 4, 4, 3, 5),), WHOLE_NUMBERS),
+    "folds, scans and positions of uint8": Group((whole(0, 9, 4, 3, 5).byte(),), WHOLE_NUMBERS),
+    "folds, scans and positions of bfloat16": Group((normal(4, 3, 5).bfloat16(),), {**WHOLE_NUMBERS, **NORMS}),
+    "folds, scans and positions of mixed values": Group(
+        (MIXED,), {**POSITIONS, **SCANS, **FOLDS, **LOGARITHMS, "largest norm": NORMS["norm inf"]}
+    ),
+    "folds of bools": Group((MIXED > 0,), {**FOLDS, **{n: f for n, f in SCANS.items() if "max" in n or "min" in n}}),
+    "folds, scans and positions of a scalar": Group(
+        (normal(),),
+        {
+            "argmax": torch.argmax,
+            "max": lambda x: x.max(0)[1],
+            "prod": torch.prod,
+            "any": torch.any,
+            "cumprod": lambda x: x.cumprod(0),
+            "cummax": lambda x: x.cummax(0)[1],
+            "norm": torch.linalg.vector_norm,
+        },
+    ),
     "reductions": Group((normal(5, 3, 17),), {**REDUCTIONS, **AVERAGES}),
     "reductions of float64": Group((normal(5, 3, 17, dtype=torch.float64),), {**REDUCTIONS, **AVERAGES}),
     "reductions of bfloat16": Group((normal(5, 3, 17).bfloat16(),), {**REDUCTIONS, **AVERAGES}),

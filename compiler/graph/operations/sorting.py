@@ -1,0 +1,29 @@
+"""Sorting, and what is read off sorted lines."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.operation import Op
+
+
+class SortOp(Op):
+    targets = ("sort.default", "sort.stable")
+
+
+class TopkOp(Op):
+    targets = ("topk.default",)
+
+
+class KthvalueOp(Op):
+    targets = ("kthvalue.default",)
+
+
+class MedianOp(Op):
+    targets = ("median.default", "median.dim")
+
+
+class NanmedianOp(Op):
+    targets = ("nanmedian.default", "nanmedian.dim")
+
+
+class ModeOp(Op):
+    targets = ("mode.default",)

@@ -1,0 +1,274 @@
+"""Sorting along a dim: a stable merge sort from the bottom up, and what is read off sorted lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir, math, tensor
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import product
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.loops import (
+    Extent,
+    element,
+    for_each,
+    index_of,
+    index_position,
+    insert,
+    number,
+    position,
+)
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.structured import (
+    PARALLEL,
+    empty,
+    filled,
+    generic,
+    loop_index,
+    reduce,
+    reshape,
+    shape_of,
+    transpose,
+)
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, tensor_type, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+# Whether the first of two keys must stand before the second.
+Order = Callable[[Scalar, Scalar], Scalar]
+
+
+def ascending(x: Scalar, y: Scalar) -> Scalar:
+    """NaN stands after all numbers, as in PyTorch."""
+    before = x < y
+    return before | (y.compare("ne", y) & x.compare("eq", x)) if x.dtype.is_float else before
+
+
+def descending(x: Scalar, y: Scalar) -> Scalar:
+    """NaN stands before all numbers, as in PyTorch."""
+    return ascending(y, x)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Keys [rows, n] of `dtype`, and for each the place (i64) along its line that it comes from."""
+
+    keys: Any
+    places: Any
+    dtype: TensorDType
+
+    def at(self, row: Any, i: Any) -> tuple[Scalar, Scalar]:
+        return element(self.keys, [row, i], self.dtype), element(self.places, [row, i], TensorDType.Int64)
+
+
+def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> Lines:
+    """The lines of `keys` [rows, n], each sorted; equal keys stay in their order.
+
+    Passes go to a spare line and back, two at a time, so that nothing is copied: the first merges runs of `width`, the
+    second of twice that.
+    """
+    rows, length = shape_of(keys)
+    shape = shape_of(keys)
+    spare = [1, shape[1]]
+
+    def line(at: list[Any], held: list[Any]) -> list[Any]:
+        def two_passes(_: list[Any], carried: list[Any]) -> list[Any]:
+            here, there, width = carried[:2], carried[2:4], carried[4]
+            double = arith.addi(width, width)
+            there = _merged(Lines(here[0], here[1], dtype), at[0], there, position(0), width, order)
+            here = _merged(Lines(there[0], there[1], dtype), position(0), here, at[0], double, order)
+            return [*here, *there, arith.addi(double, double)]
+
+        return for_each([_pairs_of_passes(length)], [*held, position(1)], two_passes)[:4]
+
+    tensors = [keys, _places(shape), empty(spare, dtype), empty(spare, TensorDType.Int64)]
+    found = for_each([rows], tensors, line)
+    return Lines(found[0], found[1], dtype)
+
+
+def _places(shape: Sequence[int]) -> Any:
+    """Every element's position along its line."""
+    out = empty(shape, TensorDType.Int64)
+    return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
+
+
+def _pairs_of_passes(length: Extent) -> Extent:
+    """How often two passes must be made for runs of 1 to become one of `length`: half its binary logarithm."""
+    if isinstance(length, int):
+        return (max(length - 1, 0).bit_length() + 1) // 2
+    last = arith.subi(arith.maxui(length, position(1)), position(1))
+    bits = arith.subi(position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_of(last).value)))
+    return arith.divui(bits, position(2))
+
+
+def _merged(source: Lines, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
+    """Keys and places `into`, whose row takes the row of `source` with neighbouring runs of `width` merged."""
+    length = position(shape_of(source.keys)[1])
+    double = arith.addi(width, width)
+
+    def merge(at: list[Any], held: list[Any]) -> list[Any]:
+        start = arith.muli(at[0], double)
+        middle, end = (arith.minui(arith.addi(start, size), length) for size in (width, double))
+
+        def take(step: list[Any], carried: list[Any]) -> list[Any]:
+            *outs, left, right = carried
+            there = [into_row, arith.addi(start, step[0])]
+            (x, i), (y, j) = (source.at(row, _within(p, length)) for p in (left, right))
+            spent = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
+            more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
+            second = (spent | order(y, x)) & more
+            taken = [s.select(second, b, a) for a, b in ((x, y), (i, j))]
+            step_of = arith.index_castui(ir.IndexType.get(), second.value)
+            ahead = arith.addi(right, step_of)
+            behind = arith.addi(left, arith.subi(position(1), step_of))
+            return [*(insert(v, there, out) for v, out in zip(taken, outs, strict=True)), behind, ahead]
+
+        return for_each([arith.subi(end, start)], [*held, start, middle], take)[:2]
+
+    return for_each([arith.ceildivui(length, double)], into, merge)
+
+
+def _within(at: Any, length: Any) -> Any:
+    """A position that may be read: what is past the end is not looked at, only loaded."""
+    return arith.minui(at, arith.subi(length, position(1)))
+
+
+def _lines_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any, list[int], TensorDType]:
+    """The node's operand as [rows, n] along `dim`, all of it where that is None, and the dims in that order."""
+    value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    shape = shape_of(value)
+    if dim is None or not shape:
+        return reshape(value, [1, product(shape)], dtype), [0], dtype
+    axis = normalized(dim, len(shape))
+    order = [i for i in range(len(shape)) if i != axis] + [axis]
+    rows = product([shape[i] for i in order[:-1]])
+    return reshape(transpose(value, order, dtype), [rows, shape[axis]], dtype), order, dtype
+
+
+def _as_results(node: Op, found: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Lines back in the shapes of the node's results, whose dims `order` has brought behind one another."""
+    results = []
+    for value, meta in zip(found, node.metas, strict=False):
+        assert meta is not None
+        if len(order) != len(meta.shape) or shape_of(value)[1] == 1:
+            results.append(reshape(value, meta.shape, meta.dtype))
+            continue
+        turned = reshape(value, [meta.shape[i] for i in order], meta.dtype)
+        results.append(transpose(turned, [list(order).index(i) for i in range(len(order))], meta.dtype))
+    return results
+
+
+def _part(lines: Lines, start: int, count: int) -> list[Any]:
+    """Keys and places of `count` columns."""
+    rows = shape_of(lines.keys)[0]
+
+    def columns(value: Any, dtype: TensorDType) -> Any:
+        kind = tensor_type([rows, count], dtype)
+        return tensor.extract_slice(kind, value, [], [], [], [0, start], [rows, count], [1, 1])
+
+    return [columns(lines.keys, lines.dtype), columns(lines.places, TensorDType.Int64)]
+
+
+@lowering("SortOp")
+def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """Stable whatever the node asks for, as eager is on the CPU."""
+    first = int(node.target == "sort.stable" and len(node.args) > 1 and isinstance(node.args[1], bool))
+    dim, down = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
+    keys, order, dtype = _lines_of(node, symbol_table, dim)
+    lines = sorted_lines(keys, dtype, descending if down else ascending)
+    return _as_results(node, [lines.keys, lines.places], order)
+
+
+@lowering("TopkOp")
+def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    keys, order, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
+    lines = sorted_lines(keys, dtype, descending if argument(node, 3, "largest", True) else ascending)
+    return _as_results(node, _part(lines, 0, node.args[1]), order)
+
+
+@lowering("KthvalueOp")
+def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
+    return _as_results(node, _part(sorted_lines(keys, dtype, ascending), node.args[1] - 1, 1), [])
+
+
+def _picked(lines: Lines, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
+    """From each line the key and the place at the position `at(given[row])`."""
+    rows = shape_of(given)[0]
+    outs = [empty([rows, 1], lines.dtype), empty([rows, 1], TensorDType.Int64)]
+
+    def body(number_: Any, *_: Any) -> list[Any]:
+        where = index_position(at(Scalar(number_, TensorDType.Int64)))
+        return [x.value for x in lines.at(loop_index(0), where)]
+
+    return generic([given], [[0]], outs, [[0, None]] * 2, [PARALLEL], body)
+
+
+def _numbers(lines: Lines) -> Any:
+    """How many keys of each line are not NaN."""
+    shape, kind = shape_of(lines.keys), TensorDType.Int64
+    if not lines.dtype.is_float:
+        return filled(shape[1], shape[:1], kind)
+    keys = [(lines.keys, lines.dtype)]
+    return reduce(keys, shape, [1], False, 0, kind, lambda x, n: n + s.cast(x.compare("eq", x), kind))
+
+
+def _middle(node: Op, symbol_table: SymbolTable, at: Callable[[Scalar, int], Scalar]) -> list[Any]:
+    """The lower median: `at(how many keys are not NaN, n)` is its position in the sorted line."""
+    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
+    length = shape_of(keys)[1]
+    if not length:
+        raise LoweringError("no element has a middle")
+    lines = sorted_lines(keys, dtype, ascending)
+    return _as_results(node, _picked(lines, _numbers(lines), lambda count: at(count, length)), [])
+
+
+@lowering("MedianOp")
+def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """The first NaN where there is one."""
+
+    def at(count: Scalar, length: int) -> Scalar:
+        return s.select(count < length, count, count.like((length - 1) // 2))
+
+    return _middle(node, symbol_table, at)
+
+
+@lowering("NanmedianOp")
+def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    def at(count: Scalar, _length: int) -> Scalar:
+        last = s.maximum(count - 1, 0)
+        return Scalar(arith.shrui(last.value, last.like(1).value), last.dtype)
+
+    return _middle(node, symbol_table, at)
+
+
+@lowering("ModeOp")
+def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """The least of the keys that occur most often, and the last place it is at. Each NaN counts for itself."""
+    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
+    lines = sorted_lines(keys, dtype, ascending)
+    kind, (rows, length) = TensorDType.Int64, shape_of(keys)
+    if not length:
+        raise LoweringError("no element occurs most often")
+    ends = for_each([rows], [filled(0, [rows], kind)], lambda at, held: [insert(_longest(lines, at[0]), at, *held)])
+    return _as_results(node, _picked(lines, ends[0], lambda end: end), [])
+
+
+def _longest(lines: Lines, row: Any) -> Any:
+    """The last position of the first of the longest runs of equal keys."""
+
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        run, longest, end = (Scalar(x, TensorDType.Int64) for x in held)
+        here = index_of(at[0])
+        previous = lines.at(row, index_position(s.maximum(here - 1, 0)))[0]
+        run = s.select(lines.at(row, at[0])[0].compare("eq", previous), run, run.like(0)) + 1
+        longer = run > longest
+        return [run.value, s.select(longer, run, longest).value, s.select(longer, here, end).value]
+
+    start = number(0, TensorDType.Int64).value
+    return for_each([shape_of(lines.keys)[1]], [start] * 3, visit)[2]

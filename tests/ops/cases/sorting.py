@@ -1,0 +1,49 @@
+"""Sorting, and what is read off sorted lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.cases.base import Group, normal, whole
+from tests.ops.cases.reductions import MIXED
+
+ORDERS: dict[str, Callable[..., Any]] = {
+    "sort": lambda x: x.sort(-1)[0],
+    "its places": lambda x: x.sort(-1)[1],
+    "sort downwards": lambda x: x.sort(1, descending=True)[0],
+    "the places of that": lambda x: x.sort(dim=1, descending=True, stable=True)[1],
+    "argsort": lambda x: x.argsort(dim=0, stable=True),
+    "largest": lambda x: x.topk(3)[0],
+    "least": lambda x: x.topk(2, 1, largest=False)[0],
+}
+MIDDLES: dict[str, Callable[..., Any]] = {
+    "kthvalue": lambda x: x.kthvalue(2)[0],
+    "median": torch.median,
+    "median over a dim": lambda x: x.median(1, keepdim=True)[0],
+    "nanmedian": lambda x: x.nanmedian(-1)[0],
+    "mode": lambda x: x.mode(-1)[0],
+    "where mode is": lambda x: x.mode(-1)[1],
+}
+# Where no keys are equal, there is one place for each.
+PLACES: dict[str, Callable[..., Any]] = {
+    "where the largest are": lambda x: x.topk(3, 1)[1],
+    "where kthvalue is": lambda x: x.kthvalue(2, 1)[1],
+    "where the median is": lambda x: x.median(-1)[1],
+}
+
+GROUPS: dict[str, Group] = {
+    "sorting": Group((normal(2, 3, 7),), {**ORDERS, **MIDDLES, **PLACES}),
+    "sorting of int64": Group((whole(-3, 4, 2, 3, 7),), {**ORDERS, **MIDDLES}),
+    "sorting of bfloat16": Group((normal(2, 3, 7).bfloat16(),), {**ORDERS, **MIDDLES}),
+    "sorting of uint8": Group((whole(0, 255, 2, 3, 7).byte(),), {**ORDERS, **MIDDLES}),
+    "sorting of bools": Group((normal(2, 3, 7) > 0,), {n: f for n, f in ORDERS.items() if "sort" in n}),
+    "sorting of mixed values": Group((MIXED,), {**ORDERS, **MIDDLES}),
+    "sorting of long lines": Group((whole(-99, 99, 2, 1000),), {"sort": ORDERS["sort"], "places": ORDERS["argsort"]}),
+    "sorting of a scalar": Group(
+        (normal(),), {"sort": ORDERS["sort"], "median": torch.median, "mode": MIDDLES["mode"]}
+    ),
+    "sorting of nothing": Group((normal(2, 0),), {"sort": ORDERS["sort"], "places": ORDERS["its places"]}),
+}
