@@ -12,6 +12,7 @@ from typing import Any
 
 from buddy.compiler.bindings import PACKAGE, execution_engine, ir, llvm, version
 from buddy.compiler.disk_cache import OBJECTS
+from buddy.compiler.kernels.packing import ONCE
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import digest
 from buddy.compiler.target import host_features
@@ -82,7 +83,8 @@ def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> t
                 _declare(symbols[name])
             else:
                 symbols[name].clone()
-    copy.attributes["passthrough"] = ir.ArrayAttr.get([ir.StringAttr.get("noinline")])
+    flags = ["noinline", "optsize"] if ONCE in copy.attributes else ["noinline"]
+    copy.attributes["passthrough"] = ir.ArrayAttr.get([ir.StringAttr.get(flag) for flag in flags])
     copy.attributes["sym_visibility"] = ir.StringAttr.get("public")
     # Functions call each other across objects, so none may be local to its own.
     copy.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<external>")

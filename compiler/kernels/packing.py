@@ -16,6 +16,9 @@ from buddy.compiler.kernels.emit import Emitter, Index, for_blocks
 
 ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vector
 
+# Function attribute: it runs once per parameter, so that unrolled loops would take longer to compile than they save.
+ONCE = "buddy.once"
+
 Extent = tuple[int, int]  # size and stride in elements
 
 
@@ -75,6 +78,7 @@ def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncO
     """A public function (raw B, packed B) -> () at the insertion point that fills all of the packed B."""
     function = func.FuncOp(name, ([raw, packed], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+    function.attributes[ONCE] = ir.UnitAttr.get()
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
         end = func.ReturnOp([])

@@ -235,19 +235,16 @@ class Winograd(Kernel):
         index = ir.VectorType.get([self.lanes], ir.IndexType.get())
         apart = arith.muli(vector.step(index), e.splat(index, n))
 
-        def level(depth: int, a: Index, b: Index, total: Any) -> Any:
-            if depth == len(self.conv.k):
-                weights = vector.gather(self.vector, self.raw, [e.value(b)], apart, mask, zero)
-                return multiply_add(self.element(a), weights, total)
-            loop = self.conv.k[depth]
+        def one(number: Index, total: list[Any]) -> list[Any]:
+            here, there = start, e.mul(column, n)
+            for loop in reversed(self.conv.k):
+                number, k = e.divided(number, loop.size)
+                here, there = (e.add(at, e.mul(k, step)) for at, step in zip((here, there), loop.strides, strict=False))
+            weights = vector.gather(self.vector, self.raw, [e.value(there)], apart, mask, zero)
+            return [multiply_add(self.element(here), weights, total[0])]
 
-            def body(k: Index, inner: list[Any]) -> Sequence[Any]:
-                here, there = (e.add(at, e.mul(k, step)) for at, step in zip((a, b), loop.strides[:2], strict=True))
-                return [level(depth + 1, here, there, inner[0])]
-
-            return e.loop(0, loop.size, 1, body, [total])[0]
-
-        return level(0, start, e.mul(column, n), zero)
+        # One loop over all of the window: short ones would be unrolled, which is much code for what hardly ever runs.
+        return e.loop(0, self.conv.depth, 1, one, [zero])[0]
 
 
 def _part(flat: Any, offset: Any, size: int) -> Any:
