@@ -55,7 +55,8 @@ def export(
 def _of_wrapped(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
     """`dynamic_shapes` of a function's arguments as those of `_Module.forward`, which collects them."""
     given = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
-    return {"args": tuple(given[:positional]), "kwargs": dict(zip(kwargs, given[positional:], strict=False))}
+    found = {"args": tuple(given[:positional]), "kwargs": dict(zip(kwargs, given[positional:], strict=False))}
+    return {name: shapes for name, shapes in found.items() if shapes}
 
 
 def _is_state(spec: InputSpec) -> bool:

@@ -26,6 +26,9 @@ class ChooseLayouts(MlirPass):
     summary: ClassVar[str] = "convolutions, and what lies between them, work on tensors with channels last"
 
     def run(self, root: Any, context: PassContext) -> None:
+        if any(map(_has_unknown_sizes, collect(root))):
+            context.remark(self.name, root.location, "left as the program has it: only a call tells some sizes")
+            return
         signatures = Signatures(root)
         for function in signatures.functions():
             block = function.regions[0].blocks[0]
@@ -54,6 +57,10 @@ class ChooseLayouts(MlirPass):
                 _follow(op, layouts)
             _make_plain(collect(op), layouts)
         _erase_unused(block)
+
+
+def _has_unknown_sizes(op: Any) -> bool:
+    return any(_is_tensor(value) and not value.type.has_static_shape for value in op.results)
 
 
 def _follow(op: Any, layouts: Layouts) -> None:

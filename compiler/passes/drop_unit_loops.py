@@ -26,7 +26,10 @@ class DropUnitLoops(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
-            if op.name.startswith("linalg.") and len(op.results) == 1 and is_contraction(op) and reads_loops(op):
+            static = all(not isinstance(v.type, ir.ShapedType) or v.type.has_static_shape for v in op.operands)
+            if not static or not op.name.startswith("linalg.") or len(op.results) != 1:
+                continue
+            if is_contraction(op) and reads_loops(op):
                 dropped = _unit_loops(op)
                 if any(_source_without(value, _dims(map_, dropped)) is not None for value, map_ in _factors(op)):
                     text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"

@@ -106,9 +106,15 @@ def _is_filled_empty(value: Any) -> bool:
 
 
 def _transposed_zeros(filled: Any, permutation: Sequence[int]) -> Any:
-    type_ = ir.RankedTensorType(filled.type)
-    empty = tensor.empty([type_.shape[p] for p in permutation], type_.element_type)
+    sizes = _sizes(filled.owner.operands[1].owner)
+    empty = tensor.empty([sizes[p] for p in permutation], filled.type.element_type)
     return linalg.fill(filled.owner.operands[0], outs=[empty])
+
+
+def _sizes(empty: Any) -> list[Any]:
+    """The sizes of a `tensor.empty`: numbers, and values for those that only a call tells."""
+    kind, values = ir.RankedTensorType(empty.results[0].type), iter(empty.operands)
+    return [next(values) if kind.is_dynamic_dim(dim) else size for dim, size in enumerate(kind.shape)]
 
 
 def _permutation(transpose: Any) -> list[int]:

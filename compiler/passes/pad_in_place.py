@@ -35,7 +35,7 @@ class PadInPlace(MlirPass):
 def _maker(insert: Any) -> Any | None:
     """The generic that computes what `insert` puts into a filled tensor, when it can write there instead."""
     source, target = insert.operands[0], insert.operands[1]
-    if len(insert.operands) > 2 or len(source.type.shape) != len(target.type.shape):
+    if not target.type.has_static_shape or len(insert.operands) > 2 or len(source.type.shape) != len(target.type.shape):
         return None
     maker = _owner(source, "linalg.generic")
     if maker is None or len(maker.results) != 1 or maker.block != insert.block:

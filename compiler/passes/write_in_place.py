@@ -61,6 +61,8 @@ def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
     source, target = root_of(operand), root_of(result)
     if operand.type != result.type or not (_is_whole(operand) and _is_whole(result)):
         return False
+    if not ir.MemRefType(operand.type).has_static_shape:
+        return False  # what computes the sizes of the one need not stand before the other
     if not is_allocated(source) or not stands_alone(target) or source.owner.operation.block != op.block:
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
