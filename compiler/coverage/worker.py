@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import msgspec
 from buddy.compiler.coverage.check import check
 from buddy.compiler.coverage.plan import Finding, Pair, PairResult, Plan, summed_up
 from buddy.compiler.coverage.samples import Call, calls, database, torch_dtype
+from buddy.compiler.engine.lifeline import describe_exit
 
 # What stands in the place of a call's number for the program that all calls of a pair make together.
 JOINT = -1
@@ -169,7 +169,7 @@ class Worker:
 
     def _cause(self) -> str:
         code = self._process.exitcode
-        text = signal.Signals(-code).name if code < 0 else f"ended with status {code}"
+        text = describe_exit(code)
         with open(self._log, errors="replace") as log:
             said = [line.strip() for line in log if any(words in line for words in _LAST_WORDS)]
         return f"{text}: {said[-1][:300]}" if said else text

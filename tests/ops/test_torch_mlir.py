@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 import torch
 
 from buddy.compiler.graph import serialize
+from buddy.compiler.ops.torch_mlir import apart
+from buddy.compiler.ops.utils import LoweringError
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, OpChoice
 from tests.ops.cases import normal, whole
@@ -57,3 +60,25 @@ def test_an_op_that_neither_we_nor_torch_mlir_lower_says_both_reasons() -> None:
     (found,) = [a for a in line.compile().assignments if a.node.startswith("geqrf")]
     assert found.lowering == EAGER
     assert "torch-mlir: the torch dialect has no op torch.aten.geqrf" in found.reason
+
+
+DIES = """
+func.func @node(%x: !torch.vtensor<[5,0,5],f32>) -> !torch.vtensor<[0,3],si64> {
+  %0 = torch.aten.nonzero %x : !torch.vtensor<[5,0,5],f32> -> !torch.vtensor<[0,3],si64>
+  return %0 : !torch.vtensor<[0,3],si64>
+}
+"""
+LIVES = """
+func.func @node(%x: !torch.vtensor<[5],f32>) -> !torch.vtensor<[5],f32> {
+  %0 = torch.aten.tanh %x : !torch.vtensor<[5],f32> -> !torch.vtensor<[5],f32>
+  return %0 : !torch.vtensor<[5],f32>
+}
+"""
+
+
+def test_passes_that_die_leave_a_reason_and_the_next_op_is_lowered() -> None:
+    with pytest.raises(LoweringError, match="SIGFPE"):
+        apart.lowered(DIES)
+    assert "linalg.generic" in apart.lowered(LIVES)
+    with pytest.raises(LoweringError):
+        apart.lowered("func.func @node(")

@@ -1,7 +1,8 @@
 """The second road: an op that no dialect's registry lowers becomes linalg on tensors by torch-mlir's own pipeline.
 
-The node is written as an op of the torch dialect, from its target, arguments and schema, in a module of its own; there
-torch-mlir's passes turn it into linalg, and what they leave moves to where the node stands. torch-mlir's importer of FX
+The node is written as an op of the torch dialect, from its target, arguments and schema, in a module of its own.
+torch-mlir's passes turn that into linalg, in a process that may die of it, and what they leave moves to where the node
+stands. torch-mlir's importer of FX
 graphs is not used: it needs torch and FX nodes, and the process that compiles has neither. What it would look up in
 torch travels with the graph, so any node can be sent this way, by hand too.
 """
@@ -36,11 +37,8 @@ def lower_by_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
     metas = [meta for op in (node, *node.parents) for meta in op.metas if meta is not None]
     if any(is_dynamic(meta.shape) for meta in metas):
         raise LoweringError("its sizes have to be known when compiling")
-    if any(0 in meta.shape for meta in metas):
-        raise LoweringError("it has a tensor without elements, by whose sizes some passes there divide")
     module, inputs = written(node)
-    to_linalg(module)
-    return moved_here(module, [value_of(op, symbol_table) for op in inputs])
+    return moved_here(to_linalg(module), [value_of(op, symbol_table) for op in inputs])
 
 
 class _AnyOp(Registry):

@@ -1,39 +1,27 @@
-"""torch-mlir's passes on one function, and what they leave moved to where it is wanted."""
+"""What torch-mlir's passes leave of one function, checked and moved to where it is wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.bindings import ir
+from buddy.compiler.ops.torch_mlir.apart import lowered
 from buddy.compiler.ops.utils import LoweringError
 
-# What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
-PASSES = (
-    "builtin.module(torchdynamo-export-to-torch-backend-pipeline{extra-library=},"
-    "torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
-)
 # What the pipelines here compile. `tm_tensor` (scans, sorts, scatters) is torch-mlir's own, and its ops become loops
 # by passes on buffers; `cf` holds its assertions, which end the process.
 _DIALECTS = frozenset({"arith", "func", "linalg", "math", "scf", "tensor"})
 
 
-def to_linalg(module: Any) -> None:
-    """Lower a module of torch's dialect, in place.
+def to_linalg(module: Any) -> Any:
+    """A module of torch's dialect as linalg on tensors.
 
-    Raises `LoweringError` with what the first pass that fails says.
+    Raises `LoweringError` with what the first pass that fails says, or for what is left that is not compiled here.
     """
-    said: list[str] = []
-    context = ir.Context.current
-    handler = context.attach_diagnostic_handler(lambda found: bool(said.append(str(found.message))) or True)
-    try:
-        passmanager.PassManager.parse(PASSES, context=context).run(module.operation)
-    except (ir.MLIRError, ValueError) as error:
-        first = said or [found.message for found in getattr(error, "error_diagnostics", ())] or [str(error)]
-        raise LoweringError(first[0].splitlines()[0].partition(":")[0]) from error
-    finally:
-        handler.detach()
-    _check(module)
+    found = ir.Module.parse(lowered(str(module)), ir.Context.current)
+    _check(found)
+    return found
 
 
 def _check(module: Any) -> None:

@@ -1,0 +1,57 @@
+"""The process that runs torch-mlir's passes: modules of torch's dialect in, what they became out.
+
+A JSON object a line each way: `{"text": …}`, and back the same or `{"error": …}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from buddy.compiler.bindings import ir, passmanager, torch_dialect
+
+# What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
+PASSES = (
+    "builtin.module(torchdynamo-export-to-torch-backend-pipeline{extra-library=},"
+    "torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
+)
+
+
+def _answer(text: str, context: Any) -> dict[str, str]:
+    said: list[str] = []
+
+    def take(found: Any) -> bool:
+        said.append(str(found.message))
+        return True
+
+    handler = context.attach_diagnostic_handler(take)
+    try:
+        module = ir.Module.parse(text, context)
+        passmanager.PassManager.parse(PASSES, context=context).run(module.operation)
+        return {"text": str(module)}
+    except (ir.MLIRError, ValueError) as error:
+        told = said or [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [str(error)]
+        # What follows is the op in generic form.
+        return {"error": told[0].splitlines()[0].partition(":")[0]}
+    finally:
+        handler.detach()
+
+
+def main() -> int:
+    answers = os.fdopen(os.dup(1), "w")
+    # Whatever the passes print is no answer.
+    os.dup2(2, 1)
+    context = ir.Context()
+    dialect = torch_dialect()
+    assert dialect is not None
+    dialect.register_dialect(context)
+    for line in sys.stdin:
+        answers.write(json.dumps(_answer(json.loads(line)["text"], context)) + "\n")
+        answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
