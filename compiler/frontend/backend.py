@@ -231,20 +231,21 @@ def _result_strides(conversion: Conversion) -> list[tuple[Dim, ...] | None]:
 
 
 def _needed_strides(strides: Sequence[Dim], shape: Sequence[Dim]) -> tuple[Dim, ...] | None:
-    """Overlapping layouts (expanded dimensions) stay dense: nothing can be written to them through one element."""
     moving = [
         (stride, size, product(shape[i + 1 :])) for i, (stride, size) in enumerate(zip(strides, shape, strict=True))
     ]
     if 0 in shape or all(stride == dense or size == 1 for stride, size, dense in moving):
         return None
-    return None if any(stride == 0 and size != 1 for stride, size, _ in moving) else tuple(strides)
+    return tuple(strides)
 
 
 def _with_strides(tensor: torch.Tensor, strides: tuple[Dim, ...] | None, symbols: Mapping[str, int]) -> torch.Tensor:
     wanted = None if strides is None else tuple(value_of(stride, symbols) for stride in strides)
     if wanted is None or wanted == tensor.stride():
         return tensor
-    return torch.empty_strided(tensor.shape, wanted, dtype=tensor.dtype).copy_(tensor)
+    # An expanded dim is one element, seen from every position.
+    once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
+    return torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once).expand(tensor.shape)
 
 
 def _loaded(artifact: Artifact) -> LoadedProgram:

@@ -202,10 +202,19 @@ def _check_strides(node: Node) -> None:
     """Compiled tensors are dense and row-major, so an op that reads strides means something else on other layouts."""
     if target_key(node.target).split(".")[0] not in _READS_STRIDES:
         return
-    for operand in node.all_input_nodes:
-        value = operand.meta.get("val")
-        if isinstance(value, torch.Tensor) and not value.is_contiguous():
-            raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
+    operand = node.args[0]
+    value = operand.meta.get("val") if isinstance(operand, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return
+    if not value.is_contiguous():
+        raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
+    if not _has_storage_of_its_own(value):
+        raise _unsupported(node, "reads the storage that a tensor shares with others")
+
+
+def _has_storage_of_its_own(value: torch.Tensor) -> bool:
+    """Whether the elements of a contiguous tensor are all that its storage holds."""
+    return value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 
 def _check_quantised(node: Node) -> None:

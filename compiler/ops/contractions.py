@@ -11,7 +11,18 @@ from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.structured import PARALLEL, contract, empty, generic, loop_index, pointwise, reshape, shape_of
+from buddy.compiler.ops.structured import (
+    PARALLEL,
+    contract,
+    empty,
+    generic,
+    loop_index,
+    pointwise,
+    reduce,
+    reshape,
+    shape_of,
+)
+from buddy.compiler.ops.sums import in_type, summed_in
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -80,6 +91,29 @@ def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
 
 _with_addend("AddMMOp", "mk", "kn", "mn")
 _with_addend("BaddbmmOp", "bmk", "bkn", "bmn")
+_with_addend("AddBatchMatmulOp", "bmk", "bkn", "mn")
+_with_addend("AddMatVecOp", "mk", "k", "m")
+
+
+@lowering("TrilinearOp")
+def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
+    """The operands get unit dims where they are broadcast, then their product is summed over some dims."""
+    meta, summed_dims = node.tensor_meta, node.args[6]
+    wide, dtype = summed_in(meta.dtype), meta.dtype
+    operands = []
+    for arg, dims in zip(node.args[:3], node.args[3:6], strict=True):
+        shape = list(arg.tensor_meta.shape)
+        for dim in sorted(dims):
+            shape.insert(dim, 1)
+        operands.append((reshape(value_of(arg, symbol_table), shape, dtype), dtype))
+    shapes = zip(*(shape_of(value) for value, _ in operands), strict=True)
+    full = [next((size for size in sizes if size != 1), 1) for sizes in shapes]
+
+    def body(a: Scalar, b: Scalar, c: Scalar, total: Scalar) -> Scalar:
+        return total + cast(a, wide) * cast(b, wide) * cast(c, wide)
+
+    found = reduce(operands, full, summed_dims, False, 0, wide, body)
+    return in_type(found, wide, dtype)
 
 
 @lowering("TransposeAddMMFusedOp")

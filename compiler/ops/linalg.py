@@ -5,20 +5,23 @@ from __future__ import annotations
 from buddy.compiler.ops import (
     attention,
     contractions,
+    convolutions,
     elementwise,
     extremes,
     indexing,
+    moves,
+    pads,
+    pools,
     reductions,
+    resize,
     scans,
     scatter,
     shapes,
     sorting,
-    windows,
 )
 from buddy.compiler.ops.registry import Registry
 
 _FAMILIES = (
-    windows,
     elementwise,
     contractions,
     attention,
@@ -27,8 +30,13 @@ _FAMILIES = (
     scans,
     sorting,
     shapes,
+    moves,
+    pads,
     indexing,
     scatter,
+    convolutions,
+    pools,
+    resize,
 )
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

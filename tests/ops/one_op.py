@@ -114,6 +114,15 @@ CASES: dict[str, OneOp] = {
         torch.baddbmm, ("matmul", "add"), ("linalg.contract",)
     ),
     "MatVecOp": _of(normal(4, 5), normal(5))(torch.mv, ("matmul",), ("linalg.contract",)),
+    "AddBatchMatmulOp": _of(normal(4, 6), normal(2, 4, 5), normal(2, 5, 6))(
+        torch.addbmm, "no lowering of AddBatchMatmulOp", ("linalg.contract",)
+    ),
+    "AddMatVecOp": _of(normal(4), normal(4, 5), normal(5))(
+        torch.addmv, "no lowering of AddMatVecOp", ("linalg.contract",)
+    ),
+    "TrilinearOp": _of(normal(3, 2), normal(4, 2, 3), normal(3, 3))(
+        lambda a, w, b: aten._trilinear(a, w, b, [1, 3], [0], [1, 2], [2, 3]), "no lowering of TrilinearOp"
+    ),
     "DotOp": _of(normal(5), normal(5))(torch.dot, ("matmul",), ("linalg.contract",)),
     "IntMatmulOp": _of(whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8))(
         torch._int_mm, ("matmul",), ("linalg.contract",)
@@ -128,6 +137,45 @@ CASES: dict[str, OneOp] = {
     "MaxPool2dWithIndicesOp": image(lambda x: aten.max_pool2d_with_indices(x, [2, 2])[0], ("max_pool2d",)),
     "AvgPool2dOp": image(lambda x: F.avg_pool2d(x, 2), ("avg_pool2d",)),
     "AdaptiveAvgPool2dOp": image(lambda x: aten._adaptive_avg_pool2d(x, [3, 4]), ("avg_pool2d",)),
+    "ConvolutionBackwardOp": _of(normal(2, 6, 7, 6), normal(2, 4, 9, 8), normal(6, 4, 3, 3))(
+        lambda g, x, w: aten.convolution_backward(
+            g, x, w, [6], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+        )[1],
+        "no lowering of ConvolutionBackwardOp",
+    ),
+    "MaxPool3dWithIndicesOp": image(
+        lambda x: aten.max_pool3d_with_indices(x, [2, 2, 2])[0], "no lowering of MaxPool3dWithIndicesOp"
+    ),
+    "AdaptiveMaxPool2dOp": image(
+        lambda x: aten.adaptive_max_pool2d(x, [4, 3])[0], "no lowering of AdaptiveMaxPool2dOp"
+    ),
+    "AdaptiveMaxPool3dOp": image(
+        lambda x: aten.adaptive_max_pool3d(x, [3, 4, 3])[0], "no lowering of AdaptiveMaxPool3dOp"
+    ),
+    "MaxPoolBackwardOp": _of(normal(1, 2, 3, 3), normal(1, 2, 5, 5), whole(0, 25, 1, 2, 3, 3))(
+        aten.adaptive_max_pool2d_backward, "no lowering of MaxPoolBackwardOp", LOOPS
+    ),
+    "AvgPool3dOp": image(lambda x: aten.avg_pool3d(x, [2, 2, 2]), "no lowering of AvgPool3dOp"),
+    "AvgPoolBackwardOp": _of(normal(2, 4, 4, 4), normal(2, 4, 8, 8))(
+        lambda g, x: aten.avg_pool2d_backward(g, x, [2, 2], [2, 2], [0, 0], False, True, None),
+        "no lowering of AvgPoolBackwardOp",
+    ),
+    "AdaptiveAvgPool3dOp": image(
+        lambda x: aten._adaptive_avg_pool3d(x, [3, 4, 3]), "no lowering of AdaptiveAvgPool3dOp"
+    ),
+    "AdaptiveAvgPoolBackwardOp": _of(normal(2, 4, 4, 3), normal(2, 4, 9, 8))(
+        aten._adaptive_avg_pool2d_backward, "no lowering of AdaptiveAvgPoolBackwardOp"
+    ),
+    "UpsampleBackwardOp": _of(normal(2, 4, 9, 8))(
+        lambda g: aten.upsample_bilinear2d_backward(g, [9, 8], [2, 4, 4, 5], False),
+        "no lowering of UpsampleBackwardOp",
+        LOOPS,
+    ),
+    "ReplicationPadBackwardOp": _of(normal(1, 2, 7, 7), normal(1, 2, 4, 5))(
+        lambda g, x: aten.replication_pad2d_backward(g, x, [2, 0, 1, 2]),
+        "no lowering of ReplicationPadBackwardOp",
+        LOOPS,
+    ),
     # reductions and normalisations
     "SumDimOp": cube(lambda x: x.sum(1), ("reduce_sum",)),
     "MeanOp": cube(lambda x: x.mean(1), ("reduce_sum", "mul")),
@@ -135,7 +183,24 @@ CASES: dict[str, OneOp] = {
     "AminOp": cube(lambda x: x.amin(1), ("reduce_min",)),
     "VarOp": cube(lambda x: x.var(1), ("reduce_sum", "sub", "mul")),
     "VarMeanOp": cube(lambda x: torch.var_mean(x, 1)[1], ("reduce_sum", "sub", "mul")),
+    "ProdOp": cube(lambda x: x.prod(1), "no lowering of ProdOp"),
+    "AnyOp": bools(lambda x, y: x.any(1), "no lowering of AnyOp"),
+    "VectorNormOp": cube(lambda x: torch.linalg.vector_norm(x, 2, 1), "no lowering of VectorNormOp"),
+    "MaxDimOp": cube(lambda x: x.max(1)[1], "no lowering of MaxDimOp"),
+    "MinDimOp": cube(lambda x: x.min(1)[1], "no lowering of MinDimOp"),
+    "ArgmaxOp": cube(lambda x: x.argmax(1), "no lowering of ArgmaxOp"),
+    "ArgminOp": cube(lambda x: x.argmin(1), "no lowering of ArgminOp"),
     "CumsumOp": cube(lambda x: x.cumsum(1), "no running sum", LOOPS),
+    "CumprodOp": cube(lambda x: x.cumprod(1), "no running product", LOOPS),
+    "CummaxOp": cube(lambda x: x.cummax(1)[1], "no running maximum", LOOPS),
+    "CumminOp": cube(lambda x: x.cummin(1)[1], "no running minimum", LOOPS),
+    "LogcumsumexpOp": cube(lambda x: x.logcumsumexp(1), "no running sum", LOOPS),
+    "SortOp": cube(lambda x: x.sort(-1)[1], "no sort", LOOPS),
+    "TopkOp": cube(lambda x: x.topk(2)[1], "no sort", LOOPS),
+    "KthvalueOp": cube(lambda x: x.kthvalue(2)[1], "no sort", LOOPS),
+    "MedianOp": cube(lambda x: x.median(1)[1], "no sort", LOOPS),
+    "NanmedianOp": cube(lambda x: x.nanmedian(1)[1], "no sort", LOOPS),
+    "ModeOp": cube(lambda x: x.mode(1)[1], "no sort", LOOPS),
     "SoftmaxOp": cube(lambda x: torch.softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "reciprocal")),
     "LogSoftmaxOp": cube(lambda x: F.log_softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "log")),
     "NativeLayerNormOp": _of(normal(3, 4), normal(4), normal(4))(
@@ -165,28 +230,26 @@ CASES: dict[str, OneOp] = {
     "SelectScatterOp": _of(normal(4, 4), normal(4))(
         lambda x, y: aten.select_scatter(x, y, 1, 2), ("slice", "reshape", "concat"), INSERT
     ),
+    "FlipOp": cube(lambda x: x.flip(1), "no lowering of FlipOp"),
+    "RollOp": cube(lambda x: x.roll(1, 1), "no lowering of RollOp", (*SLICE, *INSERT)),
+    "UnfoldOp": cube(lambda x: x.unfold(2, 2, 1), "no lowering of UnfoldOp"),
+    "DiagonalOp": cube(lambda x: x.diagonal(1, 1, 2), "no lowering of DiagonalOp"),
+    "DiagonalScatterOp": _of(normal(3, 3), normal(3))(
+        lambda x, y: aten.diagonal_scatter(x, y), "no lowering of DiagonalScatterOp"
+    ),
+    "AsStridedOp": cube(lambda x: x.as_strided((3, 3), (1, 2), 4), "no lowering of AsStridedOp"),
+    "AsStridedScatterOp": _of(normal(3, 4), normal(2, 2))(
+        lambda x, y: aten.as_strided_scatter(x, y, [2, 2], [1, 3], 4), "no lowering of AsStridedScatterOp", LOOPS
+    ),
+    "ViewDtypeOp": _of(whole(-9, 9, 3, 4))(lambda x: x.view(torch.int32), "no lowering of ViewDtypeOp"),
+    "ConstantPadNdOp": cube(
+        lambda x: aten.constant_pad_nd(x, [1, 2], 7), "no lowering of ConstantPadNdOp", ("linalg.fill", *INSERT)
+    ),
     "CatOp": two(lambda x, y: torch.cat([x, y], 1), ("concat",), INSERT),
     # indexing and constants
     "EmbeddingOp": _of(normal(6, 4), whole(0, 6, 2, 3))(aten.embedding, ("gather",)),
     "GatherOp": _of(normal(6, 4), whole(0, 4, 6, 3))(lambda x, i: x.gather(1, i), ("gather",)),
     "IndexOp": _of(normal(4, 5), whole(-4, 4, 3))(lambda x, i: x[i], ("gather", "select")),
-    "ProdOp": cube(lambda x: x.prod(1), "no lowering of ProdOp"),
-    "AnyOp": bools(lambda x, y: x.any(1), "no lowering of AnyOp"),
-    "VectorNormOp": cube(lambda x: torch.linalg.vector_norm(x, 2, 1), "no lowering of VectorNormOp"),
-    "MaxDimOp": cube(lambda x: x.max(1)[1], "no lowering of MaxDimOp"),
-    "MinDimOp": cube(lambda x: x.min(1)[1], "no lowering of MinDimOp"),
-    "ArgmaxOp": cube(lambda x: x.argmax(1), "no lowering of ArgmaxOp"),
-    "ArgminOp": cube(lambda x: x.argmin(1), "no lowering of ArgminOp"),
-    "CumprodOp": cube(lambda x: x.cumprod(1), "no running product", LOOPS),
-    "CummaxOp": cube(lambda x: x.cummax(1)[1], "no running maximum", LOOPS),
-    "CumminOp": cube(lambda x: x.cummin(1)[1], "no running minimum", LOOPS),
-    "LogcumsumexpOp": cube(lambda x: x.logcumsumexp(1), "no running sum", LOOPS),
-    "SortOp": cube(lambda x: x.sort(-1)[1], "no sort", LOOPS),
-    "TopkOp": cube(lambda x: x.topk(2)[1], "no sort", LOOPS),
-    "KthvalueOp": cube(lambda x: x.kthvalue(2)[1], "no sort", LOOPS),
-    "MedianOp": cube(lambda x: x.median(1)[1], "no sort", LOOPS),
-    "NanmedianOp": cube(lambda x: x.nanmedian(1)[1], "no sort", LOOPS),
-    "ModeOp": cube(lambda x: x.mode(1)[1], "no sort", LOOPS),
     "IndexSelectOp": _of(normal(4, 5), whole(0, 5, 3))(
         lambda x, i: x.index_select(1, i), "no lowering of IndexSelectOp"
     ),
@@ -205,6 +268,7 @@ CASES: dict[str, OneOp] = {
     ),
     "TriuOp": one(torch.triu, ("select",)),
     "TrilOp": one(torch.tril, ("select",)),
+    "EmptyOp": nothing(lambda: torch.empty(0, 3), "no lowering of EmptyOp", ("tensor.empty",)),
     "FullOp": nothing(lambda: torch.full((2, 3), 1.5), ("const",), ("linalg.fill",)),
     "ScalarTensorOp": nothing(lambda: aten.scalar_tensor(2.5), ("const",), ("linalg.fill",)),
     "ArangeOp": nothing(lambda: torch.arange(5), ("const",)),

@@ -1,4 +1,4 @@
-"""Products of matrices, attention, convolutions and pools."""
+"""Products of matrices, and attention."""
 
 from __future__ import annotations
 
@@ -41,12 +41,28 @@ class BaddbmmOp(Op):
     targets = ("baddbmm.default",)
 
 
+class AddBatchMatmulOp(Op):
+    """`beta * addend + alpha * sum(a[i] @ b[i])`."""
+
+    targets = ("addbmm.default",)
+
+
+class AddMatVecOp(Op):
+    targets = ("addmv.default",)
+
+
 class MatVecOp(Op):
     targets = ("mv.default",)
 
 
 class DotOp(Op):
     targets = ("dot.default",)
+
+
+class TrilinearOp(Op):
+    """A sum of products of three operands, broadcast along dims of their own."""
+
+    targets = ("_trilinear.default",)
 
 
 class ScaledDotProductFlashAttentionForCpuOp(Op):
@@ -65,23 +81,3 @@ class GQAAttentionFusedOp(Op):
 
 class MaskedSoftmaxAttentionOp(Op):
     """The same as its parts have it: a row that is masked whole gives NaN (zeros if it is sent to eager by hand)."""
-
-
-class Conv2dOp(Op):
-    targets = ("convolution.default",)
-
-
-class MaxPool2dWithIndicesOp(Op):
-    targets = ("max_pool2d_with_indices.default",)
-
-
-class MaxPool2dOp(Op):
-    targets = ("max_pool2d.default",)
-
-
-class AvgPool2dOp(Op):
-    targets = ("avg_pool2d.default",)
-
-
-class AdaptiveAvgPool2dOp(Op):
-    targets = ("_adaptive_avg_pool2d.default",)

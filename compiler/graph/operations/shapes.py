@@ -82,3 +82,59 @@ class CopyOp(ElementwiseOp):
 class CatOp(Op):
     op_type = OpType.ConcatType
     targets = ("cat.default",)
+
+
+class FlipOp(ReshapeFamilyOp):
+    targets = ("flip.default",)
+
+
+class RollOp(ReshapeFamilyOp):
+    targets = ("roll.default",)
+
+
+class UnfoldOp(ReshapeFamilyOp):
+    targets = ("unfold.default",)
+
+
+class DiagonalOp(ReshapeFamilyOp):
+    targets = ("diagonal.default",)
+
+
+class DiagonalScatterOp(Op):
+    targets = ("diagonal_scatter.default",)
+
+
+class AsStridedOp(ReshapeFamilyOp):
+    """Elements of the operand, in row-major order, by strides."""
+
+    targets = ("as_strided.default",)
+
+
+class AsStridedScatterOp(Op):
+    targets = ("as_strided_scatter.default",)
+
+
+class ViewDtypeOp(ReshapeFamilyOp):
+    """The operand's bytes as elements of another type."""
+
+    targets = ("view.dtype",)
+
+
+class ConstantPadNdOp(Op):
+    targets = ("constant_pad_nd.default",)
+
+
+class ReplicationPadBackwardOp(Op):
+    targets = (
+        "replication_pad1d_backward.default", "replication_pad2d_backward.default",
+        "replication_pad3d_backward.default",
+    )  # fmt: skip
+
+
+class EmptyOp(Op):
+    """A tensor that nobody has written to."""
+
+    targets = (
+        "empty.memory_format", "empty_strided.default", "empty_permuted.default", "new_empty.default",
+        "new_empty_strided.default",
+    )  # fmt: skip

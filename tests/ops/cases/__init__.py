@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import contractions, elementwise, indexing, reductions, shapes, sorting
+from tests.ops.cases import contractions, elementwise, indexing, reductions, shapes, sorting, windows
 from tests.ops.cases.base import Group, aten, normal, whole
 
 __all__ = ["CORE", "GROUPS", "TYPES_OF_TOSA", "Group", "aten", "normal", "whole"]
@@ -14,13 +14,14 @@ GROUPS: dict[str, Group] = {
     **contractions.GROUPS,
     **indexing.GROUPS,
     **sorting.GROUPS,
+    **windows.GROUPS,
 }
 
 # These hold every op class of the registries, and are tried in every flavour under every preset.
 CORE = (
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
-    "folds, scans and positions", "sorting", "writes by index",
+    "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "convolutions", "pools", "resampling",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.

@@ -33,6 +33,9 @@ PRODUCTS: dict[str, Callable[..., Any]] = {
     "addmm without the addend": lambda a, b: torch.addmm(b[1, 0] * float("nan"), a[0], b[0], beta=0),
     "baddbmm": lambda a, b: torch.baddbmm(b[:, :1], a, b, alpha=2),
     "mv": lambda a, b: torch.mv(a[0], b[0, :, 0]),
+    "addbmm": lambda a, b: torch.addbmm(b[0, :1], a, b, alpha=0.5, beta=2),
+    "addmv": lambda a, b: torch.addmv(a[0, :, 0], a[0], b[0, :, 0], beta=3),
+    "bilinear": lambda a, b: torch.nn.functional.bilinear(a[:, :, :2], a[:, :, 1:4], b[:, :2, :3].contiguous()),
     "dot": lambda a, b: torch.dot(a[0, 0], b[0, :, 0]),
 }
 WINDOWS: dict[str, Callable[..., Any]] = {

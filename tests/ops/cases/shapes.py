@@ -48,6 +48,36 @@ PARTS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, i: x.cumsum(1),
     "repeat": lambda x, i: x.repeat(2, 1, 3),
 }
+MOVES: dict[str, Callable[..., Any]] = {
+    "flip": lambda x: x.flip(0, 2),
+    "roll": lambda x: x.roll((1, -5), (0, 2)),
+    "roll of all": lambda x: x.roll(7),
+    "rot90": lambda x: x.rot90(1, (0, 2)),
+    "unfold": lambda x: x.unfold(2, 3, 1),
+    "unfold in steps": lambda x: x.unfold(1, 1, 2),
+    "diagonal": lambda x: x.diagonal(1, 0, 2),
+    "diagonal below": lambda x: x.diagonal(-1, 2, 1),
+    "diagonal_scatter": lambda x: x.diagonal_scatter(x[0, :, :2].t(), -1, 2, 1),
+    "diag_embed": lambda x: x.diag_embed(1),
+    "as_strided": lambda x: x.clone().as_strided((3, 4), (2, 3), 5),
+    "as_strided_scatter": lambda x: aten.as_strided_scatter(x, x[0], [3, 4], [1, 4], 3),
+    "constant pad": lambda x: aten.constant_pad_nd(x, [1, 2, 0, 1], 7),
+    "constant pad that cuts off": lambda x: aten.constant_pad_nd(x, [-1, 1, 2, -2], 1),
+    "reflect": lambda x: torch.nn.functional.pad(x, (2, 1), mode="reflect"),
+    "replicate": lambda x: torch.nn.functional.pad(x, (2, 1, 3, 0), mode="replicate"),
+    "circular": lambda x: torch.nn.functional.pad(x, (2, 1), mode="circular"),
+    "pixel_shuffle": lambda x: torch.nn.functional.pixel_shuffle(x.reshape(4, 3, 2), 2),
+    "block_diag": lambda x: torch.block_diag(x[0], x[1]),
+    "view_copy": lambda x: aten.view_copy(x, [4, 6]),
+    "unbind_copy": lambda x: aten.unbind_copy(x, 1)[1],
+}
+BITS: dict[str, Callable[..., Any]] = {
+    "floats as integers": lambda x: x.view(torch.int32),
+    "floats as bytes": lambda x: x.view(torch.uint8),
+    "floats as halves": lambda x: x.view(torch.float16).view(torch.int16),
+    "floats as doubles": lambda x: x.view(torch.float64).view(torch.int64),
+    "integers as bools": lambda x: (x > 0).view(torch.int8),
+}
 FACTORIES: dict[str, Callable[..., Any]] = {
     "full": lambda x: torch.full((2, 3), 1.5) + x[0],
     "full_like": lambda x: torch.full_like(x, -2),
@@ -64,5 +94,13 @@ GROUPS: dict[str, Group] = {
     "shapes": Group((normal(2, 3, 4),), SHAPES),
     "shapes of integers": Group((whole(-9, 9, 2, 3, 4),), SHAPES),
     "factories": Group((normal(3),), FACTORIES),
+    "moves": Group((normal(2, 3, 4),), {**MOVES, "empty": lambda x: torch.empty(2, 3).mul(0).isnan() & False}),
+    "moves of integers": Group((whole(-9, 9, 2, 3, 4),), MOVES),
+    "moves of bools": Group((normal(2, 3, 4) > 0,), MOVES),
+    "moves of nothing": Group(
+        (normal(0, 3, 4),),
+        {name: MOVES[name] for name in ("flip", "roll", "unfold", "diagonal below", "constant pad", "diag_embed")},
+    ),
+    "bits": Group((normal(3, 4),), BITS),
     "parts": Group((normal(4, 4), whole(-4, 4, 5)), PARTS),
 }

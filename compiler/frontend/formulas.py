@@ -1,0 +1,84 @@
+"""Decompositions of ops that torch has none for, or only under another overload, in terms of ops that are compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+aten = torch.ops.aten
+
+# Torch has decompositions of these that are not part of core ATen's.
+FROM_TORCH = [
+    aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
+    aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.grid_sampler_2d,
+]  # fmt: skip
+
+
+def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch.Tensor:
+    """The distances between the rows of `x` [..., n, width] and of `y` [..., m, width], as [..., n, m].
+
+    By differences, whatever `mode` says: products, which eager takes for long lists, only cost digits.
+    """
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+
+
+def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
+    return torch.linalg.vector_norm(x - y, p)
+
+
+def attention_backward(
+    gradient: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+    log_sums: torch.Tensor, dropout_p: float, is_causal: bool, *,
+    attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """The gradients of q, k and v [batch, heads, length, width], from the forward's `out` and logarithms of sums.
+
+    The weights are made again from those (FlashAttention-2, Dao 2023, section 3.1, in one block). A row that is masked
+    whole has weights 0. Several heads of q may read one of k and v.
+    """
+    if dropout_p:
+        return NotImplemented
+    factor = 1 / math.sqrt(q.size(-1)) if scale is None else scale
+    repeats, wide = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
+    q_, k_, v_, g_, out_ = (t.to(wide) for t in (q, k, v, gradient, out))
+    k_, v_ = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k_, v_))
+    scores = q_ @ k_.transpose(-2, -1) * factor
+    if attn_mask is not None:
+        minus = scores.new_full((), -math.inf)
+        scores = torch.where(attn_mask, scores, minus) if attn_mask.dtype == torch.bool else scores + attn_mask
+    if is_causal:
+        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~kept, -math.inf)
+    weights = (scores - log_sums.to(wide).unsqueeze(-1)).exp()
+    weights = weights.masked_fill(scores == -math.inf, 0)
+    of_weights = g_ @ v_.transpose(-2, -1)
+    of_scores = weights * (of_weights - (g_ * out_).sum(-1, keepdim=True)) * factor
+    found = (of_scores @ k_, of_scores.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
+    gathered = (found[0], *(_over_repeats(t, repeats) for t in found[1:]))
+    return tuple(t.to(q.dtype) for t in gathered)
+
+
+def _over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
+    """The sum over the heads that read one head of k or v."""
+    return gradient.unflatten(1, (-1, repeats)).sum(2) if repeats > 1 else gradient
+
+
+def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Torch's `rule`, whose result is contiguous, for an op whose result has channels last where its operand does."""
+
+    def unpool(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return rule(x, *rest).contiguous(memory_format=suggest_memory_format(x))
+
+    return unpool
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten._cdist_forward.default: cdist,
+    aten.dist.default: dist,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+    aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
+}

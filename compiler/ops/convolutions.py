@@ -1,0 +1,162 @@
+"""Convolutions, transposed ones and the gradients of both: each is one convolution with stride 1 at least in one place.
+
+Tensors are [batch, channels, *space], kernels [out, channels / groups, *window], in any number of spatial dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.moves import reversed_dims
+from buddy.compiler.ops.pads import placed
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.sums import in_type, summed_in
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+from buddy.compiler.ops.windows import Sliding, padded, spread
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+@lowering("Conv2dOp")
+def convolution(node: Op, symbol_table: SymbolTable) -> Any:
+    x, weight, bias = node.args[:3]
+    meta, groups = node.tensor_meta, node.args[8]
+    wide = summed_in(meta.dtype)
+    window = _window(node, 3, weight)
+    value, kernel = value_of(x, symbol_table), value_of(weight, symbol_table)
+    convolve = transposed if node.args[6] else convolved
+    summed = convolve(value, kernel, window, meta.shape, groups, (meta.dtype, wide))
+    operands = [(summed, wide)]
+    if bias is not None:
+        per_channel = st.reshape(value_of(bias, symbol_table), [meta.shape[1], *[1] * len(window.size)], meta.dtype)
+        operands.append((per_channel, meta.dtype))
+    if len(operands) == 1 and wide is meta.dtype:
+        return summed
+
+    def finished(total: Scalar, *addend: Scalar) -> Scalar:
+        return cast(total + cast(addend[0], wide) if addend else total, meta.dtype)
+
+    return st.pointwise(operands, meta.shape, meta.dtype, finished)
+
+
+@lowering("ConvolutionBackwardOp")
+def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """The gradients of input, kernel and bias, those that `output_mask` asks for.
+
+    The input's is a convolution of the other kind. The kernel's slides what is shorter over what is longer, with the
+    batch for channels: strides and dilations change places.
+    """
+    gradient, value, kernel = (value_of(arg, symbol_table) for arg in node.args[:3])
+    is_transposed, groups, wanted = node.args[7], node.args[9], node.args[10]
+    dtype = node.args[0].tensor_meta.dtype
+    dtypes = (dtype, summed_in(dtype))
+    window = _window(node, 4, node.args[2])
+    results: list[Any] = [None, None, None]
+    if wanted[0]:
+        convolve = convolved if is_transposed else transposed
+        results[0] = convolve(gradient, kernel, window, st.shape_of(value), groups, dtypes)
+    if wanted[1]:
+        pair = (gradient, value) if is_transposed else (value, gradient)
+        results[1] = correlated(*pair, window, st.shape_of(kernel), groups, dtypes)
+    if wanted[2]:
+        axes = [i for i in range(2 + len(window.size)) if i != 1]
+        shape, wide = st.shape_of(gradient), dtypes[1]
+        results[2] = st.reduce([(gradient, dtype)], shape, axes, False, 0, wide, lambda x, t: t + cast(x, wide))
+    return [None if found is None else in_type(found, dtypes[1], dtype) for found in results]
+
+
+def _window(node: Op, first: int, weight: Op) -> Sliding:
+    """Stride, padding and dilation are arguments from `first` on."""
+    size = weight.tensor_meta.shape[2:]
+    if not size:
+        raise LoweringError("a convolution without spatial dims")
+    return Sliding(size, *(spread(node.args[i], len(size)) for i in range(first, first + 3)))
+
+
+def convolved(
+    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+) -> Any:
+    """The result has `shape`; `dtypes` are the element types of the factors and of their sums."""
+    return slid(padded(value, window, shape[2:], 0, dtypes[0]), kernel, window, shape, groups, dtypes)
+
+
+def slid(
+    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+) -> Any:
+    """Loops: batch, group, channel out, positions; channel in, window. Without groups their loop is left out."""
+    spatial, (dtype, wide) = len(window.size), dtypes
+    grouped = [groups] if groups > 1 else []
+    if grouped:
+        (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
+        value = st.reshape(value, [n, groups, c // groups, *space], dtype)
+        kernel = st.reshape(kernel, [groups, o // groups, i, *size], dtype)
+    split = [shape[0], *grouped, shape[1] // groups, *shape[2:]]
+    outer, lead = len(split), 1 + len(grouped)
+    group, channel, inner = list(range(1, lead)), outer, outer + 1
+    reads: list[st.Dim] = [0, *group, channel, *window.dims(lead + 1, inner)]
+    weights: list[st.Dim] = [*group, lead, channel, *range(inner, inner + spatial)]
+    iterators = [st.PARALLEL] * outer + [st.REDUCTION] * (1 + spatial)
+
+    def body(a: Any, b: Any, total: Any) -> list[Any]:
+        x, y = (cast(Scalar(factor, dtype), wide) for factor in (a, b))
+        return [(Scalar(total, wide) + x * y).value]
+
+    out = st.filled(0, split, wide)
+    (summed,) = st.generic([value, kernel], [reads, weights], [out], [list(range(outer))], iterators, body)
+    return st.reshape(summed, shape, wide)
+
+
+def transposed(
+    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+) -> Any:
+    """What a convolution with `window` passes back, of `shape`; the kernel is [channels, out / groups, *window].
+
+    The elements of `value` stand `stride` apart among zeros, and the kernel slides over them backwards.
+    """
+    dtype, spatial = dtypes[0], len(window.size)
+    reach = [(size - 1) * gap for size, gap in zip(window.size, window.dilation, strict=True)]
+    sizes = [*st.shape_of(value)[:2], *(n + r for n, r in zip(shape[2:], reach, strict=True))]
+    offsets = [0, 0, *(r - before for r, before in zip(reach, window.padding, strict=True))]
+    wide_apart = placed(value, offsets, [1, 1, *window.stride], sizes, 0, dtype)
+    backwards = reversed_dims(_swapped(kernel, groups, dtype), range(2, 2 + spatial), dtype)
+    step = replace(window, stride=(1,) * spatial, padding=(0,) * spatial)
+    return slid(wide_apart, backwards, step, shape, groups, dtypes)
+
+
+def _swapped(kernel: Any, groups: int, dtype: TensorDType) -> Any:
+    """[channels, out / groups, …] as [out, channels / groups, …]."""
+    c, o, *size = st.shape_of(kernel)
+    apart = st.reshape(kernel, [groups, c // groups, o, *size], dtype)
+    turned = st.transpose(apart, [0, 2, 1, *range(3, 3 + len(size))], dtype)
+    return st.reshape(turned, [groups * o, c // groups, *size], dtype)
+
+
+def correlated(
+    longer: Any, shorter: Any, window: Sliding, shape: Sequence[int], groups: int,
+    dtypes: tuple[TensorDType, TensorDType],
+) -> Any:  # fmt: skip
+    """The kernel's gradient, of `shape` [out, channels / groups, *window].
+
+    `longer` [batch, channels, *space] is what the window slid over, `shorter` [batch, out, *positions] what came of it.
+    """
+    dtype, wide = dtypes
+    (n, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
+    over = Sliding(tuple(positions), window.dilation, window.padding, window.stride)
+    full = padded(longer, over, shape[2:], 0, dtype)
+    spatial = range(3, 3 + len(positions))
+    # Channels in the place of the batch, the batch in that of channels, once for each group.
+    apart = st.reshape(full, [n, groups, c // groups, *st.shape_of(full)[2:]], dtype)
+    rows = st.reshape(
+        st.transpose(apart, [2, 1, 0, *spatial], dtype), [c // groups, groups * n, *st.shape_of(full)[2:]], dtype
+    )
+    columns = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
+    columns = st.reshape(st.transpose(columns, [1, 2, 0, *spatial], dtype), [o, n, *positions], dtype)
+    found = slid(rows, columns, over.without_padding(), [c // groups, o, *shape[2:]], groups, dtypes)
+    return st.transpose(found, [1, 0, *range(2, 2 + len(positions))], wide)

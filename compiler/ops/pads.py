@@ -1,0 +1,67 @@
+"""Padding, and what puts a tensor into a larger one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import loops
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.sums import passed_back
+from buddy.compiler.ops.utils import SymbolTable, argument, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+def placed(
+    value: Any, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[int], fill: float, dtype: TensorDType
+) -> Any:
+    """A tensor of `shape` full of `fill`, but with element `i` of each dim of `value` at `offset + i * step`.
+
+    Elements whose place is outside are left out.
+    """
+    old = st.shape_of(value)
+    if old == tuple(shape) and not any(offsets):
+        return value
+    first = [max(0, -(offset // step)) for offset, step in zip(offsets, steps, strict=True)]
+    ends = [min(n, -((o - size) // s)) for n, o, size, s in zip(old, offsets, shape, steps, strict=True)]
+    counts = [max(end - start, 0) for start, end in zip(first, ends, strict=True)]
+    out = st.filled(fill, shape, dtype)
+    if 0 in counts:
+        return out  # a slice without elements has no place that MLIR would take
+    if counts != list(old):
+        value = st.slice_of(value, first, counts, [1] * len(old), counts, dtype)
+    starts = [offset + start * step for offset, start, step in zip(offsets, first, steps, strict=True)]
+    return st.insert_slice(value, out, starts, counts, steps)
+
+
+@lowering("ConstantPadNdOp")
+def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
+    """Pads come in pairs from the last dim on; negative ones cut off."""
+    meta, pads = node.tensor_meta, node.args[1]
+    rank = len(meta.shape)
+    offsets = [0] * rank
+    for i, before in enumerate(pads[::2]):
+        offsets[rank - 1 - i] = before
+    fill = argument(node, 2, "value", 0) or 0
+    return placed(value_of(node.args[0], symbol_table), offsets, [1] * rank, meta.shape, fill, meta.dtype)
+
+
+@lowering("ReplicationPadBackwardOp")
+def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> Any:
+    """A gradient in the padding goes to the nearest element."""
+    meta, pads = node.tensor_meta, node.args[2]
+    spatial = len(pads) // 2
+    before, sizes = pads[-2::-2], meta.shape[-spatial:]
+
+    def nearest(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
+        places = (loops.index_of(p) - pad for p, pad in zip(at[1:], before, strict=True))
+        return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(places, sizes, strict=True)], None)]
+
+    return passed_back(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)

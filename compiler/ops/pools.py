@@ -1,0 +1,275 @@
+"""Pools over sliding windows, over windows that share a dim evenly, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from buddy.compiler.bindings import arith
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import loops
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.pads import placed
+from buddy.compiler.ops.positions import INDEX, folded, read, whole
+from buddy.compiler.ops.positions import loops as positions
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.sums import in_type, passed_back, summed_in
+from buddy.compiler.ops.utils import SymbolTable, argument, value_of
+from buddy.compiler.ops.windows import Sliding, padded, pool_window, spatial_dims
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+def _pooled(
+    value: Any, window: Sliding, shape: Sequence[int], fill: float, dtypes: tuple[TensorDType, TensorDType], fold: Any
+) -> Any:
+    """Fold the last dims of `value` under the window, from `fill`, which also pads, in the second of `dtypes`."""
+    rank, spatial, (dtype, wide) = len(shape), len(window.size), dtypes
+    value = padded(value, window, shape[-spatial:], fill, dtype)
+    reads: list[st.Dim] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
+    sizes = st.empty(window.size, dtype)
+    iterators = [st.PARALLEL] * rank + [st.REDUCTION] * spatial
+
+    def body(x: Any, _size: Any, total: Any) -> list[Any]:
+        return [fold(Scalar(total, wide), cast(Scalar(x, dtype), wide)).value]
+
+    # The second operand is never read: it tells how far the window's loops go.
+    dims: list[list[st.Dim]] = [reads, [*range(rank, rank + spatial)]]
+    out = st.filled(fill, shape, wide)
+    return st.generic([value, sizes], dims, [out], [list(range(rank))], iterators, body)[0]
+
+
+# Which position along a spatial dim an outer and an inner loop mean, and whether the window has it.
+Place = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
+
+
+# ---- largest ---------------------------------------------------------------------------------------------------------
+
+
+@lowering("MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "MaxPool2dOp")
+def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
+    lowest = s.limits(meta.dtype)[0]
+    values = _pooled(value, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
+
+    def place(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
+        at = outer * window.stride[axis] + inner * window.dilation[axis] - window.padding[axis]
+        return at, (at >= 0) & (at < sizes[axis])
+
+    sizes = st.shape_of(value)[-len(window.size) :]
+    return [values, _largest(value, meta.shape, window.size, meta.dtype, place)[1]]
+
+
+def _largest(value: Any, shape: Sequence[int], box: Sequence[int], dtype: TensorDType, place: Place) -> list[Any]:
+    """The largest of each window and where it is in its plane: the first such, but the last NaN."""
+    spatial, lowest = len(box), s.limits(dtype)[0]
+    sizes = st.shape_of(value)[-spatial:]
+
+    def body(outer: Sequence[Scalar], inner: Sequence[Scalar], best: Sequence[Scalar]) -> list[Scalar]:
+        lead, at = outer[:-spatial], [place(i, outer[len(outer) - spatial + i], inner[i]) for i in range(spatial)]
+        old, where = best
+        # Outside of the window the nearest element stands in, which then does not count.
+        near = [s.minimum(s.maximum(p, 0), size - 1) for (p, _), size in zip(at, sizes, strict=True)]
+        new, here = read(value, dtype, [*lead, *near]), _flat(near, sizes)
+        better = (new > old) | (where < 0)
+        if dtype.is_float:
+            better = better | new.compare("ne", new)
+        for _, inside in at:
+            better = better & inside
+        return [s.select(better, new, old), s.select(better, here, where)]
+
+    return folded(shape, box, [(lowest, dtype), (-1, INDEX)], body)
+
+
+def _flat(position: Sequence[Scalar], sizes: Sequence[int]) -> Scalar:
+    """The row-major number of a position in a box."""
+    flat = whole(0)
+    for at, size in zip(position, sizes, strict=True):
+        flat = flat * size + at
+    return flat
+
+
+@lowering("AdaptiveMaxPool2dOp", "AdaptiveMaxPool3dOp")
+def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
+    sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
+    box = [_longest_share(size, count) for size, count in zip(sizes, counts, strict=True)]
+
+    def place(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
+        start, end = _share(outer, sizes[axis], counts[axis])
+        return start + inner, start + inner < end
+
+    return _largest(value, meta.shape, box, meta.dtype, place)
+
+
+@lowering("MaxPoolBackwardOp")
+def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
+    """Each gradient goes to the element that its window took, one after another, since windows overlap."""
+    gradient = value_of(node.args[0], symbol_table)
+    indices = value_of(argument(node, len(node.args) - 1, "indices"), symbol_table)
+    meta, spatial = node.tensor_meta, spatial_dims(node)
+    planes = prod(meta.shape[:-spatial])
+    counts = [planes, prod(st.shape_of(gradient)[-spatial:])]
+    taken, flat = st.reshape(indices, counts, INDEX), [planes, prod(meta.shape[-spatial:])]
+
+    def taken_at(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
+        return [([loops.element(taken, at, INDEX)], None)]
+
+    summed = passed_back(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat, 1, taken_at)
+    return st.reshape(summed, meta.shape, meta.dtype)
+
+
+# ---- averages --------------------------------------------------------------------------------------------------------
+
+
+@lowering("AvgPool2dOp", "AvgPool3dOp")
+def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
+    """The sum over each window by the number of its elements, padding counted or not as asked."""
+    value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
+    wide = summed_in(meta.dtype)
+    summed = _pooled(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
+    return _averaged(summed, wide, _counted(node, 4, window, st.shape_of(value)), meta.dtype)
+
+
+@lowering("AvgPoolBackwardOp")
+def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
+    """The gradients, each divided by its window's number, stand `stride` apart; a window of ones sums them up."""
+    gradient, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node, 2)
+    spatial, lead, wide = len(window.size), meta.shape[: -len(window.size)], summed_in(meta.dtype)
+    shares = _averaged(gradient, meta.dtype, _counted(node, 5, window, meta.shape), wide)
+    offsets = [size - 1 - before for size, before in zip(window.size, window.padding, strict=True)]
+    sizes = [size + n - 1 for size, n in zip(window.size, meta.shape[-spatial:], strict=True)]
+    none = [0] * len(lead)
+    apart = placed(shares, [*none, *offsets], [*(1 for _ in lead), *window.stride], [*lead, *sizes], 0, wide)
+    ones = Sliding(window.size, (1,) * spatial, (0,) * spatial, (1,) * spatial)
+    return in_type(_pooled(apart, ones, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
+
+
+Count = Callable[..., "Scalar | int"]
+
+
+def _counted(node: Op, first: int, window: Sliding, shape: Sequence[int]) -> Count | int:
+    """What the sum at a position is divided by, a number where it is the same everywhere.
+
+    Arguments from `first` on are `ceil_mode`, `count_include_pad` and `divisor_override`.
+    """
+    divisor, whole_pads = (
+        argument(node, first + 2, "divisor_override"),
+        argument(node, first + 1, "count_include_pad", True),
+    )
+    spatial, everywhere = len(window.size), whole_pads or not any(window.padding)
+    if divisor is not None or (everywhere and not argument(node, first, "ceil_mode", False)):
+        return divisor or prod(window.size)
+    sizes = shape[-spatial:]
+
+    def count(*position: Scalar) -> Scalar:
+        found = whole(1)
+        for axis, at in enumerate(position[-spatial:]):
+            pad = window.padding[axis]
+            start = at * window.stride[axis] - pad
+            end = s.minimum(start + window.size[axis], sizes[axis] + pad)
+            inside = s.minimum(end, sizes[axis]) - s.maximum(start, 0)
+            found = found * (end - start if whole_pads else inside)
+        return found
+
+    return count
+
+
+def _averaged(summed: Any, wide: TensorDType, count: Count | int, dtype: TensorDType) -> Any:
+    """`summed`, of element type `wide`, by what `count` gives for each position; integers are rounded towards 0."""
+
+    def body(total: Any, _out: Any) -> list[Any]:
+        by = count if isinstance(count, int) else count(*positions(0, rank))
+        return [cast(_quotient(Scalar(total, wide), by), dtype).value]
+
+    shape, rank = st.shape_of(summed), len(st.shape_of(summed))
+    every: list[st.Dim] = [*range(rank)]
+    return st.generic([summed], [every], [st.empty(shape, dtype)], [every], [st.PARALLEL] * rank, body)[0]
+
+
+def _quotient(total: Scalar, by: Scalar | int) -> Scalar:
+    if total.dtype.is_float:
+        return total / by
+    return Scalar(arith.divsi(total.value, total.like(by).value), total.dtype)
+
+
+# ---- a dim shared by windows -----------------------------------------------------------------------------------------
+
+
+def _share(number: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
+    """Start and end of window `number` of `count` that share a dim of `size`: from the floor to the ceiling."""
+    start = _floor_div(number * size, count)
+    return start, _floor_div((number + 1) * size + (count - 1), count)
+
+
+def _floor_div(value: Scalar, by: int) -> Scalar:
+    """Of numbers that are not negative."""
+    return Scalar(arith.divui(value.value, value.like(by).value), INDEX)
+
+
+def _longest_share(size: int, count: int) -> int:
+    """The size of the largest of `count` windows that share a dim of `size`."""
+    if size % count == 0:
+        return size // count
+    return max(-(-(i + 1) * size // count) - i * size // count for i in range(count))
+
+
+@lowering("AdaptiveAvgPool2dOp", "AdaptiveAvgPool3dOp")
+def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
+    """Plain windows where the output's size divides the input's."""
+    value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
+    sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
+    wide = summed_in(meta.dtype)
+    if 0 in counts:
+        return st.empty(meta.shape, meta.dtype)
+    if any(size % count for size, count in zip(sizes, counts, strict=True)):
+        summed = _shared_sum(value, meta.shape, spatial, (meta.dtype, wide))
+        return _averaged(summed, wide, _lengths(sizes, counts), meta.dtype)
+    size = tuple(full // count for full, count in zip(sizes, counts, strict=True))
+    window = Sliding(size, size, (0,) * spatial, (1,) * spatial)
+    summed = _pooled(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
+    return _averaged(summed, wide, prod(size), meta.dtype)
+
+
+@lowering("AdaptiveAvgPoolBackwardOp")
+def adaptive_avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
+    """The windows that hold an element are those which would share the outputs among the inputs."""
+    gradient, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
+    wide, sizes = summed_in(meta.dtype), meta.shape[-spatial:]
+    shares = _averaged(gradient, meta.dtype, _lengths(sizes, st.shape_of(gradient)[-spatial:]), wide)
+    return in_type(_shared_sum(shares, meta.shape, spatial, (wide, wide)), wide, meta.dtype)
+
+
+def _lengths(sizes: Sequence[int], counts: Sequence[int]) -> Count:
+    """How many elements the window at a position has."""
+
+    def count(*position: Scalar) -> Scalar:
+        found = whole(1)
+        for at, size, total in zip(position[-len(sizes) :], sizes, counts, strict=True):
+            start, end = _share(at, size, total)
+            found = found * (end - start)
+        return found
+
+    return count
+
+
+def _shared_sum(value: Any, shape: Sequence[int], spatial: int, dtypes: tuple[TensorDType, TensorDType]) -> Any:
+    """The sums over windows that share the last dims of `value`."""
+    sizes, counts, (dtype, wide) = st.shape_of(value)[-spatial:], shape[-spatial:], dtypes
+    box = [_longest_share(size, count) for size, count in zip(sizes, counts, strict=True)]
+
+    def body(outer: Sequence[Scalar], inner: Sequence[Scalar], total: Sequence[Scalar]) -> list[Scalar]:
+        shares = [_share(at, *pair) for at, *pair in zip(outer[-spatial:], sizes, counts, strict=True)]
+        at = [start + step for (start, _), step in zip(shares, inner, strict=True)]
+        near = [s.minimum(p, end - 1) for p, (_, end) in zip(at, shares, strict=True)]
+        element = cast(read(value, dtype, [*outer[:-spatial], *near]), wide)
+        for p, (_, end) in zip(at, shares, strict=True):
+            element = s.select(p < end, element, element.like(0))
+        return [total[0] + element]
+
+    return folded(shape, box, [(0, wide)], body)[0]

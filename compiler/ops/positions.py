@@ -1,0 +1,62 @@
+"""Tensors computed position by position: what no affine map says, such as a flip, a wrapped index or uneven windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.bindings import tensor
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.utils import constant
+
+INDEX = TensorDType.Int64
+Position = Scalar | int
+
+
+def read(value: Any, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
+    """The element of a tensor of `dtype` at whole numbers that lie inside of it."""
+    return Scalar(tensor.extract(value, [st.to_index(whole(p).value) for p in positions]), dtype)
+
+
+def whole(number: Position) -> Scalar:
+    """A position as a scalar."""
+    return cast(number, INDEX) if isinstance(number, Scalar) else Scalar(constant(number, INDEX), INDEX)
+
+
+def loops(first: int, count: int) -> list[Scalar]:
+    """The positions along `count` loops of a body."""
+    return [Scalar(st.index_to(st.loop_index(dim), INDEX), INDEX) for dim in range(first, first + count)]
+
+
+def computed(shape: Sequence[Any], dtype: TensorDType, body: Callable[..., Scalar]) -> Any:
+    """A tensor of `shape` whose element at each position is `body(*position)`."""
+    rank = len(shape)
+
+    def scalars(_out: Any) -> list[Any]:
+        return [body(*loops(0, rank)).value]
+
+    return st.generic([], [], [st.empty(shape, dtype)], [[*range(rank)]], [st.PARALLEL] * rank, scalars)[0]
+
+
+def folded(
+    shape: Sequence[Any], box: Sequence[int], initial: Sequence[tuple[int | float, TensorDType]],
+    body: Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
+) -> list[Any]:  # fmt: skip
+    """Tensors of `shape`, one for each of `initial`, folded over the positions of `box` in row-major order.
+
+    `body(position, position in the box, values so far)` gives the next values.
+    """
+    rank, inner = len(shape), len(box)
+    types = [dtype for _, dtype in initial]
+
+    def scalars(_box: Any, *so_far: Any) -> list[Any]:
+        values = [Scalar(value, dtype) for value, dtype in zip(so_far, types, strict=True)]
+        return [value.value for value in body(loops(0, rank), loops(rank, inner), values)]
+
+    outs = [st.filled(value, shape, dtype) for value, dtype in initial]
+    every: list[st.Dim] = [*range(rank)]
+    iterators = [st.PARALLEL] * rank + [st.REDUCTION] * inner
+    extent = st.empty(box, TensorDType.Bool)
+    return st.generic([extent], [[*range(rank, rank + inner)]], outs, [every] * len(outs), iterators, scalars)

@@ -1,0 +1,124 @@
+"""The gradients of resampling: every output passes its own back to the elements that it was made of.
+
+Where an output reads and with which weights is what PyTorch's `UpSample.h` computes, in f32 unless elements are f64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.ops import loops
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.positions import INDEX
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.sums import passed_back, summed_in
+from buddy.compiler.ops.utils import SymbolTable, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+# An element that an output reads, and its weight.
+Tap = tuple[Scalar, Scalar]
+_CUBIC = -0.75
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dim of `size` elements resampled to `count`; `step` is how far apart the outputs are, in elements."""
+
+    size: int
+    count: int
+    step: float
+    aligned: bool
+
+    def source(self, number: Scalar, shift: float) -> Scalar:
+        """Where output `number` reads, its middle being `shift` behind its start."""
+        return number * self.step if self.aligned else (number + shift) * self.step - shift
+
+    def inside(self, index: Scalar) -> Scalar:
+        return s.minimum(s.maximum(index, 0), self.size - 1)
+
+
+def _nearest(axis: Axis, number: Scalar) -> list[Tap]:
+    return [(axis.inside(cast(s.floor(number * axis.step), INDEX)), number.like(1))]
+
+
+def _nearest_exact(axis: Axis, number: Scalar) -> list[Tap]:
+    return [(axis.inside(cast(s.floor((number + 0.5) * axis.step), INDEX)), number.like(1))]
+
+
+def _linear(axis: Axis, number: Scalar) -> list[Tap]:
+    source = s.maximum(axis.source(number, 0.5), 0)
+    first = s.minimum(cast(source, INDEX), axis.size - 1)
+    second = s.minimum(s.maximum(source - cast(first, source.dtype), 0), 1)
+    return [(first, 1 - second), (axis.inside(first + 1), second)]
+
+
+def _cubic(axis: Axis, number: Scalar) -> list[Tap]:
+    source = axis.source(number, 0.5)
+    start = s.floor(source)
+    t, first = source - start, cast(start, INDEX)
+    weights = [_far(t + 1), _near(t), _near(1 - t), _far(2 - t)]
+    return [(axis.inside(first + (i - 1)), weight) for i, weight in enumerate(weights)]
+
+
+def _near(x: Scalar) -> Scalar:
+    """Keys' kernel at a distance of up to 1."""
+    return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
+
+
+def _far(x: Scalar) -> Scalar:
+    """Keys' kernel at a distance of 1 to 2."""
+    return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
+
+
+_TAPS: dict[str, Callable[[Axis, Scalar], list[Tap]]] = {
+    "upsample_nearest": _nearest, "_upsample_nearest_exact": _nearest_exact, "upsample_linear": _linear,
+    "upsample_bilinear": _linear, "upsample_trilinear": _linear, "upsample_bicubic": _cubic,
+}  # fmt: skip
+
+
+def _axes(node: Op, spatial: int, by_nearest: bool) -> list[Axis]:
+    """Arguments are the gradient, both sizes, `align_corners` but for the nearest element, and a scale a dim."""
+    counts, sizes = node.args[1], node.args[2][-spatial:]
+    aligned = not by_nearest and bool(node.args[3])
+    scales = list(node.args[3 if by_nearest else 4 :])
+    scales += [None] * (spatial - len(scales))
+    return [
+        Axis(size, count, _step(size, count, aligned, scale), aligned)
+        for size, count, scale in zip(sizes, counts, scales, strict=True)
+    ]
+
+
+def _step(size: int, count: int, aligned: bool, scale: float | None) -> float:
+    if aligned:
+        return (size - 1) / (count - 1) if count > 1 else 0.0
+    return 1 / scale if scale else size / count
+
+
+@lowering("UpsampleBackwardOp")
+def upsample_backward(node: Op, symbol_table: SymbolTable) -> Any:
+    gradient, meta = value_of(node.args[0], symbol_table), node.tensor_meta
+    name = node.target.split("d_backward")[0]
+    spatial, taps = int(name[-1]), _TAPS[name[:-1]]
+    axes = _axes(node, spatial, "nearest" in name)
+    real = summed_in(meta.dtype)
+
+    def places(at: Sequence[Any]) -> list[tuple[list[Scalar], Scalar]]:
+        """Every combination of the taps of all dims."""
+        of_axes = [taps(axis, cast(loops.index_of(p), real)) for axis, p in zip(axes, at[1:], strict=True)]
+        return [([index for index, _ in chosen], _product(chosen)) for chosen in product(*of_axes)]
+
+    return passed_back(gradient, meta.dtype, meta.shape, spatial, places)
+
+
+def _product(taps: Sequence[Tap]) -> Scalar:
+    weight = taps[0][1]
+    for _, further in taps[1:]:
+        weight = weight * further
+    return weight
