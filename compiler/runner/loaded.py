@@ -11,7 +11,7 @@ import torch
 from buddy.compiler import blas
 from buddy.compiler.artifact import Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
-from buddy.compiler.runner.huge_pages import collapse
+from buddy.compiler.runner.huge_pages import collapse, roomy
 from buddy.compiler.runner.linker import BlockFunction, Library
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
@@ -136,7 +136,7 @@ class LoadedProgram:
         symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
         pairs = zip(self._arguments, self._sources, strict=True)
         arguments = [argument.value(tensors[source], symbols) for argument, source in pairs]
-        results = [torch.empty(shape.at(symbols), dtype=dtype) for shape, dtype in self._results]
+        results = [roomy(shape.at(symbols), dtype) for shape, dtype in self._results]
         passed = (result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses)
         with self._arena.lent() as arena:
             work = [arena] if self.arena_bytes else []

@@ -13,6 +13,7 @@ import torch
 from buddy.compiler.arena import ALIGNMENT
 from buddy.compiler.artifact import TensorSpec
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.runner.huge_pages import roomy
 from buddy.compiler.torch_values import to_torch
 
 
@@ -55,7 +56,7 @@ class Arena:
 
 
 def _aligned(size: int) -> torch.Tensor:
-    memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+    memory = roomy((size + ALIGNMENT,), torch.uint8)
     start = -memory.data_ptr() % ALIGNMENT
     return memory[start : start + size]
 

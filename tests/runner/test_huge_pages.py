@@ -12,7 +12,7 @@ from buddy.compiler.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.huge_pages import HUGE, collapse
+from buddy.compiler.runner.huge_pages import HUGE, collapse, roomy
 
 
 def huge_bytes() -> int:
@@ -33,6 +33,17 @@ def test_memory_is_moved_where_the_kernel_can_and_keeps_its_address_and_content(
     mode = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
     if "[never]" not in mode and huge_bytes() == before:
         pytest.skip("this kernel moves no memory (before Linux 6.1)")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux gives huge pages on request")
+def test_large_new_tensors_get_huge_pages_and_small_ones_need_none() -> None:
+    small, before = roomy((3, 5), torch.float16), huge_bytes()
+    assert (small.shape, small.dtype) == ((3, 5), torch.float16)
+    large = roomy((40, HUGE), torch.uint8).fill_(7)  # too large for memory that has been written to before
+    assert large.shape == (40, HUGE)
+    assert int(large[::9, -1].sum()) == 7 * 5
+    if "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        assert huge_bytes() - before >= 32 * HUGE
 
 
 class Twice(torch.nn.Module):
