@@ -12,7 +12,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
-from buddy.compiler.frontend import dropout, formulas, recurrent
+from buddy.compiler.frontend import attention, dropout, formulas, recurrent
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph.operation import Op, default_ops_map
 
@@ -96,7 +96,8 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     known = default_ops_map() if ops_map is None else ops_map
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    table |= recurrent.DECOMPOSITIONS | dropout.DECOMPOSITIONS | formulas.DECOMPOSITIONS
+    for own in (recurrent, dropout, attention, formulas):
+        table |= own.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if target_key(op) not in known}
 
 

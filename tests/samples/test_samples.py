@@ -21,6 +21,7 @@ SAMPLES = [
     ("torch_compile.py", (), "f"),
     ("buddy_style.py", (), "foo"),
     ("two_models.py", (), "Gate, Gate #2, Gate #3, Head"),
+    ("training.py", (), "Halves, Halves (backward)"),
     ("lenet.py", (), "LeNet"),
     ("resnet18.py", ("--tiny",), "ResNet18"),
     ("mobilenet_v3.py", ("--tiny",), "MobileNetV3Small"),
