@@ -88,7 +88,7 @@ class Artifact(msgspec.Struct, frozen=True):
 def symbols_of(graph: Graph) -> list[Symbol]:
     """Where a call of `graph` tells its symbols, by the numbers of placeholders."""
     numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
-    return [Symbol(found.name, numbers.get(found.node, -1), found.index) for found in graph.symbols]
+    return [Symbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]
 
 
 def to_bytes(artifact: Artifact) -> bytes:

@@ -110,12 +110,12 @@ class Size:
 
 
 class SymbolSource(NamedTuple):
-    """Where a call tells the value of symbol `name`: dim `index` of the placeholder called `node`, or, where that is
-    "", number `index` among the numbers that the program is called with."""
+    """Where a call tells the value of symbol `name`: dim `place` of the placeholder called `node`, or, where that is
+    "", number `place` among the numbers that the program is called with."""
 
     name: str
     node: str
-    index: int
+    place: int
 
 
 def symbol(name: str) -> Size:

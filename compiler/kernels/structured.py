@@ -103,8 +103,8 @@ def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
         return indexing_maps(op), ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
     if op.name in NAMED:
         maps = indexing_maps(op)
-        kept = {e.position for e in maps[2].results}
-        return maps, [loop not in kept for loop in range(maps[2].n_dims)]
+        of_result = {e.position for e in maps[2].results}
+        return maps, [loop not in of_result for loop in range(maps[2].n_dims)]
     rank = len(operands[-1].type.shape)
     identity = ir.AffineMap.get_identity(rank)
     parallel = [False] * rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -82,9 +83,14 @@ def _spec(meta: TensorMeta) -> TensorSpec:
 
 
 def _numbered(value: Any, count: Any) -> Any:
-    """The plain argument with each node replaced by `{"t": i}`, counted from left to right."""
+    """The plain argument with each node replaced by `{"t": i}`, counted from left to right.
+
+    JSON has no word for infinities and NaN: they become `{"f": text}`.
+    """
     if isinstance(value, dict) and "n" in value:
         return {"t": next(count)}
+    if isinstance(value, float) and not isfinite(value):
+        return {"f": repr(value)}
     return [_numbered(item, count) for item in value] if isinstance(value, list) else value
 
 

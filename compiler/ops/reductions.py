@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import Size, largest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
@@ -53,8 +54,8 @@ def _operand(node: Op, symbol_table: SymbolTable) -> tuple[Any, TensorDType]:
     return value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
 
 
-def _count(shape: Sequence[int], axes: Sequence[int]) -> int:
-    count = 1
+def _count(shape: Sequence[Any], axes: Sequence[int]) -> Any:
+    count: Any = 1
     for axis in axes:
         count *= shape[axis]
     return count
@@ -171,7 +172,7 @@ def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: flo
         return accumulated + off * off
 
     spread = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, wide, squares)
-    divisor = max(0.0, count - correction)
+    divisor = largest(0, count - int(correction)) if isinstance(count, Size) else max(0.0, count - correction)
     variance = pointwise([(spread, wide)], shape_of(spread), wide, lambda x: x / divisor)
     return average, variance, wide
 

@@ -191,7 +191,7 @@ def minimum(x: Scalar, y: Operand) -> Scalar:
 
 def power(x: Scalar, exponent: Operand) -> Scalar:
     """`x ** exponent`; small constant exponents become products and roots, which is also what eager computes."""
-    if not isinstance(exponent, Scalar):
+    if not isinstance(exponent, (Scalar, Size)):
         if exponent == 0:
             return x.like(1)
         if float(exponent).is_integer() and 1 <= abs(exponent) <= 4 and (exponent > 0 or x.dtype.is_float):

@@ -84,7 +84,7 @@ def select(node: Op, symbol_table: SymbolTable) -> Any:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = list(st.shape_of(value))
     dim, index = normalized(node.args[1], len(shape)), node.args[2]
-    starts, sizes = [0] * len(shape), list(shape)
+    starts, sizes = list[Any]([0] * len(shape)), list(shape)
     starts[dim], sizes[dim] = from_front(index, shape[dim]), 1
     return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
 

@@ -35,7 +35,15 @@ class Window:
     dilation: int
 
 
-Dim = int | Window | None
+@dataclass(frozen=True)
+class Mirror:
+    """A dim of a known size that is read backwards along a loop."""
+
+    loop: int
+    size: int
+
+
+Dim = int | Window | Mirror | None
 
 
 def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
@@ -48,10 +56,12 @@ def _expression(dim: Dim) -> Any:
         return ir.AffineConstantExpr.get(0)
     if isinstance(dim, Window):
         return ir.AffineDimExpr.get(dim.outer) * dim.stride + ir.AffineDimExpr.get(dim.inner) * dim.dilation
+    if isinstance(dim, Mirror):
+        return ir.AffineConstantExpr.get(dim.size - 1) - ir.AffineDimExpr.get(dim.loop)
     return ir.AffineDimExpr.get(dim)
 
 
-def broadcast_dims(operand_shape: Sequence[int], shape: Sequence[int]) -> list[int | None]:
+def broadcast_dims(operand_shape: Sequence[Extent], shape: Sequence[Extent]) -> list[int | None]:
     """Loop dims that an operand reads when it is broadcast to `shape`."""
     offset = len(shape) - len(operand_shape)
     return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
@@ -145,7 +155,7 @@ def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
 
 def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
     """The same elements in row-major order, in another shape: collapse to common groups, then expand."""
-    old, new = shape_of(value), tuple(shape)
+    old, new = shape_of(value), tuple[Any, ...](shape)
     if old == new:
         return value
     if 0 in old:
@@ -159,11 +169,11 @@ def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
     return value
 
 
-def _collapse(value: Any, groups: list[list[int]], shape: Sequence[int], dtype: TensorDType) -> Any:
+def _collapse(value: Any, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> Any:
     return remember(tensor.collapse_shape(tensor_type(shape, dtype), value, groups), shape)
 
 
-def _expand(value: Any, groups: list[list[int]], shape: Sequence[int], dtype: TensorDType) -> Any:
+def _expand(value: Any, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> Any:
     return remember(tensor.expand_shape(tensor_type(shape, dtype), value, groups, *split_sizes(shape)), shape)
 
 

@@ -96,7 +96,7 @@ def _real(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int
         ((tag, content),) = value.items()
         if tag == "s":
             return value_of(parsed(content), symbols)
-        decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "o": from_opaque}
+        decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "f": float, "o": from_opaque}
         return decode[tag](content)
     if isinstance(value, (list, tuple)):
         return [_real(item, tensors, symbols) for item in value]

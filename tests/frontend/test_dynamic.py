@@ -1,0 +1,209 @@
+"""Sizes that change from call to call: one compilation serves all of them, and values are eager's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from buddy.compiler.artifact import Artifact
+from buddy.compiler.frontend import DynamoCompiler, backend
+from buddy.compiler.graph.sizes import Size
+
+# Sizes on both sides of every block of the compiled loops: vectors of 64 and 8, 128 and 32 rows of a product.
+SIZES = ((5, 13), (7, 11), (67, 130), (11, 64))
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what falls back says so
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Artifact]:
+    """What has been compiled, or found in the cache of programs, since the test began."""
+    found: list[Artifact] = []
+    loaded = backend._loaded
+
+    def watched(artifact: Artifact) -> Any:
+        found.append(artifact)
+        return loaded(artifact)
+
+    monkeypatch.setattr(backend, "_loaded", watched)
+    return found
+
+
+def marked(args: tuple[Any, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    """The arguments, whose dims of one of `sizes` are marked as told by each call."""
+    for tensor in args:
+        for dim, size in enumerate(tensor.shape):
+            if size in sizes:
+                torch._dynamo.mark_dynamic(tensor, dim)
+    return args
+
+
+def agree(function: Callable[..., Any], make: Callable[[int, int], tuple[Any, ...]]) -> None:
+    """Compiled and eager results are alike for every pair of `SIZES`, in values, types and strides."""
+    compiled = torch.compile(function, backend="buddy")
+    with torch.no_grad():
+        for sizes in SIZES:
+            args = marked(make(*sizes), sizes)
+            results, expected = compiled(*args), function(*args)
+            for ours, theirs in zip(_leaves(results), _leaves(expected), strict=True):
+                # Sums of a few hundred products in another order: some roundings of f32 beside values of up to 30.
+                torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-5)
+                assert not isinstance(ours, Tensor) or ours.stride() == theirs.stride()
+
+
+def _leaves(values: Any) -> list[Any]:
+    return torch.utils._pytree.tree_leaves(values)
+
+
+def matrix(a: int, b: int) -> tuple[Tensor]:
+    return (torch.randn(a, b),)
+
+
+def tokens(a: int, b: int) -> tuple[Tensor]:
+    return (torch.randn(a, b, 16),)
+
+
+WEIGHT, BIAS, TABLE = torch.randn(24, 16), torch.randn(24), torch.randn(50, 16)
+KERNEL = torch.randn(4, 3, 3, 3)
+
+
+def attention(q: Tensor) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(q, q * 2, q + 1, is_causal=True)
+
+
+# Several functions a group: each group is one compilation.
+GROUPS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]]]] = {
+    "element-wise, broadcast and reduced": (
+        lambda x: (x + x.mean(1, keepdim=True) * 2, nn.functional.gelu(x).sum(0), x.amax(), torch.softmax(x, -1)),
+        matrix,
+    ),
+    "rows": (
+        lambda x: (nn.functional.layer_norm(x, (16,), BIAS[:16], BIAS[:16]), nn.functional.log_softmax(x, 1)),
+        tokens,
+    ),
+    "products": (
+        lambda x: (nn.functional.linear(x, WEIGHT, BIAS).relu(), x @ x.transpose(1, 2), x.flatten(0, 1) @ WEIGHT.T),
+        tokens,
+    ),
+    "a product whose every size is told by the call": (lambda x: x.T @ x, matrix),
+    "attention": (attention, lambda a, b: (torch.randn(a, 2, b, 16),)),
+    "joined and cut": (
+        lambda x: (torch.cat([x, x * 2], 1), x[:, 1:] * 1, x[-1] + 1, x[::2] * 1),
+        matrix,
+    ),
+    "views": (
+        lambda x: (x.view(-1, 4) + 1, x.reshape(x.shape[0], 2, -1).transpose(0, 1).contiguous(), x.flatten() * 2),
+        lambda a, b: (torch.randn(a, 8),),
+    ),
+    "made": (
+        lambda x: (torch.arange(x.shape[0]) + 1, torch.ones_like(x), torch.full((x.shape[1],), 3.0)),
+        matrix,
+    ),
+    "numbers that are sizes": (lambda x: (x / x.shape[0], x * x.shape[1] ** -0.5, x.shape[0] * 2), matrix),
+    "read by index": (lambda i: nn.functional.embedding(i, TABLE), lambda a, b: (torch.randint(0, 50, (a, b)),)),
+    "repeated and turned": (lambda x: (x.expand(3, -1, -1) + 0, x.repeat(2, 1), x.T.contiguous() + 1), matrix),
+}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_one_compilation_serves_every_size(group: str, made: list[Artifact]) -> None:
+    agree(*GROUPS[group])
+    assert len(made) == 1
+
+
+def test_images_of_any_number(made: list[Artifact]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return nn.functional.max_pool2d(nn.functional.conv2d(x, KERNEL, padding=1).relu(), 2)
+
+    compiled = torch.compile(f, backend="buddy")
+    with torch.no_grad():
+        for batch in (2, 5, 11):  # PyTorch itself tells batches below 16 from others
+            (x,) = marked((torch.randn(batch, 3, 8, 8),), (batch,))
+            torch.testing.assert_close(compiled(x), f(x))
+    assert len(made) == 1
+
+
+def test_what_a_call_tells_is_symbols_in_the_order_of_inputs(made: list[Artifact]) -> None:
+    agree(lambda x, y: x @ y, lambda a, b: (torch.randn(a, 6), torch.randn(6, b)))
+    (artifact,) = made
+    assert [(s.name, s.source, s.index) for s in artifact.symbols] == [("s0", 0, 0), ("s1", 1, 1)]
+    assert artifact.results[0].shape == ("s0", "s1")
+
+
+def test_dynamic_true_takes_numbers_too(made: list[Artifact]) -> None:
+    def f(x: Tensor, n: int) -> Tensor:
+        return x[:n] * n
+
+    compiled = torch.compile(f, backend="buddy", dynamic=True)
+    with torch.no_grad():
+        for rows, n in ((8, 3), (9, 7), (70, 66)):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(compiled(x, n), f(x, n))
+    assert len(made) == 1
+
+
+def test_the_second_size_makes_dims_dynamic_and_the_third_compiles_nothing(made: list[Artifact]) -> None:
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="buddy")
+    with torch.no_grad():
+        for rows in (3, 5, 9, 130):
+            x = torch.randn(rows, 4)
+            assert torch.equal(compiled(x), x * 2 + 1)
+    assert len(made) == 2
+
+
+def test_gradients_of_a_dynamic_batch(made: list[Artifact]) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    compiled = torch.compile(model, backend="buddy")
+    for batch in (5, 9, 70):
+        x = torch.randn(batch, 8)
+        torch._dynamo.mark_dynamic(x, 0)
+        ours = torch.autograd.grad(compiled(x).square().mean(), list(model.parameters()))
+        theirs = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+        torch.testing.assert_close(ours, theirs)
+    assert len(made) == 2  # forward and backward
+
+
+def test_layers_are_functions_that_are_passed_the_symbols(made: list[Artifact]) -> None:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=40,
+    )  # fmt: skip
+    model = BertModel(config, add_pooling_layer=False).eval()
+    warnings.simplefilter("default")  # transformers' own
+    compiled = torch.compile(lambda i: model(i)[0], backend="buddy")
+    with torch.no_grad():
+        for sizes in ((2, 7), (3, 12), (5, 37)):
+            (ids,) = marked((torch.randint(0, 50, sizes),), sizes)
+            # Two layers of sums over 16 to 37 elements: the figures of the module's own comparison for f32.
+            torch.testing.assert_close(compiled(ids), model(ids)[0], atol=1e-5, rtol=1.3e-6)
+    assert len(made) == 1
+    assert not made[0].eager_calls
+
+
+def test_torch_export_with_dims() -> None:
+    model, n = nn.Linear(8, 4).eval(), torch.export.Dim("n")
+    compiler = DynamoCompiler()
+    warnings.simplefilter("default")  # torch.export's own
+    (graph,) = compiler.importer_by_export(model, torch.randn(3, 8), dynamic_shapes={"input": {0: n}})
+    assert isinstance(graph.inputs[0].tensor_meta.shape[0], Size)
+    run = compiler.dynamo_run()
+    for rows in (2, 40, 133):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(run(x)[0], model(x))
