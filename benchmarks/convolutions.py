@@ -1,5 +1,8 @@
 """The convolution kernels by themselves, beside torch in both of its memory formats, on one thread, timed in turn.
 
+Where the kernel is Winograd's, so are that of the window's own products and the one with larger tiles. Errors are root
+mean squares against double precision.
+
     python benchmarks/convolutions.py [name ...] [--repeats N] [--tiny]
 
 The kernels read a padded image with channels last and weights that were packed ahead, as they do inside a compiled
@@ -10,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -25,8 +27,9 @@ from support.timing import Call, in_turn, ratios, spread
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kernels"))
 
+from convolution_calls import weights_of
 from mlir_jit import Compiled
-from windows import Window
+from windows import Array, Window
 
 from buddy.compiler.bench import limits
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
@@ -60,39 +63,52 @@ CASES = {
     "mobilenet 7 96->576 1x1": _square(7, 96, 576, 1),
     "resnext 28 256->256 3x3, 32 groups": _square(28, 256, 256, 3, 1, 32),
 }
-TINY = {"7 5->17 3x3": _square(7, 5, 17, 3), "9 depthwise 21 3x3/2": _square(9, 21, 21, 3, 2, 21)}
+TINY = {
+    "12 48->48 3x3": _square(12, 48, 48, 3),
+    "7 5->17 3x3": _square(7, 5, 17, 3),
+    "9 depthwise 21 3x3/2": _square(9, 21, 21, 3, 2, 21),
+}
 
 
-def prepared(window: Window) -> tuple[dict[str, Call], str, float]:
-    """The calls of each side, what the kernel says of itself, and the largest error of its result."""
-    module = Compiled(window.function("f"), [ConvolutionsToKernels(), ContractionsToKernels()])
+# The kernel that a program gets, and what it might have got.
+KINDS = {"ours": "auto", "direct": "never", "winograd 4x4": "4"}
+
+
+def compiled(window: Window, winograd: str) -> tuple[Call, Array, str]:
+    """The call of a kernel, the array that it writes to, and what it says of itself."""
+    module = Compiled(window.function("f"), [ConvolutionsToKernels(winograd=winograd), ContractionsToKernels()])
+    a, b, c = window.arrays(*window.operands())
+    return module.bound("f", a, *weights_of(module, "f", b), c), c, module.remarks[-1]
+
+
+def prepared(window: Window) -> tuple[dict[str, Call], str, dict[str, float], float]:
+    """The calls of each side, what our kernel says of itself, the errors of the results, and the largest of ours."""
     image, weights = window.operands()
-    a, b, c = window.arrays(image, weights)
-    ours = module.bound("f", a, _packed(module, b), c)
-    ours()
-    error = float(np.abs(c - window.expected(image, weights)).max())
+    calls: dict[str, Call] = {}
+    errors: dict[str, float] = {}
+    exact, remark, largest = window.expected(image, weights), "", 0.0
+    for kind, winograd in KINDS.items():
+        if kind != "ours" and ": winograd" not in remark:
+            continue
+        calls[kind], result, text = compiled(window, winograd)
+        calls[kind]()
+        remark, largest = remark or text, largest or float(np.abs(result - exact).max())
+        errors[kind] = rms(result - exact)
     last, of_last = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (image, weights))
-    calls: dict[str, Call] = {
-        "ours": ours,
-        "torch": lambda: window.eager(image, weights),
-        "torch, channels last": lambda: window.eager(last, of_last),
-    }
-    return calls, module.remarks[-1], error
+    calls["torch"] = lambda: window.eager(image, weights)
+    calls["torch, channels last"] = lambda: window.eager(last, of_last)
+    with torch.no_grad():
+        errors["torch"] = rms(window.eager(image, weights).permute(0, 2, 3, 1).numpy().reshape(exact.shape) - exact)
+    return calls, remark, errors, largest
 
 
-def _packed(module: Compiled, weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The weights as the kernel reads them; as they are, where it does so."""
-    shape = re.search(r"pack_0\(.*?,.*?memref<([\dx]+)xf32>", module.text)
-    if shape is None:
-        return weights
-    panels = np.empty([int(size) for size in shape.group(1).split("x")], np.float32)
-    module("pack_0", weights, panels)
-    return panels
+def rms(errors: Array) -> float:
+    return float(np.sqrt(np.mean(errors**2)))
 
 
 def measure(window: Window, repeats: int, peak: float) -> dict[str, Any]:
     start = time.perf_counter()
-    calls, remark, error = prepared(window)
+    calls, remark, errors, largest = prepared(window)
     seconds = time.perf_counter() - start
     with torch.no_grad():
         times = in_turn(calls, repeats)
@@ -103,16 +119,23 @@ def measure(window: Window, repeats: int, peak: float) -> dict[str, Any]:
         "gflops": rates,
         "of_peak": round(1e-9 * window.flops / min(times["ours"]) / peak, 3),  # the peak is a best time's rate, too
         "of_torch": ratios(times[faster], times["ours"]),
-        "max_abs": error,
-        "ok": error <= 8 * float(np.finfo(np.float32).eps) * depth**0.5,  # sums around one, eight times that at most
+        "rms": errors,
+        "max_abs": largest,
+        "ok": largest <= 8 * float(np.finfo(np.float32).eps) * depth**0.5,  # sums around one, eight times that at most
         "prepare_seconds": round(seconds, 3),
         "remark": remark,
     }
 
 
+SIDES = (*KINDS, "torch", "torch, channels last")
+
+
 def row(name: str, found: dict[str, Any]) -> list[object]:
-    rates = [f"{figures['median']:.1f}" for figures in found["gflops"].values()]
-    return [name, *rates, f"{100 * found['of_peak']:.0f} %", printing.between(found["of_torch"]), found["remark"]]
+    rates = [f"{found['gflops'][side]['median']:.1f}" if side in found["gflops"] else "–" for side in SIDES]
+    of_torch = {side: error / max(found["rms"]["torch"], 1e-30) for side, error in found["rms"].items()}
+    errors = ", ".join(f"{of_torch[side]:.1f}" for side in KINDS if side in of_torch)
+    between = printing.between(found["of_torch"])
+    return [name, *rates, f"{100 * found['of_peak']:.0f} %", between, errors, found["remark"]]
 
 
 def chosen(options: argparse.Namespace) -> dict[str, Window]:
@@ -133,11 +156,10 @@ def main() -> int:
     found = {name: measure(window, options.repeats, machine["peak_gflops"]) for name, window in chosen(options).items()}
     heading = [
         "convolution",
-        "GFLOP/s",
-        "torch",
-        "channels last",
+        *(f"{side}, GFLOP/s" if side == "ours" else side for side in SIDES),
         "of peak",
         "of the faster torch (quartiles)",
+        "errors, of torch's",
         "kernel",
     ]
     printing.tell({"machine": machine, "cases": found}, heading, [row(*item) for item in found.items()])

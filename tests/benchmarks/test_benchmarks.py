@@ -73,8 +73,10 @@ def test_products_are_measured_beside_numpy_and_torch(run_python: RunPython, scr
 
 @pytest.mark.slow
 def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_python: RunPython) -> None:
-    for figures in results(run_python, "convolutions")["cases"].values():
-        assert set(figures["gflops"]) == {"ours", "torch", "torch, channels last"}
+    cases = results(run_python, "convolutions")["cases"]
+    for name, figures in cases.items():
+        others = {"direct", "winograd 4x4"} if "48->48" in name else set()
+        assert set(figures["gflops"]) == {"ours", "torch", "torch, channels last"} | others
         assert figures["ok"]
         assert figures["max_abs"] < 1e-5
         assert figures["of_peak"] > 0

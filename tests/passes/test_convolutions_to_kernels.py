@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from convolutions import allowed, check, check_epilogue, weights_of, with_epilogue
+from convolution_calls import allowed, check, check_epilogue, weights_of, with_epilogue
 from filecheck_text import filecheck
 from mlir_jit import Compiled
 from windows import Window

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from convolutions import EPSILON, check, check_epilogue, weights_of, with_epilogue
+from convolution_calls import EPSILON, check, check_epilogue, weights_of, with_epilogue
 from mlir_jit import Compiled
 from windows import Array, Window
 
