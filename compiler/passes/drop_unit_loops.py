@@ -25,16 +25,21 @@ class DropUnitLoops(MlirPass):
     summary: ClassVar[str] = "contractions read through reshapes that add dims of size 1, and lose these loops"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in collect(root):
-            static = all(not isinstance(v.type, ir.ShapedType) or v.type.has_static_shape for v in op.operands)
-            if not static or not op.name.startswith("linalg.") or len(op.results) != 1:
-                continue
+        # Chosen before any is erased: what is inside an erased op is gone too.
+        for op in [op for op in collect(root) if _is_static(op)]:
             if is_contraction(op) and reads_loops(op):
                 dropped = _unit_loops(op)
                 if any(_source_without(value, _dims(map_, dropped)) is not None for value, map_ in _factors(op)):
                     text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"
                     context.remark(self.name, op.location, text)
                     _drop(op, dropped)
+
+
+def _is_static(op: Any) -> bool:
+    """Whether `op` is a linalg op on tensors of known sizes with one result."""
+    if not op.name.startswith("linalg.") or len(op.results) != 1:
+        return False
+    return all(not isinstance(v.type, ir.ShapedType) or v.type.has_static_shape for v in op.operands)
 
 
 def _factors(op: Any) -> list[tuple[Any, Any]]:
