@@ -7,12 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.coverage import report, session
-from buddy.compiler.coverage.plan import DTYPES, RIGHT, Pair, PairResult, Plan, PlanError, parse_shard
+from buddy.compiler.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
 from buddy.compiler.protocol import Diagnostic
 
 EPILOG = """
@@ -79,15 +77,11 @@ def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
         if not options.json and result.outcome != "compiled":
             console.printed(report.line(result) + "\n", "stdout")
 
-    pairs = session.run(plan, results, options.again.split(","), take)
+    listing = session.run(plan, results, options.again.split(","), take)
     console.done()
-    found = _found(results, pairs)
+    found = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:
-        options.report.write_text(report.markdown(found, plan))
-    summary = report.summary(found)
+        options.report.write_text(report.markdown(found, listing.core, plan))
+    summary = report.summary(found, listing.core)
     print(json.dumps(summary, indent=2) if options.json else report.text(summary))
     return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else FAILURE
-
-
-def _found(results: dict[Pair, PairResult], pairs: Sequence[Pair]) -> list[PairResult]:
-    return [msgspec.structs.replace(results[pair]) for pair in pairs if pair in results]

@@ -89,6 +89,25 @@ class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
         return Pair(self.op, self.dtype)
 
 
+class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An overload of Core ATen: the registries here that lower it, else whether PyTorch's decompositions replace it.
+
+    `only_eager` says why it has to stay in eager, where that is by design.
+    """
+
+    target: str
+    lowered: tuple[str, ...] = ()
+    decomposed: bool = False
+    only_eager: str = ""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What there is to check: the pairs that a plan asks for, and Core ATen."""
+
+    pairs: list[Pair]
+    core: list[CoreOp]
+
+
 def parse_shard(text: str) -> tuple[int, int]:
     """`2/8` as (2, 8). Raises `PlanError`."""
     index, _, count = text.partition("/")
@@ -123,7 +142,7 @@ def summed_up(pair: Pair, findings: Sequence[Finding], seconds: float, tolerance
     outcomes: dict[str, int] = {}
     for finding in findings:
         outcomes[finding.outcome] = outcomes.get(finding.outcome, 0) + 1
-    told = tuple(msgspec.structs.replace(f, roads={}) for f in findings if f.outcome != "compiled")
+    told = tuple(msgspec.structs.replace(f, roads={}) for f in findings if f.reasons)
     return PairResult(
         pair.op,
         pair.dtype,

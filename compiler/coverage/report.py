@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.coverage.plan import STEPS, Finding, PairResult, Plan
+from buddy.compiler.coverage.plan import STEPS, CoreOp, Finding, PairResult, Plan, merged
 
 # Characters of a reason that tables show; the file has all of it.
 _REASON = 140
@@ -15,14 +15,26 @@ _ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name
 _COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
-def summary(results: Sequence[PairResult]) -> dict[str, Any]:
-    """Per dtype and in all: pairs by outcome, calls that got through each step, and the shares that are compiled.
+def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
+    """Per dtype and in all: pairs by outcome, calls that got through each step, and the shares that are compiled; what
+    becomes of Core ATen.
 
     Shares are of the pairs whose capture succeeds: what Dynamo refuses, or has no sample, is no pair of ours.
     """
     dtypes = sorted({result.dtype for result in results})
     found = {dtype: _figures([r for r in results if r.dtype == dtype]) for dtype in dtypes}
-    return {"dtypes": found, "all": _figures(results)}
+    return {"dtypes": found, "all": _figures(results), "core": _core_figures(core)}
+
+
+def _core_figures(core: Sequence[CoreOp]) -> dict[str, Any]:
+    left = [op for op in core if not op.lowered]
+    return {
+        "overloads": len(core),
+        "lowered": len(core) - len(left),
+        "decomposed": sum(op.decomposed for op in left),
+        "eager_by_design": {op.target: op.only_eager for op in left if op.only_eager},
+        "missing": [op.target for op in left if not op.decomposed and not op.only_eager],
+    }
 
 
 def _figures(results: Sequence[PairResult]) -> dict[str, Any]:
@@ -54,8 +66,16 @@ def text(figures: dict[str, Any]) -> str:
             _table(["calls", "all", *STEPS], [
                 [name, row["calls"], *(row[step] for step in STEPS)] for name, row in zip(names, rows, strict=True)
             ]),
+            _core_line(figures["core"]),
         ]
     )  # fmt: skip
+
+
+def _core_line(core: dict[str, Any]) -> str:
+    return (
+        f"Core ATen: {core['lowered']} of {core['overloads']} overloads lowered here, {core['decomposed']} decomposed, "
+        f"{len(core['eager_by_design'])} in eager by design, {len(core['missing'])} missing"
+    )
 
 
 def line(result: PairResult) -> str:
@@ -80,15 +100,33 @@ def _short(reason: str) -> str:
     return reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
 
 
-def markdown(results: Sequence[PairResult], plan: Plan) -> str:
-    """A page: the figures, then every pair that is not compiled, with the reason."""
-    parts = ["# Coverage", _preamble(plan), "```\n" + text(summary(results)) + "\n```"]
+def markdown(results: Sequence[PairResult], core: Sequence[CoreOp], plan: Plan) -> str:
+    """A page: the figures, Core ATen, then every pair that is not compiled, with the reason."""
+    parts = [
+        "# Coverage",
+        _preamble(plan),
+        "```\n" + text(summary(results, core)) + "\n```",
+        *_core_tables(core, results),
+    ]
     for outcome in ("crash", "timeout", "error", "wrong", "eager", "torch-mlir", "refused", "skipped"):
         found = [result for result in results if result.outcome == outcome]
         if found:
             parts.append(f"## {outcome.capitalize()}: {len(found)} pairs")
             parts.append("| operator | dtype | why |\n|---|---|---|\n" + "\n".join(map(_row, found)))
     return "\n\n".join(parts) + "\n"
+
+
+def _core_tables(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
+    """The overloads that no registry here lowers, and where the samples' nodes of each went."""
+    roads = merged(result.roads for result in results)
+    rows = [
+        f"| `{op.target}` | {op.only_eager or ('decomposed' if op.decomposed else 'missing')} | "
+        f"{', '.join(f'{road} {count}' for road, count in roads.get(op.target, {}).items()) or '–'} |"
+        for op in core
+        if not op.lowered
+    ]
+    table = "| overload | what becomes of it | nodes of the samples |\n|---|---|---|\n" + "\n".join(rows)
+    return ["## Core ATen without a lowering of its own", table] if rows else []
 
 
 def _preamble(plan: Plan) -> str:

@@ -1,7 +1,7 @@
 """The warm process of a coverage run: torch, its operator database and MLIR are imported once, workers are forked.
 
-`python -m buddy.compiler.coverage.server FD PLAN` writes JSON lines to file descriptor FD: the list of pairs, then a
-result for each pair that it reads, as a JSON line each, from stdin.
+`python -m buddy.compiler.coverage.server FD PLAN` writes JSON lines to file descriptor FD: what there is to check, then
+a result for each pair that it reads, as a JSON line each, from stdin.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TextIO
 
 import msgspec
 
-from buddy.compiler.coverage.plan import Pair, Plan
+from buddy.compiler.coverage.plan import Listing, Pair, Plan
 
 
 def main(words: list[str]) -> int:
@@ -21,10 +21,11 @@ def main(words: list[str]) -> int:
     _warm_up()
     for path in plan.extensions:
         runpy.run_path(path)
+    from buddy.compiler.coverage.core_aten import core_ops
     from buddy.compiler.coverage.samples import pairs
     from buddy.compiler.coverage.worker import Worker
 
-    _say(answers, pairs(plan))
+    _say(answers, Listing(pairs(plan), core_ops()))
     worker = Worker(plan)
     try:
         for line in sys.stdin:

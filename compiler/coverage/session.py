@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from buddy.compiler.coverage.plan import Pair, PairResult, Plan, sharded
+from buddy.compiler.coverage.plan import Listing, Pair, PairResult, Plan, sharded
 
 
 class CoverageError(Exception):
@@ -36,18 +36,19 @@ def run(
     known: dict[Pair, PairResult],
     again: Sequence[str],
     on_result: Callable[[int, int, PairResult], None],
-) -> list[Pair]:
+) -> Listing:
     """Check the pairs of `plan` that `known` lacks, or has with an outcome of `again`.
 
     `on_result` is told the number of pairs that are done and to do, and the result, as each comes in. Returns all pairs
-    of the plan's shard. Raises `CoverageError`.
+    of the plan's shard, and Core ATen. Raises `CoverageError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
-        wanted = sharded(server.pairs(), plan.shard)
+        listing = server.listing()
+        wanted = sharded(listing.pairs, plan.shard)
         todo = [pair for pair in wanted if pair not in known or known[pair].outcome in again]
         for number, pair in enumerate(todo, 1):
             on_result(number, len(todo), server.check(pair))
-    return wanted
+    return Listing(wanted, listing.core)
 
 
 class _Server:
@@ -82,8 +83,8 @@ class _Server:
             self._process.wait()
         self._answers.close()
 
-    def pairs(self) -> list[Pair]:
-        return msgspec.json.decode(self._line(), type=list[Pair])
+    def listing(self) -> Listing:
+        return msgspec.json.decode(self._line(), type=Listing)
 
     def check(self, pair: Pair) -> PairResult:
         assert self._process.stdin is not None
@@ -105,7 +106,3 @@ def append(path: Path, result: PairResult) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.write(msgspec.json.encode(result) + b"\n")
-
-
-def of_plan(results: dict[Pair, PairResult], pairs: Sequence[Pair]) -> Iterator[PairResult]:
-    return (results[pair] for pair in pairs if pair in results)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.coverage.check import check
-from buddy.compiler.coverage.plan import Finding, Pair, PairResult, Plan, summed_up
+from buddy.compiler.coverage.plan import RIGHT, Finding, Pair, PairResult, Plan, summed_up
 from buddy.compiler.coverage.samples import Call, calls, database, torch_dtype
 from buddy.compiler.engine.lifeline import describe_exit
 
@@ -67,14 +67,17 @@ def _examine(job: Job, pipe: Any) -> None:
 
 
 def _together(job: Job, found: list[Call], pipe: Any) -> bool:
-    """Check all calls as one program; whether it was compiled and right, so that no call has to be looked at alone."""
+    """Check all calls as one program; whether it was captured and right, so that no call has to be looked at alone.
+
+    A program that is partly in eager counts as that for each of its calls.
+    """
     pipe.send(("at", JOINT, f"{len(found)} calls in one program"))
     finding = check(job.pair, found, job.options)
-    if finding.outcome != "compiled":
+    if finding.outcome not in RIGHT or finding.outcome == "refused":
         return False
     for number, call in enumerate(found):
-        roads = finding.roads if number == 0 else {}
-        pipe.send(("found", number, msgspec.structs.replace(finding, call=call.text, roads=roads)))
+        rest = {"call": call.text, "roads": {}, "reasons": ()}
+        pipe.send(("found", number, msgspec.structs.replace(finding, **rest) if number else finding))
     return True
 
 

@@ -11,6 +11,7 @@ from buddy.compiler.coverage import report, session
 from buddy.compiler.coverage.plan import (
     RIGHT,
     STEPS,
+    CoreOp,
     Finding,
     Pair,
     PairResult,
@@ -38,8 +39,8 @@ def planted() -> dict[str, PairResult]:
     found: dict[str, PairResult] = {}
     extension = str(Path(__file__).with_name("planted.py"))
     plan = Plan(("abs", "cos", "exp", "sin", "sub", "where"), ("float32",), 2, timeout=12.0, extensions=(extension,))
-    pairs = session.run(plan, {KNOWN.pair: KNOWN}, (), lambda _n, _c, result: found.setdefault(result.op, result))
-    assert [pair.op for pair in pairs] == sorted(plan.only)
+    listing = session.run(plan, {KNOWN.pair: KNOWN}, (), lambda _n, _c, result: found.setdefault(result.op, result))
+    assert [pair.op for pair in listing.pairs] == sorted(plan.only)
     return found
 
 
@@ -77,10 +78,10 @@ def test_what_comes_after_a_crash_is_checked_and_what_is_known_is_not(planted: d
 
 def test_a_part_of_the_database_is_right() -> None:
     found: list[PairResult] = []
-    session.run(Plan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
+    listing = session.run(Plan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
     assert len({result.op for result in found}) >= len(BOUNDED)
     assert [report.line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
-    assert report.summary(found)["dtypes"]["float32"]["compiled_here"] >= 0.9
+    assert report.summary(found, listing.core)["dtypes"]["float32"]["compiled_here"] >= 0.9
 
 
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
@@ -123,10 +124,14 @@ def test_a_pair_is_as_good_as_its_worst_call() -> None:
 
 def test_figures_leave_out_what_is_not_captured() -> None:
     found = [PairResult("a", "bool", outcome) for outcome in ("compiled", "torch-mlir", "eager", "refused", "skipped")]
-    figures = report.summary(found)["all"]
+    core = [CoreOp("add.Tensor", ("linalg",)), CoreOp("rand.default", only_eager="numbers"), CoreOp("sort.default")]
+    figures = report.summary(found, core)["all"]
     assert figures["captured"] == 3
     assert figures["compiled_here"] == pytest.approx(1 / 3, abs=1e-3)
     assert figures["without_eager"] == pytest.approx(2 / 3, abs=1e-3)
-    page = report.markdown(found, Plan())
+    assert report.summary(found, core)["core"]["missing"] == ["sort.default"]
+    page = report.markdown(found, core, Plan())
+    assert "| `rand.default` | numbers |" in page
+    assert "1 of 3 overloads lowered here" in page
     assert "## Eager: 1 pairs" in page
     assert "66.7 %" in page
