@@ -15,7 +15,7 @@ from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.state import Topic
 from buddy.app.widgets.look import Cell, Cells, ends
 from buddy.compiler.protocol import Assignment, NodeRow
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.recipe import EAGER, TORCH_MLIR
 
 SORTS = ("number", "name", "target", "lowering")
 
@@ -271,6 +271,7 @@ LOWERINGS = {
     "tosa": "TOSA ops, then the TOSA conversions",
     "linalg": "linalg on tensors",
     "math": "ops of the math dialect on whole tensors",
+    TORCH_MLIR: "torch-mlir's own lowering, inlined",
     "func": "a call of a function",
     EAGER: "stays out of compiled code: PyTorch runs it",
 }
