@@ -429,3 +429,25 @@ def test_the_backward_graph_leaves_the_break_to_the_forward_graph(script: Write)
     infos = [graph.info for graph in load_program(path).graphs]
     broken = {info.name: bool(info.broke) for info in infos}
     assert broken == {"f": True, "f (backward)": False, "f #2": False, "f (backward) #2": False}
+
+
+# ---- sizes that only a call tells ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mark", "call"),
+    [("", "dynamic=True"), ("torch._dynamo.mark_dynamic(x, 0)\n", "fullgraph=True")],
+)
+def test_a_script_says_which_sizes_only_a_call_tells(script: Write, mark: str, call: str) -> None:
+    text = f"""
+import torch
+x = torch.randn(6, 8)
+{mark}f = torch.compile(lambda x: (x * 2).sum(1) + x.shape[0], backend="buddy", {call})
+f(x)
+"""
+    program = load_program(script(text))
+    (graph,) = program.graphs
+    rows = {row.target: row.shape for row in graph.info.rows}
+    assert rows["aten.mul.Tensor"].startswith("s0x")
+    (result,) = graph.eager(graph.tensors)
+    torch.testing.assert_close(result, (graph.tensors[0] * 2).sum(1) + 6)
