@@ -1,0 +1,143 @@
+"""`tile-dynamic` and `pass-sizes`: loops around ops of known sizes, and buffers that cross calls as base pointers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mlir_jit import Compiled
+
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.passes.pass_sizes import PassSizes
+from buddy.compiler.passes.tile_dynamic import TileDynamic
+from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+from tests.kernels.filecheck_text import filecheck
+
+# Around the blocks of VECTORS (64, 8, 1), of ROWS (128) and LAST_ROWS (32), and of SQUARE (64).
+SIZES = (0, 1, 7, 31, 32, 64, 73, 128, 161)
+
+PLACES = """
+#id = affine_map<(i, j) -> (i, j)>
+func.func @f(%x: memref<?x?xf32>, %out: memref<?x?xf32>) attributes {llvm.emit_c_interface} {
+  linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%x : memref<?x?xf32>) outs(%out : memref<?x?xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %i = linalg.index 0 : index
+    %j = linalg.index 1 : index
+    %k = arith.muli %i, %j : index
+    %n = arith.index_cast %k : index to i64
+    %s = arith.sitofp %n : i64 to f32
+    %r = arith.addf %a, %s : f32
+    linalg.yield %r : f32
+  }
+  return
+}
+"""
+
+ROWS = """
+func.func @f(%a: memref<?x48xf32>, %b: memref<48x24xf32>, %c: memref<?x24xf32>) attributes {llvm.emit_c_interface} {
+  linalg.matmul ins(%a, %b : memref<?x48xf32>, memref<48x24xf32>) outs(%c : memref<?x24xf32>)
+  return
+}
+"""
+
+SQUARES = """
+func.func @f(%a: memref<?x?xf32>, %b: memref<?x?xf32>, %c: memref<?x?xf32>) attributes {llvm.emit_c_interface} {
+  linalg.matmul ins(%a, %b : memref<?x?xf32>, memref<?x?xf32>) outs(%c : memref<?x?xf32>)
+  return
+}
+"""
+
+
+def array(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def test_every_element_is_told_its_own_place() -> None:
+    compiled = Compiled(PLACES, [TileDynamic(), VectorizeGenerics()])
+    for rows, columns in ((3, 1), (2, 8), (1, 64), (3, 75), (0, 5), (4, 0)):
+        x, out = array(rows, columns), np.full((rows, columns), np.nan, np.float32)
+        compiled("f", x, out)
+        np.testing.assert_array_equal(out, x + np.outer(np.arange(rows), np.arange(columns)).astype(np.float32))
+
+
+def test_vectors_along_the_loop_that_is_dense_then_a_remainder() -> None:
+    filecheck(
+        Compiled(PLACES, [TileDynamic()]).text,
+        """
+        CHECK: scf.for %[[I:.*]] =
+        CHECK:   scf.for %[[J:.*]] =
+        CHECK:     outs({{.*}} : memref<1x64xf32
+        CHECK:   scf.for
+        CHECK:     outs({{.*}} : memref<1x8xf32
+        CHECK:   scf.for
+        CHECK:     outs({{.*}} : memref<1x1xf32
+        CHECK-NOT: linalg.generic
+        """,
+    )
+
+
+def test_rows_of_a_product_keep_their_operands_but_for_the_last_block() -> None:
+    compiled = Compiled(ROWS, [TileDynamic(), ContractionsToKernels(pack_weights=False)])
+    assert "linalg.matmul: rows in blocks" in compiled.remarks
+    for rows in SIZES:
+        a, b, c = array(rows, 48), array(48, 24), array(rows, 24)
+        wanted = c + a @ b
+        compiled("f", a, b, c)
+        # 48 products in another order: less than 48 roundings of f32 beside sums of about 7.
+        np.testing.assert_allclose(c, wanted, atol=48 * 7 * 6e-8)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_product_of_any_sizes(kernels: bool) -> None:
+    compiled = Compiled(SQUARES, [TileDynamic(), *([ContractionsToKernels(pack_weights=False)] * kernels)])
+    assert "linalg.matmul: tiles in buffers of their own" in compiled.remarks
+    for m, n, k in ((1, 1, 1), (64, 64, 64), (65, 3, 130), (5, 70, 0), (0, 4, 4), (63, 129, 65)):
+        a, b, c = array(m, k), array(k, n), array(m, n)
+        wanted = c + a @ b
+        compiled("f", a, b, c)
+        np.testing.assert_allclose(c, wanted, atol=130 * 12 * 6e-8)
+
+
+def test_what_lies_behind_the_factors_is_not_summed() -> None:
+    compiled = Compiled(SQUARES, [TileDynamic()])
+    # Tiles are 64 wide: their rest is in these arrays, but not in the operands.
+    wide = np.full((9, 200), np.nan, np.float32)
+    wide[:, :5] = array(9, 5)
+    a, b, c = np.ascontiguousarray(wide[:, :5]), array(5, 7), np.zeros((9, 7), np.float32)
+    compiled("f", a, b, c)
+    np.testing.assert_allclose(c, a @ b, atol=1e-5)
+
+
+def test_known_sizes_are_left_alone() -> None:
+    text = ROWS.replace("?", "16")
+    assert Compiled(text, [TileDynamic(), PassSizes()]).text == Compiled(text).text
+
+
+CALLS = """
+func.func private @g(%x: memref<?x4xf32> {buddy.sizes = ["2*s0 + 1", "4"]}, %n: index {buddy.symbol = "s0"}) {
+  %two = arith.constant 2.0 : f32
+  linalg.fill ins(%two : f32) outs(%x : memref<?x4xf32>)
+  return
+}
+func.func @f(%x: memref<?x4xf32>, %n: index) attributes {llvm.emit_c_interface} {
+  call @g(%x, %n) : (memref<?x4xf32>, index) -> ()
+  return
+}
+"""
+
+
+def test_buffers_are_made_anew_from_their_sizes() -> None:
+    # The entry here is called with descriptors, so that only the inner call crosses by base.
+    inner = CALLS.replace("@f(%x: memref<?x4xf32>", '@f(%x: memref<?x4xf32> {buddy.sizes = ["2*s0 + 1", "4"]}')
+    text = Compiled(inner.replace("%n: index) attr", '%n: index {buddy.symbol = "s0"}) attr'), [PassSizes()]).text
+    filecheck(
+        text,
+        """
+        CHECK: func.func private @g(%[[X:.*]]: memref<f32> {{.*}}, %[[N:.*]]: index
+        CHECK: %[[TWICE:.*]] = arith.muli %[[N]], %c2
+        CHECK: %[[ROWS:.*]] = arith.addi %[[TWICE]], %c1
+        CHECK: memref.reinterpret_cast %[[X]] to offset: [0], sizes: [%[[ROWS]], 4], strides: [4, 1]
+        CHECK: func.func @f(%{{.*}}: memref<f32>
+        CHECK: call @g({{.*}}) : (memref<f32>, index) -> ()
+        """,
+    )
