@@ -9,7 +9,7 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.compiler.coverage import report, session
+from buddy.compiler.coverage import page, report, session
 from buddy.compiler.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
 from buddy.compiler.protocol import Diagnostic
 
@@ -81,7 +81,7 @@ def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
     console.done()
     found = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:
-        options.report.write_text(report.markdown(found, listing.core, plan))
+        options.report.write_text(page.markdown(found, listing, plan))
     summary = report.summary(found, listing.core)
     print(json.dumps(summary, indent=2) if options.json else report.text(summary))
     return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else FAILURE

@@ -102,10 +102,11 @@ class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What there is to check: the pairs that a plan asks for, and Core ATen."""
+    """What there is to check: the pairs that a plan asks for, and Core ATen; and the versions of what it is about."""
 
     pairs: list[Pair]
     core: list[CoreOp]
+    versions: dict[str, str] = {}
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.coverage.plan import STEPS, CoreOp, Finding, PairResult, Plan, merged
+from buddy.compiler.coverage.plan import STEPS, CoreOp, Finding, PairResult
 
 # Characters of a reason that tables show; the file has all of it.
 _REASON = 140
@@ -98,48 +98,6 @@ def _short(reason: str) -> str:
     """A reason without the advice on how to compile the op, as long as a table can take."""
     reason = _ADVICE.sub("", reason)
     return reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
-
-
-def markdown(results: Sequence[PairResult], core: Sequence[CoreOp], plan: Plan) -> str:
-    """A page: the figures, Core ATen, then every pair that is not compiled, with the reason."""
-    parts = [
-        "# Coverage",
-        _preamble(plan),
-        "```\n" + text(summary(results, core)) + "\n```",
-        *_core_tables(core, results),
-    ]
-    for outcome in ("crash", "timeout", "error", "wrong", "eager", "torch-mlir", "refused", "skipped"):
-        found = [result for result in results if result.outcome == outcome]
-        if found:
-            parts.append(f"## {outcome.capitalize()}: {len(found)} pairs")
-            parts.append("| operator | dtype | why |\n|---|---|---|\n" + "\n".join(map(_row, found)))
-    return "\n\n".join(parts) + "\n"
-
-
-def _core_tables(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
-    """The overloads that no registry here lowers, and where the samples' nodes of each went."""
-    roads = merged(result.roads for result in results)
-    rows = [
-        f"| `{op.target}` | {op.only_eager or ('decomposed' if op.decomposed else 'missing')} | "
-        f"{', '.join(f'{road} {count}' for road, count in roads.get(op.target, {}).items()) or '–'} |"
-        for op in core
-        if not op.lowered
-    ]
-    table = "| overload | what becomes of it | nodes of the samples |\n|---|---|---|\n" + "\n".join(rows)
-    return ["## Core ATen without a lowering of its own", table] if rows else []
-
-
-def _preamble(plan: Plan) -> str:
-    return (
-        f"PyTorch's OpInfo samples, at most {plan.samples} distinct ones per operator and dtype "
-        f"({', '.join(plan.dtypes)}), compiled with the preset `{plan.preset}` in the flavour `{plan.flavour}`."
-    )
-
-
-def _row(result: PairResult) -> str:
-    why = reasons(result) or [result.skipped]
-    shown = "; ".join(why[:3]).replace("|", "\\|").replace("<", "&lt;")
-    return f"| `{result.op}` | {result.dtype} | {shown}{f' (and {len(why) - 3} more)' if len(why) > 3 else ''} |"
 
 
 def _percent(share: float | None) -> str:

@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     from buddy.compiler.coverage.samples import pairs
     from buddy.compiler.coverage.worker import Worker
 
-    _say(answers, Listing(pairs(plan), core_ops()))
+    _say(answers, Listing(pairs(plan), core_ops(), _versions()))
     worker = Worker(plan)
     try:
         for line in sys.stdin:
@@ -47,6 +47,14 @@ def _warm_up() -> None:
     database()
     registries()
     own_passes()
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    from buddy.compiler.bindings import PACKAGE, version
+
+    return {"torch": torch.__version__, PACKAGE: version()}
 
 
 def _say(answers: TextIO, value: object) -> None:

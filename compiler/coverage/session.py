@@ -48,7 +48,7 @@ def run(
         todo = [pair for pair in wanted if pair not in known or known[pair].outcome in again]
         for number, pair in enumerate(todo, 1):
             on_result(number, len(todo), server.check(pair))
-    return Listing(wanted, listing.core)
+    return Listing(wanted, listing.core, listing.versions)
 
 
 class _Server:

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buddy.compiler.coverage import report, session
+from buddy.compiler.coverage import page, report, session
 from buddy.compiler.coverage.plan import (
     RIGHT,
     STEPS,
     CoreOp,
     Finding,
+    Listing,
     Pair,
     PairResult,
     Plan,
@@ -130,8 +131,8 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert figures["compiled_here"] == pytest.approx(1 / 3, abs=1e-3)
     assert figures["without_eager"] == pytest.approx(2 / 3, abs=1e-3)
     assert report.summary(found, core)["core"]["missing"] == ["sort.default"]
-    page = report.markdown(found, core, Plan())
-    assert "| `rand.default` | numbers |" in page
-    assert "1 of 3 overloads lowered here" in page
-    assert "## Eager: 1 pairs" in page
-    assert "66.7 %" in page
+    written = page.markdown(found, Listing([], core, {"torch": "2.x"}), Plan())
+    assert "| `rand.default` | numbers |" in written
+    assert "1 of 3 overloads lowered here" in written
+    assert "eager: 1 pairs" in written
+    assert "66.7 %" in written
