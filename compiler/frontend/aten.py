@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tag
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
@@ -71,6 +72,8 @@ def run_aot(
 
     def compiler(kind: GraphKind) -> Callable[..., Any]:
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
+            if kind == "backward":
+                _drop_draws_of_forward(aten)
             return make_boxed_func(compile_graph(_describe(aten, kind, module, known)))
 
         return compile_one
@@ -121,6 +124,15 @@ def target_key(target: Any) -> str:
         return text.removeprefix("aten.")
     short = text.removeprefix("prims.")
     return text if hasattr(torch.ops.aten, short.split(".")[0]) and short != text else short
+
+
+def _drop_draws_of_forward(backward: GraphModule) -> None:
+    """Take off what the forward graph has drawn already: random ops are copied into both graphs, read or not."""
+    for node in reversed(backward.graph.nodes):
+        random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if random and not node.users and node.meta.get("partitioner_tag") == "is_forward":
+            backward.graph.erase_node(node)
+    backward.recompile()
 
 
 def _placeholders(module: GraphModule) -> list[Node]:
