@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from buddy.compiler.kernels.emit import split
 from buddy.compiler.target import Target
 
 MAX_LINES, MAX_VECTORS = 4, 4
+
+# Of a first-level cache: lines in a set, at least, and bytes in a line.
+_WAYS, _LINE = 8, 64
 
 # The share of the second-level cache that panels of weights may fill: the other half is for the image.
 WEIGHTS_IN_L2 = 0.5
@@ -41,21 +45,32 @@ class Blocking:
 
 def choose(conv: Convolution, target: Target) -> Blocking:
     """The blocking with the least estimated time."""
-    lanes = target.lanes(bytes_of(conv.element))
-    candidates = list(_candidates(conv, lanes, target.vector_registers))
+    # Vectors no wider than there are channels: two narrow ones a cycle are as good as one wide one that is half used.
+    lanes = min(target.lanes(bytes_of(conv.element)), 1 << (conv.n.size - 1).bit_length())
+    candidates = list(_candidates(conv, lanes, target))
     lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
     panel = max(1, conv.depth * vectors * lanes * bytes_of(conv.factor))
     panels = max(1, int(WEIGHTS_IN_L2 * target.l2) // panel)
     return Blocking(lines, pixels, vectors, lanes, panels)
 
 
-def _candidates(conv: Convolution, lanes: int, registers: int) -> Iterator[tuple[int, int, int]]:
-    """Blocks whose accumulators, weights and broadcast input fit into the registers."""
+def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:
+    """Blocks whose accumulators, weights and broadcast input fit into the registers, and whose input into a cache."""
     for vectors in range(1, min(MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
-        most = max(1, (registers - 1 - vectors) // vectors)
+        most = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
         for lines in range(1, min(MAX_LINES, conv.lines.size, most) + 1):
             for pixels in range(1, min(conv.pixels.size, most // lines) + 1):
                 yield lines, pixels, vectors
+
+
+def _pixels_in_l1(conv: Convolution, target: Target) -> int:
+    """Pixels of which the first-level cache keeps a line each, with some room for weights and results.
+
+    Those that lie a power of two apart share few of its sets.
+    """
+    way = max(1, target.l1 // _WAYS)
+    apart = max(1, conv.pixels.strides[0] * bytes_of(conv.factor))
+    return max(FMA_LATENCY, way // max(_LINE, math.gcd(way, apart)) * _WAYS * 3 // 4)
 
 
 def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) -> float:
