@@ -13,6 +13,9 @@ from buddy.compiler.graph.types import TensorDType
 _DTYPES = {
     torch.bool: TensorDType.Bool,
     torch.uint8: TensorDType.UInt8,
+    torch.uint16: TensorDType.UInt16,
+    torch.uint32: TensorDType.UInt32,
+    torch.uint64: TensorDType.UInt64,
     torch.int8: TensorDType.Int8,
     torch.int16: TensorDType.Int16,
     torch.int32: TensorDType.Int32,

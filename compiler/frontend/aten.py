@@ -21,8 +21,11 @@ GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
 Runner = Callable[..., Sequence[Any]]
 
-# Not core ATen, and what AOTAutograd makes of batch norm in training; torch has decompositions for them.
-_FURTHER = [torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten._batch_norm_with_update_functional]
+# Not core ATen, two of them what AOTAutograd makes of batch norm in training; torch has decompositions for them.
+_FURTHER = [
+    torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten._batch_norm_with_update_functional,
+    torch.ops.aten.tril_indices, torch.ops.aten.triu_indices,
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

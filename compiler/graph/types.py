@@ -12,6 +12,9 @@ class TensorDType(Enum):
 
     Bool = "i1"
     UInt8 = "ui8"
+    UInt16 = "ui16"
+    UInt32 = "ui32"
+    UInt64 = "ui64"
     Int8 = "i8"
     Int16 = "i16"
     Int32 = "i32"
@@ -31,8 +34,14 @@ class TensorDType(Enum):
     def is_integer(self) -> bool:
         return self in _INTEGERS
 
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether an integer of this type is read without a sign; a bool counts as one."""
+        return self in _UNSIGNED
 
-_INTEGERS = (TensorDType.UInt8, TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
+
+_UNSIGNED = (TensorDType.Bool, TensorDType.UInt8, TensorDType.UInt16, TensorDType.UInt32, TensorDType.UInt64)
+_INTEGERS = (*_UNSIGNED[1:], TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
 
 
 class DeviceType(Enum):

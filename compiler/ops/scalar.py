@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math as pymath
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from buddy.compiler.bindings import arith, ir, math
+from buddy.compiler.bindings import arith, ir, math, scf
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops.sizes import index_value
@@ -28,7 +29,7 @@ class Scalar:
 
     @property
     def is_unsigned(self) -> bool:
-        return self.dtype in (TensorDType.UInt8, TensorDType.Bool)
+        return self.dtype.is_unsigned
 
     def like(self, operand: Operand) -> Scalar:
         """`operand` as a scalar of this element type."""
@@ -121,11 +122,26 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
         return Scalar(_float_cast(x.value, element), dtype)
     if dtype.is_float:
         return Scalar((arith.uitofp if x.is_unsigned else arith.sitofp)(element, x.value), dtype)
+    if x.dtype.is_float and dtype is TensorDType.UInt64:
+        return _float_to_u64(x)
     if x.dtype.is_float:
-        # Through 64 bits, so that a negative float becomes the unsigned number that wrapping gives, as in PyTorch.
-        wide = arith.fptosi(mlir_element_type_get(TensorDType.Int64), x.value)
-        return cast(Scalar(wide, TensorDType.Int64), dtype)
+        between = TensorDType.Int32 if dtype in _THROUGH_32_BITS else TensorDType.Int64
+        wide = arith.fptosi(mlir_element_type_get(between), x.value)
+        return cast(Scalar(wide, between), dtype)
     return Scalar(_integer_cast(x, element), dtype)
+
+
+# What a float outside a type's range becomes is the processor's affair: eager converts to these through 32 bits, to the
+# others through 64, and wraps. The conversion gives the least integer for what it cannot hold, NaN among it.
+_THROUGH_32_BITS = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.UInt16)
+
+
+def _float_to_u64(x: Scalar) -> Scalar:
+    """By a signed conversion, of what is left above 2^63 where the number is larger."""
+    large = x >= 2.0**63
+    near = cast(select(large, x - 2.0**63, x), TensorDType.Int64)
+    bits = near ^ select(large, near.like(-(1 << 63)), near.like(0))
+    return Scalar(bits.value, TensorDType.UInt64)
 
 
 def _float_cast(value: Any, element: Any) -> Any:
@@ -155,8 +171,36 @@ def _unary(op_name: str) -> Any:
 
 exp, exp2, expm1 = _unary("exp"), _unary("exp2"), _unary("expm1")
 log, log2, log1p = _unary("log"), _unary("log2"), _unary("log1p")
-erf, tanh, sin, cos = _unary("erf"), _unary("tanh"), _unary("sin"), _unary("cos")
+log10, erf = _unary("log10"), _unary("erf")
+sin, cos, tan = _unary("sin"), _unary("cos"), _unary("tan")
+asin, acos, atan = _unary("asin"), _unary("acos"), _unary("atan")
+sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
+asinh, acosh, atanh = _unary("asinh"), _unary("acosh"), _unary("atanh")
 sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
+
+
+def _of_two_floats(function: Any) -> Any:
+    def apply(x: Scalar, y: Operand) -> Scalar:
+        return Scalar(function(x.value, x.like(y).value), x.dtype)
+
+    return apply
+
+
+atan2, powf = _of_two_floats(math.atan2), _of_two_floats(math.powf)
+copysign, fmod = _of_two_floats(math.copysign), _of_two_floats(arith.remf)
+
+
+def fma(x: Scalar, y: Operand, z: Operand) -> Scalar:
+    """x * y + z, rounded once."""
+    return Scalar(math.fma(x.value, x.like(y).value, x.like(z).value), x.dtype)
+
+
+def horner(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """`coefficients[0] + coefficients[1] x + …`"""
+    result = x.like(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        result = fma(result, x, coefficient)
+    return result
 
 
 def _rounding(op_name: str) -> Any:
@@ -175,7 +219,11 @@ def absolute(x: Scalar) -> Scalar:
     return Scalar((math.absf if x.dtype.is_float else math.absi)(x.value), x.dtype)
 
 
-def select(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+def select(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
+    """`yes` where `condition` holds, else `no`; one of them at least is a scalar, whose element type both have."""
+    shaped = yes if isinstance(yes, Scalar) else no
+    assert isinstance(shaped, Scalar)
+    yes, no = shaped.like(yes), shaped.like(no)
     return Scalar(arith.select(cast(condition, TensorDType.Bool).value, yes.value, no.value), yes.dtype)
 
 
@@ -189,6 +237,16 @@ def minimum(x: Scalar, y: Operand) -> Scalar:
     return x._binary(y, arith.minimumf, arith.minui if x.is_unsigned else arith.minsi)
 
 
+def fmax(x: Scalar, y: Operand) -> Scalar:
+    """The larger; a number rather than NaN."""
+    return x._binary(y, arith.maxnumf, arith.maxui if x.is_unsigned else arith.maxsi)
+
+
+def fmin(x: Scalar, y: Operand) -> Scalar:
+    """The smaller; a number rather than NaN."""
+    return x._binary(y, arith.minnumf, arith.minui if x.is_unsigned else arith.minsi)
+
+
 def power(x: Scalar, exponent: Operand) -> Scalar:
     """`x ** exponent`; small constant exponents become products and roots, which is also what eager computes."""
     if not isinstance(exponent, (Scalar, Size)):
@@ -200,8 +258,8 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
         if exponent == 0.5 and x.dtype.is_float:
             return sqrt(x)
     if x.dtype.is_float:
-        return Scalar(math.powf(x.value, x.like(exponent).value), x.dtype)
-    return Scalar(math.ipowi(x.value, x.like(exponent).value), x.dtype)
+        return powf(x, exponent)
+    raise LoweringError(f"powers of {x.dtype.value} are the business of `integers.py`")
 
 
 def _repeated(x: Scalar, count: int) -> Scalar:
@@ -216,4 +274,27 @@ def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
     if dtype is TensorDType.Bool:
         return 0, 1
     bits = int(dtype.value.lstrip("ui"))
-    return (0, (1 << bits) - 1) if dtype is TensorDType.UInt8 else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    return (0, (1 << bits) - 1) if dtype.is_unsigned else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def repeat(
+    start: Sequence[Scalar], condition: Callable[..., Scalar], step: Callable[..., Sequence[Scalar]]
+) -> list[Scalar]:
+    """Repeat `step` on a tuple of scalars while `condition` of them holds.
+
+    The functions may use nothing but what they are given: a body is cloned op by op, and loops in it as they are.
+    """
+    types = [x.dtype for x in start]
+    kinds = [x.value.type for x in start]
+
+    def scalars(block: Any) -> list[Scalar]:
+        return [Scalar(value, dtype) for value, dtype in zip(block.arguments, types, strict=True)]
+
+    loop = scf.WhileOp(kinds, [x.value for x in start])
+    location = ir.Location.current
+    before, after = (region.blocks.append(*kinds, arg_locs=[location] * len(kinds)) for region in loop.regions)
+    with ir.InsertionPoint(before):
+        scf.ConditionOp(condition(*scalars(before)).value, list(before.arguments))
+    with ir.InsertionPoint(after):
+        scf.YieldOp([x.value for x in step(*scalars(after))])
+    return [Scalar(value, dtype) for value, dtype in zip(loop.results, types, strict=True)]

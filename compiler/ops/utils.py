@@ -20,7 +20,7 @@ __all__ = [
 SymbolTable = Mapping[tuple[str, int], Any]
 
 # Unsigned integers are signless in MLIR: signedness belongs to the ops, as in LLVM.
-_SPELLING = {TensorDType.UInt8: "i8"}
+_SPELLING = {dtype: dtype.value.removeprefix("u") for dtype in TensorDType if dtype.value.startswith("ui")}
 
 
 def mlir_element_type_get(dtype: TensorDType) -> Any:

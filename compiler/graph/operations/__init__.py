@@ -8,4 +8,5 @@ from buddy.compiler.graph.operations.random import *  # noqa: F403
 from buddy.compiler.graph.operations.reductions import *  # noqa: F403
 from buddy.compiler.graph.operations.shapes import *  # noqa: F403
 from buddy.compiler.graph.operations.sorting import *  # noqa: F403
+from buddy.compiler.graph.operations.special import *  # noqa: F403
 from buddy.compiler.graph.operations.windows import *  # noqa: F403

@@ -25,12 +25,40 @@ class DivOp(ElementwiseOp):
     targets = ("div.Tensor", "div.Scalar", "div.default", "true_divide.Tensor")
 
 
+class DivTensorModeOp(ElementwiseOp):
+    targets = ("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar")
+
+
+class RemainderOp(ElementwiseOp):
+    targets = ("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+
+
+class FmodOp(ElementwiseOp):
+    targets = ("fmod.Tensor", "fmod.Scalar")
+
+
+class GcdOp(ElementwiseOp):
+    targets = ("gcd.default",)
+
+
+class LcmOp(ElementwiseOp):
+    targets = ("lcm.default",)
+
+
 class MaximumOp(ElementwiseOp):
     targets = ("maximum.default",)
 
 
 class MinimumOp(ElementwiseOp):
     targets = ("minimum.default",)
+
+
+class FmaxOp(ElementwiseOp):
+    targets = ("fmax.default",)
+
+
+class FminOp(ElementwiseOp):
+    targets = ("fmin.default",)
 
 
 class PowOp(ElementwiseOp):
@@ -43,6 +71,34 @@ class NegOp(ElementwiseOp):
 
 class AbsOp(ElementwiseOp):
     targets = ("abs.default",)
+
+
+class SignOp(ElementwiseOp):
+    targets = ("sign.default", "sgn.default")
+
+
+class CopysignOp(ElementwiseOp):
+    targets = ("copysign.Tensor", "copysign.Scalar")
+
+
+class NextafterOp(ElementwiseOp):
+    targets = ("nextafter.default",)
+
+
+class HypotOp(ElementwiseOp):
+    targets = ("hypot.default",)
+
+
+class LdexpOp(ElementwiseOp):
+    targets = ("ldexp.Tensor",)
+
+
+class FrexpOp(ElementwiseOp):
+    targets = ("frexp.Tensor",)
+
+
+class AngleOp(ElementwiseOp):
+    targets = ("angle.default",)
 
 
 class SquareOp(ElementwiseOp):
@@ -62,7 +118,7 @@ class RsqrtOp(ElementwiseOp):
 
 
 class ClampOp(ElementwiseOp):
-    targets = ("clamp.default",)
+    targets = ("clamp.default", "clamp.Tensor")
 
 
 class ClampMinOp(ElementwiseOp):
@@ -82,7 +138,7 @@ class CeilOp(ElementwiseOp):
 
 
 class RoundOp(ElementwiseOp):
-    targets = ("round.default",)
+    targets = ("round.default", "round.decimals")
 
 
 class TruncOp(ElementwiseOp):
@@ -115,6 +171,54 @@ class Log1pOp(ElementwiseOp):
 
 class ErfOp(ElementwiseOp):
     targets = ("erf.default",)
+
+
+class Log10Op(ElementwiseOp):
+    targets = ("log10.default",)
+
+
+class TanOp(ElementwiseOp):
+    targets = ("tan.default",)
+
+
+class AsinOp(ElementwiseOp):
+    targets = ("asin.default",)
+
+
+class AcosOp(ElementwiseOp):
+    targets = ("acos.default",)
+
+
+class AtanOp(ElementwiseOp):
+    targets = ("atan.default",)
+
+
+class SinhOp(ElementwiseOp):
+    targets = ("sinh.default",)
+
+
+class CoshOp(ElementwiseOp):
+    targets = ("cosh.default",)
+
+
+class AsinhOp(ElementwiseOp):
+    targets = ("asinh.default",)
+
+
+class AcoshOp(ElementwiseOp):
+    targets = ("acosh.default",)
+
+
+class AtanhOp(ElementwiseOp):
+    targets = ("atanh.default",)
+
+
+class Atan2Op(ElementwiseOp):
+    targets = ("atan2.default",)
+
+
+class ErfcOp(ElementwiseOp):
+    targets = ("erfc.default",)
 
 
 class SinOp(ElementwiseOp):
@@ -159,3 +263,7 @@ class GeluOp(ElementwiseOp):
 
 class SiluOp(ElementwiseOp):
     targets = ("silu.default",)
+
+
+class EluOp(ElementwiseOp):
+    targets = ("elu.default",)

@@ -46,23 +46,51 @@ class LogicalNotOp(ElementwiseOp):
 
 
 class BitwiseAndOp(ElementwiseOp):
-    targets = ("bitwise_and.Tensor", "bitwise_and.Scalar")
+    targets = ("bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor")
 
 
 class BitwiseOrOp(ElementwiseOp):
-    targets = ("bitwise_or.Tensor", "bitwise_or.Scalar")
+    targets = ("bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor")
 
 
 class BitwiseXorOp(ElementwiseOp):
-    targets = ("bitwise_xor.Tensor", "bitwise_xor.Scalar")
+    targets = ("bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor")
 
 
 class BitwiseNotOp(ElementwiseOp):
     targets = ("bitwise_not.default",)
 
 
+class BitwiseLeftShiftOp(ElementwiseOp):
+    targets = (
+        "bitwise_left_shift.Tensor",
+        "bitwise_left_shift.Tensor_Scalar",
+        "bitwise_left_shift.Scalar_Tensor",
+        "__lshift__.Tensor",
+        "__lshift__.Scalar",
+    )
+
+
+class BitwiseRightShiftOp(ElementwiseOp):
+    targets = (
+        "bitwise_right_shift.Tensor",
+        "bitwise_right_shift.Tensor_Scalar",
+        "bitwise_right_shift.Scalar_Tensor",
+        "__rshift__.Tensor",
+        "__rshift__.Scalar",
+    )
+
+
 class IsNanOp(ElementwiseOp):
     targets = ("isnan.default",)
+
+
+class IsInfOp(ElementwiseOp):
+    targets = ("isinf.default",)
+
+
+class SignbitOp(ElementwiseOp):
+    targets = ("signbit.default",)
 
 
 class WhereOp(ElementwiseOp):

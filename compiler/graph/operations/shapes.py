@@ -38,7 +38,13 @@ class CloneOp(ReshapeFamilyOp):
 
 
 class AliasOp(ReshapeFamilyOp):
-    targets = ("alias.default", "detach.default", "lift_fresh_copy.default")
+    targets = (
+        "alias.default",
+        "detach.default",
+        "lift_fresh_copy.default",
+        "positive.default",
+        "conj_physical.default",
+    )
 
 
 class ExpandOp(ReshapeFamilyOp):

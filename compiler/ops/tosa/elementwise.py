@@ -8,7 +8,7 @@ from functools import partial
 
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.ops.elementwise import SQRT1_2, SQRT_2_OVER_PI
+from buddy.compiler.ops.elementwise.functions import SQRT1_2, SQRT_2_OVER_PI
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.tensors import (
@@ -50,6 +50,8 @@ def rsub(x: Tensor, y: Operand, alpha: Number = 1) -> Tensor:
 
 @elementwise("MulOp")
 def mul(x: Tensor, y: Operand) -> Tensor:
+    if not isinstance(y, Tensor) and y == 0 and x.dtype.is_float:
+        raise LoweringError("TOSA's folder makes 0 of a product with 0, where NaN and infinities give NaN")
     return x * y
 
 

@@ -41,8 +41,11 @@ def lowering(registry: Registry, *names: str, with_empty_operands: bool = False)
 
 
 def _check_elements(nodes: Sequence[Op]) -> None:
-    if any(0 in op.metas[0].shape for op in nodes if op.metas and op.metas[0] is not None):
+    metas = [op.metas[0] for op in nodes if op.metas and op.metas[0] is not None]
+    if any(0 in meta.shape for meta in metas):
         raise LoweringError("no empty tensors")
+    if any(meta.dtype.is_unsigned and meta.dtype not in (TensorDType.Bool, TensorDType.UInt8) for meta in metas):
+        raise LoweringError("no unsigned integers of more than 8 bits")
 
 
 def elementwise(

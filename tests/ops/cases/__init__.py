@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from tests.ops.cases import contractions, elementwise, indexing, reductions, shapes, sorting, windows
+from tests.ops.cases import (
+    contractions,
+    division,
+    elementwise,
+    indexing,
+    reductions,
+    shapes,
+    sorting,
+    special,
+    windows,
+)  # fmt: skip
 from tests.ops.cases.base import Group, aten, normal, whole
 
 __all__ = ["CORE", "GROUPS", "TYPES_OF_TOSA", "Group", "aten", "normal", "whole"]
 
 GROUPS: dict[str, Group] = {
     **elementwise.GROUPS,
+    **division.GROUPS,
+    **special.GROUPS,
     **shapes.GROUPS,
     **reductions.GROUPS,
     **contractions.GROUPS,
@@ -19,6 +31,7 @@ GROUPS: dict[str, Group] = {
 
 # These hold every op class of the registries, and are tried in every flavour under every preset.
 CORE = (
+    "division of whole numbers", "parts of numbers", "special functions", "functions of shares",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
     "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "convolutions", "pools", "resampling",

@@ -71,10 +71,20 @@ TRANSCENDENTAL: dict[str, Callable[..., Any]] = {
     "sin": torch.sin,
     "cos": torch.cos,
     "tanh": torch.tanh,
+    "atan": torch.atan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "asinh": torch.asinh,
+    "asin": lambda x: torch.asin(x / 16),
+    "acos": lambda x: torch.acos(x / 16),
+    "atanh": lambda x: torch.atanh(x / 16),
+    "acosh": lambda x: torch.acosh(x.abs() + 1),
+    "tan": torch.tan,
 }
 OF_POSITIVES: dict[str, Callable[..., Any]] = {
     "log": lambda x: torch.log(x.abs()),
     "log2": lambda x: torch.log2(x.abs()),
+    "log10": lambda x: torch.log10(x.abs()),
     "log1p": lambda x: torch.log1p(x.abs()),
     "sqrt": lambda x: torch.sqrt(x.abs()),
     "rsqrt": lambda x: torch.rsqrt(x.abs()),
@@ -89,6 +99,16 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "gelu": F.gelu,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+    "elu": F.elu,
+    "selu": F.selu,
+    "celu": lambda x: F.celu(x, 0.7),
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "hardshrink": F.hardshrink,
+    "softshrink": F.softshrink,
+    "tanhshrink": F.tanhshrink,
+    "threshold": lambda x: F.threshold(x, 0.1, 7.0),
+    "logsigmoid": F.logsigmoid,
 }
 FLOATS = {**TRANSCENDENTAL, **OF_POSITIVES, **ACTIVATIONS, **ROUNDING}
 PAIRS = {**ARITHMETIC, **SIGNED, **COMPARISONS}

@@ -81,6 +81,13 @@ BITS: dict[str, Callable[..., Any]] = {
 FACTORIES: dict[str, Callable[..., Any]] = {
     "full": lambda x: torch.full((2, 3), 1.5) + x[0],
     "full_like": lambda x: torch.full_like(x, -2),
+    "linspace between tensors": lambda x: torch.linspace(x[0], x[1], 5),
+    "eye": lambda x: torch.eye(3, 5, dtype=torch.int32),
+    "linspace": lambda x: torch.linspace(-1, 2, 7),
+    "logspace": lambda x: torch.logspace(0, 2, 5),
+    "tril_indices": lambda x: torch.tril_indices(3, 4),
+    "arange of halves": lambda x: torch.arange(3, 9, dtype=torch.bfloat16),
+    "new_ones": lambda x: x.new_ones(2, dtype=torch.bool),
     "zeros": lambda x: torch.zeros(3, dtype=torch.int64),
     "scalar_tensor": lambda x: aten.scalar_tensor(2.5) + x,
     "arange": lambda x: torch.arange(5),

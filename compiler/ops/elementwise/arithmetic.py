@@ -1,0 +1,140 @@
+"""Arithmetic, powers, bounds and rounding."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import integers
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.elementwise.builder import elementwise
+from buddy.compiler.ops.scalar import Operand, Scalar
+
+
+@elementwise("AddOp")
+def add(x: Scalar, y: Operand, *, alpha: float = 1) -> Scalar:
+    return x + y if alpha == 1 else x + x.like(y) * alpha
+
+
+@elementwise("SubOp")
+def sub(x: Scalar, y: Operand, *, alpha: float = 1) -> Scalar:
+    return x - y if alpha == 1 else x - x.like(y) * alpha
+
+
+@elementwise("RsubOp")
+def rsub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
+    return y - x if alpha == 1 else y - x * alpha
+
+
+@elementwise("MulOp")
+def mul(x: Scalar, y: Operand) -> Scalar:
+    return x * y
+
+
+@elementwise("DivOp")
+def div(x: Scalar, y: Operand) -> Scalar:
+    return x / y
+
+
+@elementwise("MaximumOp")
+def maximum(x: Scalar, y: Operand) -> Scalar:
+    return s.maximum(x, y)
+
+
+@elementwise("MinimumOp")
+def minimum(x: Scalar, y: Operand) -> Scalar:
+    return s.minimum(x, y)
+
+
+@elementwise("FmaxOp")
+def fmax(x: Scalar, y: Operand) -> Scalar:
+    return s.fmax(x, y)
+
+
+@elementwise("FminOp")
+def fmin(x: Scalar, y: Operand) -> Scalar:
+    return s.fmin(x, y)
+
+
+@elementwise("PowOp")
+def power(x: Scalar, exponent: Operand) -> Scalar:
+    whole = isinstance(exponent, (bool, int)) and 0 <= exponent <= 4
+    return s.power(x, exponent) if x.dtype.is_float or whole else integers.power(x, exponent)
+
+
+@elementwise("NegOp")
+def neg(x: Scalar) -> Scalar:
+    return -x
+
+
+@elementwise("AbsOp")
+def absolute(x: Scalar) -> Scalar:
+    return s.absolute(x)
+
+
+@elementwise("SquareOp")
+def square(x: Scalar) -> Scalar:
+    return x * x
+
+
+@elementwise("ReciprocalOp")
+def reciprocal(x: Scalar) -> Scalar:
+    return 1.0 / x
+
+
+@elementwise("SqrtOp")
+def sqrt(x: Scalar) -> Scalar:
+    return s.sqrt(x)
+
+
+@elementwise("RsqrtOp")
+def rsqrt(x: Scalar) -> Scalar:
+    return 1.0 / s.sqrt(x)
+
+
+@elementwise("ClampOp", "HardtanhOp")
+def clamp(x: Scalar, low: Operand | None = None, high: Operand | None = None) -> Scalar:
+    x = x if low is None else s.maximum(x, low)
+    return x if high is None else s.minimum(x, high)
+
+
+@elementwise("ClampMinOp")
+def clamp_min(x: Scalar, low: Operand) -> Scalar:
+    return s.maximum(x, low)
+
+
+@elementwise("ClampMaxOp")
+def clamp_max(x: Scalar, high: Operand) -> Scalar:
+    return s.minimum(x, high)
+
+
+@elementwise("FloorOp")
+def floor(x: Scalar) -> Scalar:
+    return s.floor(x)
+
+
+@elementwise("CeilOp")
+def ceil(x: Scalar) -> Scalar:
+    return s.ceil(x)
+
+
+@elementwise("RoundOp")
+def round_half_even(x: Scalar, *, decimals: int = 0) -> Scalar:
+    if not decimals or not x.dtype.is_float:
+        return s.roundeven(x)
+    scale = 10.0 ** abs(decimals)
+    return s.roundeven(x * scale) / scale if decimals > 0 else s.roundeven(x / scale) * scale
+
+
+@elementwise("TruncOp")
+def trunc(x: Scalar) -> Scalar:
+    return s.trunc(x)
+
+
+@elementwise("HypotOp", within=TensorDType.Float64)
+def hypot(x: Scalar, y: Operand) -> Scalar:
+    """The root of the sum of squares, scaled by a power of two where squares would overflow or vanish."""
+    a, b = s.absolute(x), s.absolute(x.like(y))
+    larger = s.fmax(a, b)
+    scale = s.select(larger > 2.0**500, x.like(2.0**-600), s.select(larger < 2.0**-500, x.like(2.0**600), x.like(1)))
+    root = s.sqrt(s.fma(a * scale, a * scale, (b * scale) * (b * scale))) / scale
+    infinite = larger.compare("eq", float("inf"))
+    return s.select(infinite, larger, root)

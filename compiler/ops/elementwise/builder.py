@@ -1,0 +1,122 @@
+"""From an expression on one element to a `linalg.generic`, with broadcasting and promotion."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import Size
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.structured import pointwise
+from buddy.compiler.ops.utils import SymbolTable, value_of
+
+ops_registry = Registry()
+
+# Half types are computed in f32 and rounded once at the end, as PyTorch's CPU kernels do.
+COMPUTE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
+
+
+def elementwise(
+    *names: str, among_operands: bool = False, uncast: Sequence[int] = (), within: TensorDType | None = None,
+    narrow: bool = False,
+) -> Callable[[Any], Any]:  # fmt: skip
+    """Register the decorated expression as the lowering of the op classes `names`.
+
+    The expression gets a `Scalar` for each tensor argument and Python values for the rest. Tensor elements arrive in
+    the result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those
+    at the positions `uncast` arrive as they are. Half types are computed in f32 unless the expression is `narrow`;
+    `within` is the element type that all of it is computed in.
+    """
+
+    def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
+        def lower(node: Op, symbol_table: SymbolTable) -> Any:
+            return lower_expression(node, symbol_table, body, among_operands, uncast, within=within, narrow=narrow)
+
+        for name in names:
+            ops_registry[name] = lower
+        return body
+
+    return decorate
+
+
+def lower_expression(
+    node: Op,
+    symbol_table: SymbolTable,
+    body: Callable[..., Scalar],
+    among_operands: bool = False,
+    uncast: Sequence[int] = (),
+    *,
+    within: TensorDType | None = None,
+    narrow: bool = False,
+    result: int = 0,
+) -> Any:
+    """One `linalg.generic` that computes `body` for every element of the node's result number `result`.
+
+    See `elementwise` for the rest.
+    """
+    meta = node.metas[result]
+    assert meta is not None
+    compute = promoted(node.args) if among_operands else meta.dtype
+    compute = within or (compute if narrow else COMPUTE_IN.get(compute, compute))
+    known = inspect.signature(body).parameters
+    keywords = {key: value for key, value in node.kwargs.items() if key in known}
+    positions = [i for i, arg in enumerate(node.args) if isinstance(arg, Op)]
+    inputs = [(value_of(node.args[i], symbol_table), node.args[i].tensor_meta.dtype) for i in positions]
+
+    def element(*elements: Scalar) -> Scalar:
+        arguments = list(node.args)
+        for i, x in zip(positions, elements, strict=True):
+            arguments[i] = x if i in uncast else cast(x, compute)
+        if 0 not in uncast and not isinstance(arguments[0], Scalar):
+            arguments[0] = as_scalar(arguments[0], compute)
+        return cast(body(*arguments, **keywords), meta.dtype)
+
+    return pointwise(inputs, meta.shape, meta.dtype, element)
+
+
+def as_scalar(value: Any, dtype: TensorDType) -> Scalar:
+    if isinstance(value, Size):
+        return cast(s.size_scalar(value), dtype)
+    return Scalar(s.constant(value, dtype), dtype)
+
+
+def promoted(arguments: Sequence[Any]) -> TensorDType:
+    """The element type that PyTorch's promotion gives: categories bool < integer < float, then width.
+
+    A tensor without dims, and a Python number, only count when their category is higher than that of all before.
+    """
+    metas = [arg.tensor_meta for arg in arguments if isinstance(arg, Op)]
+    numbers = [_number_type(arg) for arg in arguments if isinstance(arg, (bool, int, float))]
+    result: TensorDType | None = None
+    for found in ([m.dtype for m in metas if m.shape], [m.dtype for m in metas if not m.shape], numbers):
+        widest = _widest(found)
+        if widest is not None and (result is None or _category(widest) > _category(result)):
+            result = widest
+    assert result is not None
+    return result
+
+
+def _number_type(value: bool | int | float) -> TensorDType:
+    if isinstance(value, bool):
+        return TensorDType.Bool
+    return TensorDType.Int64 if isinstance(value, int) else TensorDType.Float32
+
+
+def _category(dtype: TensorDType) -> int:
+    return 2 if dtype.is_float else 1 if dtype.is_integer else 0
+
+
+_WIDTH = {t: i for i, t in enumerate(TensorDType)}
+
+
+def _widest(types: Sequence[TensorDType]) -> TensorDType | None:
+    if {TensorDType.Float16, TensorDType.BFloat16} <= set(types):
+        types = [*types, TensorDType.Float32]
+    if TensorDType.UInt8 in types and TensorDType.Int8 in types:
+        types = [*types, TensorDType.Int16]
+    return max(types, key=lambda t: (_category(t), _WIDTH[t]), default=None)

@@ -1,0 +1,58 @@
+"""Comparison, choice and casts."""
+
+from __future__ import annotations
+
+import math as pymath
+from typing import Any
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.elementwise.builder import as_scalar, elementwise, promoted
+from buddy.compiler.ops.scalar import Operand, Scalar
+from buddy.compiler.ops.utils import constant
+
+BOOL = TensorDType.Bool
+
+
+def _comparison(name: str, relation: str) -> None:
+    elementwise(name, among_operands=True)(lambda x, y: x.compare(relation, y))
+
+
+for _name, _relation in {
+    "EqualOp": "eq", "NeOp": "ne", "LtOp": "lt", "LeOp": "le", "GtOp": "gt", "GeOp": "ge",
+}.items():  # fmt: skip
+    _comparison(_name, _relation)
+
+
+@elementwise("IsNanOp", among_operands=True)
+def isnan(x: Scalar) -> Scalar:
+    return x.compare("ne", x)
+
+
+@elementwise("IsInfOp", among_operands=True)
+def isinf(x: Scalar) -> Scalar:
+    return s.absolute(x).compare("eq", pymath.inf) if x.dtype.is_float else Scalar(constant(False, BOOL), BOOL)
+
+
+@elementwise("WhereOp", uncast=(0,))
+def where(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
+    shaped = no if isinstance(no, Scalar) else yes
+    if not isinstance(shaped, Scalar):
+        return _choice_of_numbers(condition, yes, no)
+    return s.select(condition, shaped.like(yes), shaped.like(no))
+
+
+def _choice_of_numbers(condition: Scalar, yes: Any, no: Any) -> Scalar:
+    kind = promoted((yes, no))
+    return s.select(condition, as_scalar(yes, kind), as_scalar(no, kind))
+
+
+@elementwise("MaskedFillOp", uncast=(1,))
+def masked_fill(x: Scalar, mask: Scalar, value: Operand) -> Scalar:
+    return s.select(mask, x.like(value), x)
+
+
+@elementwise("ConvertElementTypeOp", uncast=(0,))
+def convert(x: Scalar, _dtype: object = None) -> Scalar:
+    """The result's element type says all; prims also pass it by position."""
+    return x

@@ -1,0 +1,93 @@
+"""Integers as PyTorch computes with them: division, shifts, powers and divisors, without what processors trap on."""
+
+from __future__ import annotations
+
+from buddy.compiler.bindings import arith
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops.scalar import Operand, Scalar, absolute, cast, repeat, select
+
+
+def _width(x: Scalar) -> int:
+    return int(x.value.type.width)
+
+
+def divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
+    """Quotient, rounded to zero, and remainder. By 0, which eager refuses, both are 0; by -1 the quotient wraps."""
+    y = x.like(y)
+    odd = y.compare("eq", 0) if x.is_unsigned else y.compare("eq", 0) | y.compare("eq", -1)
+    divisor = select(odd, y.like(1), y)
+    divide, modulo = (arith.divui, arith.remui) if x.is_unsigned else (arith.divsi, arith.remsi)
+    quotient = Scalar(divide(x.value, divisor.value), x.dtype)
+    remainder = Scalar(modulo(x.value, divisor.value), x.dtype)
+    # What is left of them is 0 / 0 and x / -1, which is the product too.
+    return select(odd, x * y, quotient), select(odd, remainder.like(0), remainder)
+
+
+def floor_divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
+    """Quotient, rounded down, and the remainder with the divisor's sign."""
+    y = x.like(y)
+    quotient, remainder = divided(x, y)
+    if x.is_unsigned:
+        return quotient, remainder
+    lower = remainder.compare("ne", 0) & (remainder ^ y).compare("lt", 0)
+    return select(lower, quotient - 1, quotient), select(lower, remainder + y, remainder)
+
+
+def shifted_left(x: Scalar, by: Operand) -> Scalar:
+    """0 where `by` is negative or no less than the width."""
+    by = x.like(by)
+    outside = _outside(by)
+    moved = Scalar(arith.shli(x.value, select(outside, by.like(0), by).value), x.dtype)
+    return select(outside, x.like(0), moved)
+
+
+def shifted_right(x: Scalar, by: Operand) -> Scalar:
+    """All sign bits where `by` is negative or no less than the width."""
+    by = x.like(by)
+    outside = _outside(by)
+    if x.is_unsigned:
+        moved = Scalar(arith.shrui(x.value, select(outside, by.like(0), by).value), x.dtype)
+        return select(outside, x.like(0), moved)
+    return Scalar(arith.shrsi(x.value, select(outside, by.like(_width(x) - 1), by).value), x.dtype)
+
+
+def _outside(by: Scalar) -> Scalar:
+    """Whether `by` is no number of bits; a negative one is a large one without its sign."""
+    limit = by.like(_width(by)).value
+    return Scalar(arith.cmpi(arith.CmpIPredicate.uge, by.value, limit), TensorDType.Bool)
+
+
+def power(x: Scalar, exponent: Operand) -> Scalar:
+    """`x ** exponent`, wrapped, by squaring; for a negative exponent 0, but of 1 and -1 their own powers."""
+    exponent = x.like(exponent)
+    # A power of -1 is told by the exponent's parity; its loop would be the same but for a negative exponent.
+    negative = exponent.compare("lt", 0)
+    count = select(negative, exponent & 1, exponent)
+    result = repeat(
+        (x.like(1), x, count),
+        lambda _result, _square, left: left.compare("ne", 0),
+        lambda result, square, left: (
+            select((left & 1).compare("ne", 0), result * square, result),
+            square * square,
+            shifted_right(left, 1),
+        ),
+    )[0]
+    unit = x.compare("eq", 1) if x.is_unsigned else x.compare("eq", 1) | x.compare("eq", -1)
+    return select(negative & (unit ^ True), x.like(0), result)
+
+
+def greatest_divisor(x: Scalar, y: Operand) -> Scalar:
+    """The greatest common divisor by Euclid's algorithm, without a sign; of 0 and 0 it is 0."""
+    return repeat(
+        (absolute(x), absolute(x.like(y))),
+        lambda _a, b: b.compare("ne", 0),
+        lambda a, b: (b, divided(a, b)[1]),
+    )[0]
+
+
+def least_multiple(x: Scalar, y: Operand) -> Scalar:
+    """The least common multiple, without a sign; 0 where one of them is 0. In 32 bits at least, as C computes it."""
+    y = x.like(y)
+    quotient = divided(x, greatest_divisor(x, y))[0]
+    wide = x.dtype if _width(x) > 32 else TensorDType.Int32
+    return cast(absolute(cast(quotient, wide) * cast(y, wide)), x.dtype)

@@ -1,0 +1,61 @@
+"""Special functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.cases.base import Group, aten, normal
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "erfc": torch.erfc,
+    "erfcx": lambda x: torch.special.erfcx(x.abs()),
+    "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
+    "trigamma": lambda x: torch.polygamma(1, x),
+    "polygamma 2": lambda x: torch.polygamma(2, x),
+    "zeta": lambda x: torch.special.zeta(x.abs() + 1.5, x),
+    "i0": torch.i0,
+    "i0e": torch.special.i0e,
+    "i1": torch.special.i1,
+    "i1e": torch.special.i1e,
+    "j0": torch.special.bessel_j0,
+    "j1": torch.special.bessel_j1,
+    "y0": torch.special.bessel_y0,
+    "y1": torch.special.bessel_y1,
+    "k0": torch.special.modified_bessel_k0,
+    "k1": torch.special.modified_bessel_k1,
+    "scaled k0": torch.special.scaled_modified_bessel_k0,
+    "scaled k1": torch.special.scaled_modified_bessel_k1,
+    "spherical j0": torch.special.spherical_bessel_j0,
+    "log_ndtr": torch.special.log_ndtr,
+}
+OF_SHARES: dict[str, Callable[..., Any]] = {
+    "erfinv": lambda x: torch.erfinv(2 * x - 1),
+    "ndtri": torch.special.ndtri,
+    "logit": torch.logit,
+    "entr": torch.special.entr,
+}
+_FAR = torch.tensor([20.0, 45.0, -17.3])
+_SHARES = torch.cat([torch.linspace(0.02, 0.98, 9), torch.tensor([0.0, 1.0, 1e-30, 2.0])])
+# Eager's Bessel functions of the first and second kind are as exact as ours in single precision only.
+_EXACT_IN_SINGLE = ("j0", "j1", "y0", "y1")
+OF_DOUBLES = {name: f for name, f in FUNCTIONS.items() if name not in _EXACT_IN_SINGLE}
+# In single precision eager loses digits of the square of a negative argument.
+OF_DOUBLES["erfcx"] = lambda x: torch.special.erfcx(x.clamp_min(-9))
+
+GROUPS: dict[str, Group] = {
+    "special functions": Group((torch.cat([normal(30) * 4, _FAR]),), FUNCTIONS),
+    "special functions of float64": Group((torch.cat([normal(30) * 4, _FAR]).double(),), OF_DOUBLES),
+    "functions of shares": Group((_SHARES,), OF_SHARES),
+    "functions of shares of float64": Group((_SHARES.double(),), OF_SHARES),
+    "zeta of a number": Group(
+        (normal(9).abs() + 1.5,),
+        {
+            "first": lambda x: aten.special_zeta.self_scalar(2.5, x),
+            "second": lambda x: aten.special_zeta.other_scalar(x, 0.5),
+        },
+    ),
+}
