@@ -128,9 +128,14 @@ def inexact(name: str, left: Dim, right: Dim) -> Dim:
         return _INEXACT[name](left, right)
     if name in ("max", "min"):
         difference = left - right
-        if isinstance(difference, int):
-            return left if (difference >= 0) == (name == "max") else right
+        if is_counted(difference) or is_counted(-difference):
+            return left if is_counted(difference) == (name == "max") else right
     return Size((((Inexact(name, left, right),), 1),))
+
+
+def is_counted(size: Dim) -> bool:
+    """Whether `size` is surely not negative, as no symbol is."""
+    return size >= 0 if isinstance(size, int) else all(factor > 0 for _, factor in size.terms)
 
 
 def smallest(left: Dim, right: Dim) -> Dim:
@@ -146,7 +151,7 @@ def from_front(position: Dim, size: Dim) -> Dim:
 
     Raises `UnknownSizeError` for one of which it is not known whether it was.
     """
-    if isinstance(position, Size) and all(factor > 0 for _, factor in position.terms):
+    if isinstance(position, Size) and is_counted(position):
         return position
     return position + size if position < 0 else position
 

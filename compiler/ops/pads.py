@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import largest, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
@@ -29,9 +30,9 @@ def placed(
     old = st.shape_of(value)
     if old == tuple(shape) and not any(offsets):
         return value
-    first = [max(0, -(offset // step)) for offset, step in zip(offsets, steps, strict=True)]
-    ends = [min(n, -((o - size) // s)) for n, o, size, s in zip(old, offsets, shape, steps, strict=True)]
-    counts = [max(end - start, 0) for start, end in zip(first, ends, strict=True)]
+    first = [largest(0, -(offset // step)) for offset, step in zip(offsets, steps, strict=True)]
+    ends = [smallest(n, -((o - size) // s)) for n, o, size, s in zip(old, offsets, shape, steps, strict=True)]
+    counts = [largest(end - start, 0) for start, end in zip(first, ends, strict=True)]
     out = st.filled(fill, shape, dtype)
     if 0 in counts:
         return out  # a slice without elements has no place that MLIR would take

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import largest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.pads import placed
@@ -47,7 +48,7 @@ def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dty
     """`value` with its last dims padded by `fill`, as far as the windows reach."""
     shape, spatial = st.shape_of(value), len(window.size)
     lead, sizes = list(shape[:-spatial]), shape[-spatial:]
-    needed = [max(r, p + n) for r, p, n in zip(window.reach(outputs), window.padding, sizes, strict=True)]
+    needed = [largest(r, p + n) for r, p, n in zip(window.reach(outputs), window.padding, sizes, strict=True)]
     offsets = [0] * len(lead) + list(window.padding)
     return placed(value, offsets, [1] * len(shape), [*lead, *needed], fill, dtype)
 

@@ -51,6 +51,8 @@ def test_equal_expressions_are_equal_and_numbers_are_ints() -> None:
     assert a - a == 0
     assert a * b // b == a
     assert largest(a + 2, a) == a + 2
+    assert largest(a, 0) == a
+    assert smallest(a, a + b) == a
     assert 0 not in (a, b)
     assert a != 7
 
