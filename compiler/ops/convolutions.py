@@ -1,4 +1,4 @@
-"""Convolutions, transposed ones and the gradients of both: each is one convolution with stride 1 at least in one place.
+"""Convolutions, transposed ones and the gradients of both, all by plain convolutions.
 
 Tensors are [batch, channels, *space], kernels [out, channels / groups, *window], in any number of spatial dims.
 """
@@ -6,7 +6,9 @@ Tensors are [batch, channels, *space], kernels [out, channels / groups, *window]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
@@ -113,21 +115,77 @@ def slid(
     return st.reshape(summed, shape, wide)
 
 
+@dataclass(frozen=True)
+class Phase:
+    """The outputs of a transposed convolution at `start + i * stride` of a dim: all read the same taps of the kernel.
+
+    Those are `taps` of the reversed kernel, from `first` on and `step` apart, which slide over the input in steps of 1,
+    `gap` apart, when its first element stands at `offset`.
+    """
+
+    start: int
+    count: int
+    first: int
+    taps: int
+    step: int
+    gap: int
+    offset: int
+
+
+def phases(window: Sliding, axis: int, outputs: int) -> list[Phase]:
+    """The phases of a dim with `outputs` elements; those that no tap reaches, which stay 0, are left out.
+
+    Output `q` sums input `(q + padding - k * dilation) / stride` over the taps `k` for which that is a whole number.
+    """
+    size, stride, padding, dilation = (
+        values[axis] for values in (window.size, window.stride, window.padding, window.dilation)
+    )
+    step, gap, found = stride // gcd(stride, dilation), dilation // gcd(stride, dilation), []
+    for rest in range(stride):
+        first = next((k for k in range(size) if k * dilation % stride == rest), None)
+        start = (rest - padding) % stride
+        if first is None or start >= outputs:
+            continue
+        taps, base = -((first - size) // step), (start + padding - first * dilation) // stride
+        before, count = size - 1 - first - step * (taps - 1), -((start - outputs) // stride)
+        found.append(Phase(start, count, before, taps, step, gap, (taps - 1) * gap - base))
+    return found
+
+
 def transposed(
     value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
 ) -> Any:
     """What a convolution with `window` passes back, of `shape`; the kernel is [channels, out / groups, *window].
 
-    The elements of `value` stand `stride` apart among zeros, and the kernel slides over them backwards.
+    One plain convolution for every combination of the dims' phases.
     """
-    dtype, spatial = dtypes[0], len(window.size)
-    reach = [(size - 1) * gap for size, gap in zip(window.size, window.dilation, strict=True)]
-    sizes = [*st.shape_of(value)[:2], *(n + r for n, r in zip(shape[2:], reach, strict=True))]
-    offsets = [0, 0, *(r - before for r, before in zip(reach, window.padding, strict=True))]
-    wide_apart = placed(value, offsets, [1, 1, *window.stride], sizes, 0, dtype)
-    backwards = reversed_dims(_swapped(kernel, groups, dtype), range(2, 2 + spatial), dtype)
-    step = replace(window, stride=(1,) * spatial, padding=(0,) * spatial)
-    return slid(wide_apart, backwards, step, shape, groups, dtypes)
+    spatial = len(window.size)
+    backwards = reversed_dims(_swapped(kernel, groups, dtypes[0]), range(2, 2 + spatial), dtypes[0])
+    out = None
+    for chosen in product(*(phases(window, axis, shape[2 + axis]) for axis in range(spatial))):
+        found = _of_phase(value, backwards, chosen, shape[:2], groups, dtypes)
+        sizes = st.shape_of(found)
+        if sizes == tuple(shape):
+            return found
+        out = st.filled(0, shape, dtypes[1]) if out is None else out
+        out = st.insert_slice(found, out, [0, 0, *(p.start for p in chosen)], sizes, [1, 1, *window.stride])
+    return st.filled(0, shape, dtypes[1]) if out is None else out
+
+
+def _of_phase(
+    value: Any, backwards: Any, chosen: Sequence[Phase], lead: Sequence[int], groups: int,
+    dtypes: tuple[TensorDType, TensorDType],
+) -> Any:  # fmt: skip
+    """The outputs of one phase of each dim, as [*lead, *counts]."""
+    dtype, ones = dtypes[0], (1,) * len(chosen)
+    taps, counts = tuple(p.taps for p in chosen), [p.count for p in chosen]
+    window = Sliding(taps, ones, (0,) * len(chosen), tuple(p.gap for p in chosen))
+    sizes = [*st.shape_of(backwards)[:2], *taps]
+    firsts, steps = [0, 0, *(p.first for p in chosen)], [1, 1, *(p.step for p in chosen)]
+    kernel = st.slice_of(backwards, firsts, sizes, steps, sizes, dtype)
+    offsets, reach = [0, 0, *(p.offset for p in chosen)], [*st.shape_of(value)[:2], *window.reach(counts)]
+    around = placed(value, offsets, [1] * len(reach), reach, 0, dtype)
+    return slid(around, kernel, window, [*lead, *counts], groups, dtypes)
 
 
 def _swapped(kernel: Any, groups: int, dtype: TensorDType) -> Any:

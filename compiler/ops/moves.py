@@ -39,12 +39,13 @@ def flip(node: Op, symbol_table: SymbolTable) -> Any:
 def reversed_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
     """The tensor with the elements along each of `dims` in the opposite order."""
     shape = st.shape_of(value)
-
-    def body(*at: Scalar) -> Scalar:
-        return read(value, dtype, [shape[i] - 1 - p if i in dims else p for i, p in enumerate(at)])
-
     turning = [dim for dim in dims if dim < len(shape) and shape[dim] != 1]
-    return computed(shape, dtype, body) if turning else value
+    if not turning or 0 in shape:
+        return value
+    every: list[st.Dim] = [*range(len(shape))]
+    reads = [st.Mirror(i, shape[i]) if i in turning else i for i in range(len(shape))]
+    out = st.empty(shape, dtype)
+    return st.generic([value], [reads], [out], [every], [st.PARALLEL] * len(shape), lambda x, _: [x])[0]
 
 
 @lowering("RollOp")

@@ -114,6 +114,8 @@ def reduce(
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
     """Fold the inputs, broadcast to `shape`, over `axes` from `initial`: `body(*elements, accumulated)`."""
+    if any(shape[i] == 1 for i in axes):
+        return _reduce_without_units(inputs, shape, axes, keep, initial, dtype, body)
     rank, types = len(shape), [t for _, t in inputs]
     kept = [None if i in axes else i for i in range(rank)] if keep else [i for i in range(rank) if i not in axes]
     out_shape = [1 if d is None else shape[d] for d in kept]
@@ -125,6 +127,23 @@ def reduce(
     iterators = [REDUCTION if i in axes else PARALLEL for i in range(rank)]
     out = filled(initial, out_shape, dtype)
     return generic([v for v, _ in inputs], dims, [out], [kept], iterators, scalars)[0]
+
+
+def _reduce_without_units(
+    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
+    initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
+) -> Any:  # fmt: skip
+    """`reduce` with no loop for an axis of size 1: behind a fused reshape no operand would tell how far it goes."""
+    rank, units = len(shape), [i for i in axes if shape[i] == 1]
+    rest, squeezed = [i for i in range(rank) if i not in units], []
+    for value, kind in inputs:
+        sizes = shape_of(value)
+        kept = [size for i, size in enumerate(sizes, rank - len(sizes)) if i not in units]
+        squeezed.append((reshape(value, kept, kind), kind))
+    others = [rest.index(i) for i in axes if i not in units]
+    found = reduce(squeezed, [shape[i] for i in rest], others, False, initial, dtype, body)
+    wanted = [1 if i in axes else shape[i] for i in range(rank) if keep or i not in axes]
+    return reshape(found, wanted, dtype)
 
 
 def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None) -> Any:

@@ -34,7 +34,8 @@ CORE = (
     "division of whole numbers", "parts of numbers", "special functions", "functions of shares",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
-    "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "convolutions", "pools", "resampling",
+    "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "gradients of convolutions", "pools",
+    "resampling",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.

@@ -110,7 +110,8 @@ RESAMPLING: dict[str, Callable[..., Any]] = {
 
 
 GROUPS: dict[str, Group] = {
-    "convolutions": Group((normal(2, 4, 7, 6), normal(4, 2, 3, 2)), {**CONVOLUTIONS, **CONVOLUTION_GRADIENTS}),
+    "gradients of convolutions": Group((normal(2, 4, 7, 6), normal(4, 2, 3, 2)), CONVOLUTION_GRADIENTS),
+    "convolutions": Group((normal(2, 4, 7, 6), normal(4, 2, 3, 2)), CONVOLUTIONS),
     "convolutions of integers": Group(
         (whole(-9, 9, 2, 4, 7, 6), whole(-9, 9, 4, 2, 3, 2)),
         {
