@@ -54,7 +54,7 @@ def _versions() -> dict[str, str]:
 
     from buddy.compiler.bindings import PACKAGE, version
 
-    return {"torch": torch.__version__, PACKAGE: version()}
+    return {"torch": str(torch.__version__), PACKAGE: version()}
 
 
 def _say(answers: TextIO, value: object) -> None:
