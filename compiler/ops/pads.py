@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.sizes import largest, smallest
+from buddy.compiler.graph.sizes import Dim, largest, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
@@ -21,7 +21,7 @@ lowering = ops_registry.lowering
 
 
 def placed(
-    value: Any, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[int], fill: float, dtype: TensorDType
+    value: Any, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
 ) -> Any:
     """A tensor of `shape` full of `fill`, but with element `i` of each dim of `value` at `offset + i * step`.
 
