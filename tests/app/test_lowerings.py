@@ -77,7 +77,7 @@ async def test_the_chooser_lists_every_registry_and_eager_and_goes_back(workbenc
         bench.app.graph.show_node(gelu.stable)
         await bench.press("enter")
         titles = [choice.title for choice in bench.app.screen.query_one("ChoiceList").choices]
-        assert titles == ["linalg", "tosa", "eager", "reset"]
+        assert titles == ["linalg", "tosa", "torch-mlir", "eager", "reset"]
         await bench.press("escape")
         await choose(bench, "tosa")
         assert bench.app.state.problem is None

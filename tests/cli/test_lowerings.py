@@ -21,11 +21,11 @@ def f(x, y):
 with torch.no_grad():
     torch.compile(f, backend="buddy")(torch.ones(4, 4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.float64))
 """
-SORTED = """
+FACTORED = """
 import torch
 
-f = torch.compile(lambda x: torch.sort(x * 2).values, backend="buddy", options={"fallback": "FALLBACK"})
-f(torch.arange(5.0))
+f = torch.compile(lambda x: torch.geqrf(x * 2)[0], backend="buddy", options={"fallback": "FALLBACK"})
+f(torch.eye(4))
 """
 
 
@@ -76,19 +76,19 @@ def test_choices_of_a_recipe_that_cannot_be_followed_are_told_of(verb: Verb, tmp
 
 
 def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(verb: Verb, tmp_path: Path) -> None:
-    path = script(tmp_path, SORTED.replace("FALLBACK", "error"))
+    path = script(tmp_path, FACTORED.replace("FALLBACK", "error"))
     done = verb("run", path, "--json", "--repeats", "1")
     assert done.returncode == 1
     (graph,) = json.loads(done.stdout)["graphs"]
     assert not graph["ok"]
     assert graph["error"]["what"] == "the script says fallback='error', but 1 of 3 nodes stay in eager"
-    assert "sort.0: sort.default has no op class" in graph["error"]["detail"]
-    assert "'sort.default' to `_ops_map`" in graph["error"]["detail"]
+    assert "geqrf.0: geqrf.default has no op class" in graph["error"]["detail"]
+    assert "'geqrf.default' to `_ops_map`" in graph["error"]["detail"]
     assert "fallback='error'" in done.stderr
 
 
 def test_a_node_in_eager_is_told_of_where_it_is_allowed(verb: Verb, tmp_path: Path) -> None:
-    done = verb("run", script(tmp_path, SORTED.replace("FALLBACK", "eager")), "--repeats", "1")
+    done = verb("run", script(tmp_path, FACTORED.replace("FALLBACK", "eager")), "--repeats", "1")
     assert done.returncode == 0
-    assert "in eager: sort.0: sort.default has no op class" in done.stdout
+    assert "in eager: geqrf.0: geqrf.default has no op class" in done.stdout
     assert "docs/adding-an-operator.md" in done.stdout
