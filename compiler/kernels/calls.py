@@ -54,6 +54,10 @@ class KernelCalls:
         with ir.InsertionPoint(op), location:
             func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(operands))
 
+    def called(self) -> dict[str, list[Any]]:
+        """The locations of the calls of each kernel."""
+        return {name: list(locations) for name, _, locations in self._functions.values()}
+
     def finish(self) -> None:
         """Write the packing functions; functions that several ops share come from all of them."""
         written = self._weights.finish() if self._weights is not None else {}

@@ -9,6 +9,7 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.elementwise import emit_elementwise
 from buddy.compiler.kernels.emit import Emitter
+from buddy.compiler.kernels.repeated import outline
 from buddy.compiler.kernels.rows.reduction import emit_reduction
 from buddy.compiler.kernels.structured import KINDS, read
 from buddy.compiler.kernels.walk import collect, surroundings
@@ -19,13 +20,22 @@ from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 @register
 @dataclass(frozen=True)
 class VectorizeGenerics(MlirPass):
-    """What it does not handle stays for the pass that lowers linalg to loops, with a remark that says why."""
+    """What it does not handle stays for the pass that lowers linalg to loops, with a remark that says why.
+
+    With `share`, what the module repeats becomes calls of one function first.
+    """
 
     name: ClassVar[str] = "vectorize-generics"
     summary: ClassVar[str] = "element-wise ops, reductions, fills, copies and transposes become vector loops"
 
+    share: bool = True
+
     def run(self, root: Any, context: PassContext) -> None:
         CopiesToLoops().run(root, context)
+        if self.share:
+            for symbol, locations in outline(root, context.locations).items():
+                text = f"{len(locations)} times the same: calls of {symbol}"
+                context.remark(self.name, context.locations.union(locations), text)
         emitters: dict[tuple[Any, bool], Emitter] = {}
         for op in [op for op in collect(root) if op.name in KINDS]:
             entry, shared = surroundings(op)

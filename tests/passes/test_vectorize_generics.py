@@ -415,3 +415,66 @@ def test_what_is_the_same_in_all_lanes_is_computed_once() -> None:
     x, s, y = numbers(5, 48), np.arange(1, 6, dtype=np.float32), np.zeros((5, 48), np.float32)
     compiled("f", x, s, y)
     np.testing.assert_array_equal(y, x * (np.float32(1) / np.sqrt(s))[:, None])
+
+
+REPEATED = """
+    #v = affine_map<(i) -> (i)>
+    func.func @f(%a: memref<37xf32>, %b: memref<37xf32>, %c: memref<3x5x4xf32>, %d: memref<3x5x4xf32>,
+                 %e: memref<3x5x4xf32>) attributes {llvm.emit_c_interface} {
+      %one = arith.constant 1.0 : f32
+      %two = arith.constant 2.0 : f32
+      SUMS
+      FILLS
+      return
+    }"""
+
+
+def repeated_sum(source: str, target: str, constant: str, node: int) -> str:
+    return f"""
+      linalg.generic {{indexing_maps = [#v, #v], iterator_types = ["parallel"]}}
+          ins({source} : memref<37xf32>) outs({target} : memref<37xf32>) {{
+        ^bb0(%x: f32, %y: f32):
+          %s = arith.addf %x, {constant} : f32
+          linalg.yield %s : f32
+      }} loc("graph":{node}:0)"""
+
+
+def border(buffer: str) -> str:
+    """Fills of a line before and one after."""
+    strided = "strided<[20, 4, 1], offset: {}>"
+    parts = [
+        f"""
+      %{buffer}{line} = memref.subview %{buffer}[{line}, 0, 0] [1, 5, 4] [1, 1, 1]
+          : memref<3x5x4xf32> to memref<1x5x4xf32, {strided.format(20 * line)}>
+      linalg.fill ins(%one : f32) outs(%{buffer}{line} : memref<1x5x4xf32, {strided.format(20 * line)}>)"""
+        for line in (0, 2)
+    ]
+    return "".join(parts).replace(", offset: 0>", ">")
+
+
+def test_what_is_repeated_becomes_calls_of_one_function() -> None:
+    sums = [
+        repeated_sum("%a", "%b", "%one", 1),
+        repeated_sum("%b", "%a", "%one", 2),
+        repeated_sum("%a", "%b", "%one", 1),
+    ]
+    text = REPEATED.replace("SUMS", "".join([*sums, repeated_sum("%a", "%b", "%two", 1)]))
+    text = text.replace("FILLS", "".join(border(buffer) for buffer in "cde"))
+    module = Compiled(text, [VectorizeGenerics()], nodes=["first", "second"])
+    assert module.text.count("func.func private") == 2
+    assert module.text.count("call @repeated_generic(") == 3
+    assert module.text.count("call @repeated_fill(") == 3
+    assert module.remarks[:2] == [
+        "3 times the same: calls of repeated_generic",
+        "3 times the same: calls of repeated_fill",
+    ]
+    assert module.nodes_of("repeated_generic") == {"first", "second"}
+    assert "func.func private" not in Compiled(text, [VectorizeGenerics(share=False)], nodes=["first", "second"]).text
+    a, b = np.arange(37, dtype=np.float32), np.zeros(37, np.float32)
+    filled = [np.zeros((3, 5, 4), np.float32) for _ in range(3)]
+    module("f", a, b, *filled)
+    np.testing.assert_array_equal(a, np.arange(37) + 2)
+    np.testing.assert_array_equal(b, np.arange(37) + 4)
+    for array in filled:
+        np.testing.assert_array_equal(array[:, 0, 0], [1, 0, 1])
+        assert array.sum() == 40
