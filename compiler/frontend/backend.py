@@ -19,9 +19,8 @@ from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.frontend.pieces import Pieces, cut_around
+from buddy.compiler.frontend.results import Results
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, PlaceholderOp
-from buddy.compiler.graph.sizes import Dim, Size, product, value_of
 from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.recipe import EAGER, MAX_THREADS, Recipe
@@ -159,7 +158,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 class CompiledGraph:
     """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
 
-    Results have the strides that eager gives, since AOTAutograd rebuilds views by them. `build` is as `Own` has it.
+    Results lie in memory as eager's do, since AOTAutograd rebuilds views by their strides. `build` is as `Own` has it.
     """
 
     def __init__(
@@ -168,8 +167,7 @@ class CompiledGraph:
     ) -> None:  # fmt: skip
         graph = conversion.graph
         self._constants = conversion.constants
-        self._plan = _plan_results(graph)
-        self._strides = _result_strides(conversion)
+        self._results = Results(conversion)
         self._symbols = symbols_of(graph)
         recipe = settings.recipe(training)
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
@@ -180,72 +178,7 @@ class CompiledGraph:
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
         symbols = bind(self._symbols, inputs, numbers)
         results = self._program(inputs, numbers) if self._program is not None else []
-        laid_out = [_with_strides(t, strides, symbols) for t, strides in zip(results, self._strides, strict=True)]
-        return [_pick(source, laid_out, inputs, symbols) for source in self._plan]
-
-
-@dataclass(frozen=True)
-class _FromInput:
-    index: int
-
-
-@dataclass(frozen=True)
-class _FromResult:
-    index: int
-
-
-def _plan_results(graph: Graph) -> list[Any]:
-    """Where each result comes from. Inputs handed back and repeated results leave the graph's own list of results."""
-    placeholders, computed = graph.placeholders, list[Op]()
-    plan: list[Any] = []
-    for result in graph.results:
-        if isinstance(result, PlaceholderOp):
-            plan.append(_FromInput(placeholders.index(result)))
-        elif isinstance(result, Op):
-            if result not in computed:
-                computed.append(result)
-            plan.append(_FromResult(computed.index(result)))
-        else:
-            plan.append(result)
-    graph.output._arguments = [tuple(computed)]
-    return plan
-
-
-def _pick(
-    source: Any, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
-) -> Any:
-    if isinstance(source, _FromResult):
-        return results[source.index]
-    if isinstance(source, Size):
-        return value_of(source, symbols)
-    return inputs[source.index] if isinstance(source, _FromInput) else source
-
-
-def _result_strides(conversion: Conversion) -> list[tuple[Dim, ...] | None]:
-    """For each result the strides it needs, or None where row-major ones do.
-
-    Raises `UnsupportedGraphError` for strides that no input tells.
-    """
-    nodes = dict(zip(conversion.graph.body, conversion.fx_nodes, strict=True))
-    return [_needed_strides(conversion.strides(nodes[op]), op.tensor_meta.shape) for op in conversion.graph.results]
-
-
-def _needed_strides(strides: Sequence[Dim], shape: Sequence[Dim]) -> tuple[Dim, ...] | None:
-    moving = [
-        (stride, size, product(shape[i + 1 :])) for i, (stride, size) in enumerate(zip(strides, shape, strict=True))
-    ]
-    if 0 in shape or all(stride == dense or size == 1 for stride, size, dense in moving):
-        return None
-    return tuple(strides)
-
-
-def _with_strides(tensor: torch.Tensor, strides: tuple[Dim, ...] | None, symbols: Mapping[str, int]) -> torch.Tensor:
-    wanted = None if strides is None else tuple(value_of(stride, symbols) for stride in strides)
-    if wanted is None or wanted == tensor.stride():
-        return tensor
-    # An expanded dim is one element, seen from every position.
-    once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
-    return torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once).expand(tensor.shape)
+        return self._results.given(results, inputs, symbols)
 
 
 def _loaded(artifact: Artifact) -> LoadedProgram:
