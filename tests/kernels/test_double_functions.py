@@ -1,7 +1,8 @@
-"""Exponentials, logarithms and tanh in double precision, against 80-bit arithmetic."""
+"""Exponentials, logarithms, tanh and erf in double precision, against wider arithmetic."""
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 from mlir_jit import Compiled
@@ -68,3 +69,19 @@ def test_powers_of_two_have_exact_logarithms() -> None:
     exponents = np.arange(-1074, 1024, dtype=np.float64)
     np.testing.assert_array_equal(apply("log2", np.exp2(exponents)), exponents)
     np.testing.assert_array_equal(apply("exp2", exponents), np.exp2(exponents))
+
+
+def test_the_error_function() -> None:
+    """Against 40 digits, which NumPy has no error function in."""
+    tiny = np.array([0.0, 5e-324, 1e-310, 1e-30, 1.0, np.nextafter(1.0, 2.0), 5.9, 6.0, 7.0, 1e300, np.inf])
+    x = np.concatenate([tiny, np.linspace(0, 6.5, 2001), np.linspace(0.999, 1.001, 201)])
+    x = np.concatenate([x, -x])
+    result = apply("erf", x)
+    with mpmath.workdps(40):
+        exact = [mpmath.erf(mpmath.mpf(float(value))) for value in x]
+        ulps = [
+            abs(mpmath.mpf(float(r)) - e) / float(np.spacing(abs(float(e)))) for r, e in zip(result, exact, strict=True)
+        ]
+    assert max(map(float, ulps)) <= 1.5
+    np.testing.assert_array_equal(np.signbit(result), np.signbit(x))
+    assert np.isnan(apply("erf", np.array([np.nan])))

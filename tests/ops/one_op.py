@@ -324,6 +324,23 @@ _only_linalg(
     }
 )  # fmt: skip
 
+degrees = _of(normal(3, 4), whole(0, 9, 3, 4).float())
+_only_linalg(
+    {
+        f"{name}Op": degrees(function, "")
+        for name, function in {
+            "ChebyshevT": torch.special.chebyshev_polynomial_t, "ChebyshevU": torch.special.chebyshev_polynomial_u,
+            "ChebyshevV": torch.special.chebyshev_polynomial_v, "ChebyshevW": torch.special.chebyshev_polynomial_w,
+            "ShiftedChebyshevT": torch.special.shifted_chebyshev_polynomial_t,
+            "ShiftedChebyshevU": torch.special.shifted_chebyshev_polynomial_u,
+            "ShiftedChebyshevV": torch.special.shifted_chebyshev_polynomial_v,
+            "ShiftedChebyshevW": torch.special.shifted_chebyshev_polynomial_w,
+            "HermiteH": torch.special.hermite_polynomial_h, "HermiteHe": torch.special.hermite_polynomial_he,
+            "LaguerreL": torch.special.laguerre_polynomial_l, "LegendreP": torch.special.legendre_polynomial_p,
+        }.items()
+    }
+)  # fmt: skip
+
 # No function of one ATen op becomes a node of these: torch decomposes them, or graph passes make them of several ops.
 # Their lowerings are tried on graphs built by hand, and behind those passes.
 NOT_CAPTURED = {

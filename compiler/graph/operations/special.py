@@ -83,3 +83,99 @@ class SphericalBesselJ0Op(ElementwiseOp):
 
 class ZetaOp(ElementwiseOp):
     targets = ("special_zeta.default", "special_zeta.other_scalar", "special_zeta.self_scalar")
+
+
+class HermiteHOp(ElementwiseOp):
+    targets = (
+        "special_hermite_polynomial_h.default",
+        "special_hermite_polynomial_h.x_scalar",
+        "special_hermite_polynomial_h.n_scalar",
+    )
+
+
+class HermiteHeOp(ElementwiseOp):
+    targets = (
+        "special_hermite_polynomial_he.default",
+        "special_hermite_polynomial_he.x_scalar",
+        "special_hermite_polynomial_he.n_scalar",
+    )
+
+
+class LaguerreLOp(ElementwiseOp):
+    targets = (
+        "special_laguerre_polynomial_l.default",
+        "special_laguerre_polynomial_l.x_scalar",
+        "special_laguerre_polynomial_l.n_scalar",
+    )
+
+
+class LegendrePOp(ElementwiseOp):
+    targets = (
+        "special_legendre_polynomial_p.default",
+        "special_legendre_polynomial_p.x_scalar",
+        "special_legendre_polynomial_p.n_scalar",
+    )
+
+
+class ChebyshevTOp(ElementwiseOp):
+    targets = (
+        "special_chebyshev_polynomial_t.default",
+        "special_chebyshev_polynomial_t.x_scalar",
+        "special_chebyshev_polynomial_t.n_scalar",
+    )
+
+
+class ShiftedChebyshevTOp(ElementwiseOp):
+    targets = (
+        "special_shifted_chebyshev_polynomial_t.default",
+        "special_shifted_chebyshev_polynomial_t.x_scalar",
+        "special_shifted_chebyshev_polynomial_t.n_scalar",
+    )
+
+
+class ChebyshevUOp(ElementwiseOp):
+    targets = (
+        "special_chebyshev_polynomial_u.default",
+        "special_chebyshev_polynomial_u.x_scalar",
+        "special_chebyshev_polynomial_u.n_scalar",
+    )
+
+
+class ShiftedChebyshevUOp(ElementwiseOp):
+    targets = (
+        "special_shifted_chebyshev_polynomial_u.default",
+        "special_shifted_chebyshev_polynomial_u.x_scalar",
+        "special_shifted_chebyshev_polynomial_u.n_scalar",
+    )
+
+
+class ChebyshevVOp(ElementwiseOp):
+    targets = (
+        "special_chebyshev_polynomial_v.default",
+        "special_chebyshev_polynomial_v.x_scalar",
+        "special_chebyshev_polynomial_v.n_scalar",
+    )
+
+
+class ShiftedChebyshevVOp(ElementwiseOp):
+    targets = (
+        "special_shifted_chebyshev_polynomial_v.default",
+        "special_shifted_chebyshev_polynomial_v.x_scalar",
+        "special_shifted_chebyshev_polynomial_v.n_scalar",
+    )
+
+
+class ChebyshevWOp(ElementwiseOp):
+    targets = (
+        "special_chebyshev_polynomial_w.default",
+        "special_chebyshev_polynomial_w.x_scalar",
+        "special_chebyshev_polynomial_w.n_scalar",
+    )
+
+
+class ShiftedChebyshevWOp(ElementwiseOp):
+    targets = (
+        "special_shifted_chebyshev_polynomial_w.default",
+        "special_shifted_chebyshev_polynomial_w.x_scalar",
+        "special_shifted_chebyshev_polynomial_w.n_scalar",
+    )

@@ -20,5 +20,5 @@ EXPANSIONS: dict[str, Callable[..., Any]] = {
 # The same in double precision.
 DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(double_functions, name)
-    for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh")
+    for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")
 }

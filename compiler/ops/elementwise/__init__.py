@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 # Each of these registers the lowerings of its ops.
-from buddy.compiler.ops.elementwise import arithmetic, bits, choice, division, functions, special  # noqa: F401
+from buddy.compiler.ops.elementwise import (  # noqa: F401
+    arithmetic,
+    bits,
+    choice,
+    division,
+    functions,
+    orthogonal,
+    special,
+)
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, promoted
 
 __all__ = ["elementwise", "lower_expression", "ops_registry", "promoted"]

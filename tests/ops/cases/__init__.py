@@ -32,6 +32,7 @@ GROUPS: dict[str, Group] = {
 # These hold every op class of the registries, and are tried in every flavour under every preset.
 CORE = (
     "division of whole numbers", "parts of numbers", "special functions", "functions of shares",
+    "orthogonal polynomials",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
     "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "gradients of convolutions", "pools",

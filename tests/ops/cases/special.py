@@ -38,6 +38,19 @@ OF_SHARES: dict[str, Callable[..., Any]] = {
     "logit": torch.logit,
     "entr": torch.special.entr,
 }
+_FAMILIES = (
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+    "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p",
+)  # fmt: skip
+_SHIFTED = tuple(f"shifted_{name}" for name in _FAMILIES[:4])
+POLYNOMIALS: dict[str, Callable[..., Any]] = {name: getattr(torch.special, name) for name in (*_FAMILIES, *_SHIFTED)}
+# Each argument with each degree.
+_ARGUMENTS, _DEGREES = (
+    grid.ravel()
+    for grid in torch.meshgrid(
+        torch.tensor([-1.5, -1.0, -0.7, 0.0, 0.3, 0.9, 1.0, 2.0]), torch.arange(-1.0, 13.0, 2.0), indexing="ij"
+    )
+)
 _FAR = torch.tensor([20.0, 45.0, -17.3])
 _SHARES = torch.cat([torch.linspace(0.02, 0.98, 9), torch.tensor([0.0, 1.0, 1e-30, 2.0])])
 # Eager's Bessel functions of the first and second kind are as exact as ours in single precision only.
@@ -51,6 +64,8 @@ GROUPS: dict[str, Group] = {
     "special functions of float64": Group((torch.cat([normal(30) * 4, _FAR]).double(),), OF_DOUBLES),
     "functions of shares": Group((_SHARES,), OF_SHARES),
     "functions of shares of float64": Group((_SHARES.double(),), OF_SHARES),
+    "orthogonal polynomials": Group((_ARGUMENTS, _DEGREES), POLYNOMIALS),
+    "orthogonal polynomials of float64": Group((_ARGUMENTS.double(), (_DEGREES + 1).double()), POLYNOMIALS),
     "zeta of a number": Group(
         (normal(9).abs() + 1.5,),
         {
