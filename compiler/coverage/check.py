@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
+from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, ties_settled, tolerance_of
 from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
 from buddy.compiler.coverage.samples import SEED, Call, database
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
@@ -85,22 +85,38 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
     try:
         results = _seeded(compiled, ours)
     except Exception as error:
-        if recorder.reached >= COMPILED:
-            said = f"when run: {type(error).__name__}: {_first_line(error)}"
-            return Finding(text, "error", COMPILED, (said,), roads=recorder.roads)
-        return Finding(text, "refused", 0, (f"{type(error).__name__}: {_first_line(error)}",))
+        return _stopped(text, recorder, error)
     if recorder.fault:
         return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
-    if _strided(results) != _strided(expected):
-        # Where PyTorch's own decompositions choose other strides than eager, they are the program's.
-        expected = tree_map(_laid_out_as, expected, _captured(program, calls))
     entry = database()[pair.op]
+    expected = _with_captured_strides(program, calls, results, expected)
+    results = [
+        ties_settled(entry.name, call.args, call.kwargs, *both)
+        for call, *both in zip(calls, results, expected, strict=True)
+    ]
     values = entry.name not in UNINITIALISED
     said, error_ = _compared((results, ours), (expected, theirs), lambda dtype: tolerance_of(entry, dtype)[0], values)
     if said:
         return Finding(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.roads)
     reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
     return Finding(text, recorder.road, reached, tuple(recorder.reasons), _plain(error_), recorder.roads)
+
+
+def _stopped(text: str, recorder: Recorder, error: Exception) -> Finding:
+    """What an exception means: before there was compiled code PyTorch raised it, afterwards the program did."""
+    said = f"{type(error).__name__}: {_first_line(error)}"
+    if recorder.reached >= COMPILED:
+        return Finding(text, "error", COMPILED, (f"when run: {said}",), roads=recorder.roads)
+    return Finding(text, "refused", 0, (said,))
+
+
+def _with_captured_strides(
+    program: Callable[[list[Any]], list[Any]], calls: Sequence[Call], results: list[Any], expected: list[Any]
+) -> list[Any]:
+    """Eager's results; where PyTorch's own decompositions choose other strides than eager, those are the program's."""
+    if _strided(results) == _strided(expected):
+        return expected
+    return [tree_map(_laid_out_as, *both) for both in zip(expected, _captured(program, calls), strict=True)]
 
 
 def _captured(program: Callable[[list[Any]], list[Any]], calls: Sequence[Call]) -> list[Any]:
