@@ -65,7 +65,10 @@ def cloned_body(block: Any, known: dict[Any, Any]) -> list[Any]:
     *body, end = block.operations
     for op in body:
         clone = op.operation.clone()
-        for i, operand in enumerate(op.operation.operands):
-            clone.operation.operands[i] = known.get(operand, operand)
+        # What regions inside (loops of a search, say) take from outside them changes too.
+        for inner in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
+            for i, operand in enumerate(inner.operands):
+                if operand in known:
+                    inner.operands[i] = known[operand]
         known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
     return [known.get(value, value) for value in end.operands]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from buddy.compiler.ops import (
     attention,
+    bags,
     contractions,
     convolutions,
     elementwise,
@@ -16,6 +17,7 @@ from buddy.compiler.ops import (
     resize,
     scans,
     scatter,
+    searching,
     shapes,
     sorting,
 )
@@ -29,11 +31,13 @@ _FAMILIES = (
     extremes,
     scans,
     sorting,
+    searching,
     shapes,
     moves,
     pads,
     indexing,
     scatter,
+    bags,
     convolutions,
     pools,
     resize,

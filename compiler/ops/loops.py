@@ -34,13 +34,13 @@ def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> l
             return list(body(at, held))
         loop = scf.ForOp(position(0), position(extents[len(at)]), position(1), held)
         with ir.InsertionPoint(loop.body):
-            scf.yield_(nest([*at, loop.induction_variable], _shaped(loop.inner_iter_args, held)))
-        return _shaped(loop.results, held)
+            scf.yield_(nest([*at, loop.induction_variable], shaped(loop.inner_iter_args, held)))
+        return shaped(loop.results, held)
 
     return nest([], list(carried))
 
 
-def _shaped(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
+def shaped(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
     """The values, of which tensors have the shapes of those `like` them."""
     pairs = list(zip(values, like, strict=True))
     return [remember(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]

@@ -11,6 +11,8 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import selection
+from buddy.compiler.ops.line import Line, Order
 from buddy.compiler.ops.loops import (
     Extent,
     element,
@@ -39,8 +41,9 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, norma
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# Whether the first of two keys must stand before the second.
-Order = Callable[[Scalar, Scalar], Scalar]
+
+# `at::internal::GRAIN_SIZE`, from which on ATen sorts integers by their digits (native/cpu/SortingKernel.cpp).
+RADIX_FROM = 32768
 
 
 def ascending(x: Scalar, y: Scalar) -> Scalar:
@@ -176,25 +179,71 @@ def _part(lines: Lines, start: int, count: int) -> list[Any]:
 
 @lowering("SortOp")
 def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Stable whatever the node asks for, as eager is on the CPU."""
-    first = int(node.target == "sort.stable" and len(node.args) > 1 and isinstance(node.args[1], bool))
+    """Equal keys are where eager has them, whether they must stay in their order or not."""
+    stable = node.target == "sort.stable" and argument(node, 1, "stable")
+    first = int(node.target == "sort.stable" and len(node.args) > 1)
     dim, down = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
     keys, order, dtype = _lines_of(node, symbol_table, dim)
-    lines = sorted_lines(keys, dtype, descending if down else ascending)
+    towards = descending if down else ascending
+    if stable or _by_digits(node):
+        lines = sorted_lines(keys, dtype, towards)
+    else:
+        length = _length(keys)
+        lines = rearranged(keys, dtype, towards, lambda line: selection.sort(line, length))
     return _as_results(node, [lines.keys, lines.places], order)
+
+
+def _by_digits(node: Op) -> bool:
+    """Whether eager takes a radix sort, which is stable: for one long line of integers."""
+    meta = node.args[0].tensor_meta
+    return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= RADIX_FROM
+
+
+def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[Line], None]) -> Lines:
+    """The lines of `keys` [rows, n], each after `steps` of an algorithm that leaves equal keys where it leaves them."""
+    rows = shape_of(keys)[0]
+
+    def line(at: list[Any], held: list[Any]) -> list[Any]:
+        entries = Line(held, at[0], dtype, order)
+        steps(entries)
+        return entries.tensors
+
+    found = for_each([rows], [keys, _places(shape_of(keys))], line)
+    return Lines(found[0], found[1], dtype)
+
+
+def _length(keys: Any) -> int:
+    """The static length of lines; what depends on it is decided when compiling."""
+    length = shape_of(keys)[1]
+    if not isinstance(length, int):
+        raise LoweringError(f"a selection among {length} elements, a number that only a call tells")
+    return length
 
 
 @lowering("TopkOp")
 def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """By a heap where few of many are asked for, as in ATen; equal keys are in the order that eager has them in."""
     keys, order, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
-    lines = sorted_lines(keys, dtype, descending if argument(node, 3, "largest", True) else ascending)
-    return _as_results(node, _part(lines, 0, node.args[1]), order)
+    count, length = node.args[1], _length(keys)
+
+    def steps(line: Line) -> None:
+        if count * 64 <= length:
+            return selection.partial_sort(line, count, length)
+        selection.nth_element(line, count - 1, length)
+        if argument(node, 4, "sorted", True):
+            selection.sort(line, count - 1)
+
+    towards = descending if argument(node, 3, "largest", True) else ascending
+    lines = rearranged(keys, dtype, towards, steps) if count and length else Lines(keys, _places(shape_of(keys)), dtype)
+    return _as_results(node, _part(lines, 0, count), order)
 
 
 @lowering("KthvalueOp")
 def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
-    return _as_results(node, _part(sorted_lines(keys, dtype, ascending), node.args[1] - 1, 1), [])
+    k, length = node.args[1] - 1, _length(keys)
+    lines = rearranged(keys, dtype, ascending, lambda line: selection.quick_select(line, k, length))
+    return _as_results(node, _part(lines, k, 1), [])
 
 
 def _picked(lines: Lines, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
@@ -209,54 +258,55 @@ def _picked(lines: Lines, given: Any, at: Callable[[Scalar], Scalar]) -> list[An
     return generic([given], [[0]], outs, [[0, None]] * 2, [PARALLEL], body)
 
 
-def _numbers(lines: Lines) -> Any:
-    """How many keys of each line are not NaN."""
-    shape, kind = shape_of(lines.keys), TensorDType.Int64
-    if not lines.dtype.is_float:
-        return filled(shape[1], shape[:1], kind)
-    keys = [(lines.keys, lines.dtype)]
-    return reduce(keys, shape, [1], False, 0, kind, lambda x, n: n + s.cast(x.compare("eq", x), kind))
-
-
-def _middle(node: Op, symbol_table: SymbolTable, at: Callable[[Scalar, int], Scalar]) -> list[Any]:
-    """The lower median: `at(how many keys are not NaN, n)` is its position in the sorted line."""
-    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
-    length = shape_of(keys)[1]
+def _middle(keys: Any, dtype: TensorDType, at: Callable[[Scalar, int], Scalar]) -> list[Any]:
+    """What sorting each line would put at `at(how many keys are not NaN, n)`, and its place."""
+    length = _length(keys)
     if not length:
         raise LoweringError("no element has a middle")
-    lines = sorted_lines(keys, dtype, ascending)
-    return _as_results(node, _picked(lines, _numbers(lines), lambda count: at(count, length)), [])
+    return _picked(sorted_lines(keys, dtype, ascending), _numbers(keys, dtype), lambda count: at(count, length))
+
+
+def _numbers(keys: Any, dtype: TensorDType) -> Any:
+    """How many keys of each line are not NaN."""
+    shape, kind = shape_of(keys), TensorDType.Int64
+    if not dtype.is_float:
+        return filled(shape[1], shape[:1], kind)
+    return reduce([(keys, dtype)], shape, [1], False, 0, kind, lambda x, n: n + s.cast(x.compare("eq", x), kind))
 
 
 @lowering("MedianOp")
 def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The first NaN where there is one."""
+    """The lower one of two, or the first NaN; of equal keys the first, as in ATen, where places break ties."""
+    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
 
     def at(count: Scalar, length: int) -> Scalar:
         return s.select(count < length, count, count.like((length - 1) // 2))
 
-    return _middle(node, symbol_table, at)
+    return _as_results(node, _middle(keys, dtype, at), [])
 
 
 @lowering("NanmedianOp")
 def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
+
     def at(count: Scalar, _length: int) -> Scalar:
         last = s.maximum(count - 1, 0)
         return Scalar(arith.shrui(last.value, last.like(1).value), last.dtype)
 
-    return _middle(node, symbol_table, at)
+    return _as_results(node, _middle(keys, dtype, at), [])
 
 
 @lowering("ModeOp")
 def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """The least of the keys that occur most often, and the last place it is at. Each NaN counts for itself."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
-    lines = sorted_lines(keys, dtype, ascending)
-    kind, (rows, length) = TensorDType.Int64, shape_of(keys)
+    rows, length = shape_of(keys)[0], _length(keys)
     if not length:
         raise LoweringError("no element occurs most often")
-    ends = for_each([rows], [filled(0, [rows], kind)], lambda at, held: [insert(_longest(lines, at[0]), at, *held)])
-    return _as_results(node, _picked(lines, ends[0], lambda end: end), [])
+    lines = rearranged(keys, dtype, ascending, lambda line: selection.sort(line, length))
+    start = filled(0, [rows], TensorDType.Int64)
+    (ends,) = for_each([rows], [start], lambda at, held: [insert(_longest(lines, at[0]), at, held[0])])
+    return _as_results(node, _picked(lines, ends, lambda end: end), [])
 
 
 def _longest(lines: Lines, row: Any) -> Any:

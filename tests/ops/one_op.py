@@ -266,6 +266,15 @@ CASES: dict[str, OneOp] = {
     "MaskedScatterOp": _of(normal(3, 4), normal(3, 4) > 0)(
         lambda x, m: x.masked_scatter(m, x), "one writer for each place", LOOPS
     ),
+    "SearchsortedOp": _of(normal(5), normal(2, 3))(torch.searchsorted, "no lowering of SearchsortedOp"),
+    "BucketizeOp": _of(normal(2, 3), normal(5))(torch.bucketize, "no lowering of BucketizeOp"),
+    "HistcOp": one(lambda x: x.histc(5, -1, 1), "no lowering of HistcOp", LOOPS),
+    "EmbeddingBagOp": _of(normal(6, 4), whole(0, 6, 5), torch.tensor([0, 2]))(
+        lambda w, i, o: aten._embedding_bag_forward_only(w, i, o)[0], "no lowering of EmbeddingBagOp", LOOPS
+    ),
+    "NonzeroStaticOp": _of(whole(0, 2, 3, 4))(
+        lambda x: torch.nonzero_static(x, size=9), "no lowering of NonzeroStaticOp", LOOPS
+    ),
     "TriuOp": one(torch.triu, ("select",)),
     "TrilOp": one(torch.tril, ("select",)),
     "EmptyOp": nothing(lambda: torch.empty(0, 3), "no lowering of EmptyOp", ("tensor.empty",)),

@@ -17,6 +17,14 @@ class IndexOp(Op):
     targets = ("index.Tensor",)
 
 
+class EmbeddingBagOp(Op):
+    targets = ("_embedding_bag_forward_only.default", "_embedding_bag.default")
+
+
+class NonzeroStaticOp(Op):
+    targets = ("nonzero_static.default",)
+
+
 class IndexSelectOp(Op):
     targets = ("index_select.default",)
 

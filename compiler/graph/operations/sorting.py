@@ -1,4 +1,4 @@
-"""Sorting, and what is read off sorted lines."""
+"""Sorting, searching, and what is read off sorted lines."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ class NanmedianOp(Op):
 
 class ModeOp(Op):
     targets = ("mode.default",)
+
+
+class SearchsortedOp(Op):
+    targets = ("searchsorted.Tensor", "searchsorted.Scalar")
+
+
+class BucketizeOp(Op):
+    targets = ("bucketize.Tensor", "bucketize.Scalar")
+
+
+class HistcOp(Op):
+    targets = ("histc.default",)

@@ -19,6 +19,14 @@ INDEXING: dict[str, Callable[..., Any]] = {
     "two indices": lambda w, i: w[i[:, :1] - 2, i],
 }
 
+BAGS: dict[str, Callable[..., Any]] = {
+    f"bags, {mode}": lambda w, i, mode=mode: F.embedding_bag(i, w, mode=mode) for mode in ("sum", "mean", "max")
+} | {
+    "bags of several sizes": lambda w, i: F.embedding_bag(i.flatten(), w, i.new_tensor([0, 2, 2]), padding_idx=1),
+    "weighted bags": lambda w, i: F.embedding_bag(i, w, mode="sum", per_sample_weights=w[:2, :3]),
+    "nonzero_static": lambda w, i: torch.nonzero_static(i, size=9),
+}
+
 
 def _along(name: str, *further: Any, **named: Any) -> Callable[..., Any]:
     """The method `name` on columns; the values are twice those of the target, from its first rows."""
@@ -51,7 +59,7 @@ MULTIPLIED = {"scatter that multiplies": _along("scatter", 3, reduce="multiply")
 
 # Indices out of range are not here: eager refuses them, and so does compiled code (tests/ops/test_bounds.py).
 GROUPS: dict[str, Group] = {
-    "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), INDEXING),
+    "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), {**INDEXING, **BAGS}),
     "indexing by int32": Group((normal(6, 4), whole(0, 4, 2, 3).int()), {"embedding": INDEXING["embedding"]}),
     "writes by index": Group((normal(6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),
     "writes of int64 by index": Group((whole(-9, 9, 6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),

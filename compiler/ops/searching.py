@@ -1,0 +1,134 @@
+"""Searching sorted lines, and counting what falls between their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.bindings import arith, ir, scf
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.elementwise import promoted
+from buddy.compiler.ops.line import compare, half, minus, pick, plus
+from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
+from buddy.compiler.ops.reductions import extreme
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.structured import PARALLEL, empty, filled, generic, loop_index, shape_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+def _bound(length: Any, goes_on: Callable[[Any], Scalar]) -> Any:
+    """The first position of a sorted line of `length` for which `goes_on` is false, by halving."""
+    index = ir.IndexType.get()
+    loop = scf.WhileOp([index, index], [position(0), position(length)])
+    before, after = (region.blocks.append(index, index) for region in loop.regions)
+    with ir.InsertionPoint(before):
+        scf.ConditionOp(compare("slt", *before.arguments).value, list(before.arguments))
+    with ir.InsertionPoint(after):
+        low, high = after.arguments
+        middle = plus(low, half(minus(high, low)))
+        further = goes_on(middle)
+        scf.yield_([pick(further, plus(middle, 1), low), pick(further, high, middle)])
+    return loop.results[0]
+
+
+def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: bool, sorter: Op | None) -> Any:
+    """For each value, where it belongs in the line of `line` that stands beside it, or in its only line.
+
+    Comparisons with NaN are false in both directions, so a NaN belongs at the end, as in eager.
+    """
+    meta, kind = node.tensor_meta, line.tensor_meta.dtype
+    boundaries, length = value_of(line, symbol_table), line.tensor_meta.shape[-1]
+    places = None if sorter is None else value_of(sorter, symbol_table)
+    given = [value_of(values, symbol_table)] if isinstance(values, Op) else []
+    dtype = values.tensor_meta.dtype if isinstance(values, Op) else kind
+    common, rows = promoted((line, values)), len(line.tensor_meta.shape) - 1
+    every = list(range(len(meta.shape)))
+
+    def body(*elements: Any) -> list[Any]:
+        row = [loop_index(i) for i in range(rows)]
+        wanted = Scalar(elements[0], dtype) if given else number(values, common)
+
+        def goes_on(middle: Any) -> Scalar:
+            at = middle if places is None else index_position(element(places, [*row, middle], TensorDType.Int64))
+            here = cast(element(boundaries, [*row, at], kind), common)
+            # With NaN the comparison fails, and the search goes on.
+            return here.compare("gt" if right else "ge", cast(wanted, common)) ^ True
+
+        return [index_of(_bound(length, goes_on), meta.dtype).value]
+
+    out, loops = empty(meta.shape, meta.dtype), [PARALLEL] * len(every)
+    return generic(given, [every] * len(given), [out], [every], loops, body)[0]
+
+
+@lowering("SearchsortedOp")
+def searchsorted(node: Op, symbol_table: SymbolTable) -> Any:
+    side = argument(node, 4, "side")
+    right = side == "right" if side is not None else bool(argument(node, 3, "right", False))
+    sorter = argument(node, 5, "sorter")
+    return _search(node, node.args[0], node.args[1], symbol_table, right, sorter)
+
+
+@lowering("BucketizeOp")
+def bucketize(node: Op, symbol_table: SymbolTable) -> Any:
+    return _search(node, node.args[1], node.args[0], symbol_table, bool(argument(node, 3, "right", False)), None)
+
+
+@lowering("HistcOp")
+def histc(node: Op, symbol_table: SymbolTable) -> Any:
+    """How many elements are in each of equal parts of a range, which is that of the elements where it is empty."""
+    value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    meta, bins = node.tensor_meta, argument(node, 1, "bins", 100)
+    if not dtype.is_float or 0 in shape_of(value):
+        raise LoweringError(f"a histogram of {dtype.value}, or of nothing")
+    low, high = _range(value, dtype, argument(node, 2, "min", 0), argument(node, 3, "max", 0))
+
+    def count(at: list[Any], held: list[Any]) -> list[Any]:
+        x = element(value, at, dtype)
+        inside = x.compare("ge", low) & x.compare("le", high)
+        # What is outside, NaN for one, is counted as nothing in the first part.
+        share = s.select(inside, x, low) - low
+        part = s.minimum(cast(share * bins / (high - low), TensorDType.Int64), bins - 1)
+        here = [index_position(part)]
+        return [insert(element(held[0], here, dtype) + cast(inside, dtype), here, held[0])]
+
+    return for_each(shape_of(value), [filled(0, meta.shape, meta.dtype)], count)[0]
+
+
+def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Scalar, Scalar]:
+    """The ends that were asked for, or those of the elements, one to each side where all are equal."""
+    if low != high:
+        return number(low, dtype), number(high, dtype)
+    axes = list(range(len(shape_of(value))))
+    ends = (extreme(value, dtype, axes, False, largest) for largest in (False, True))
+    least, greatest = (element(end, [], dtype) for end in ends)
+    same = least.compare("eq", greatest)
+    return s.select(same, least - 1, least), s.select(same, greatest + 1, greatest)
+
+
+@lowering("NonzeroStaticOp")
+def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
+    """The positions of the first elements that are not 0, as many as the result has rows; the rest is filled."""
+    value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    meta, fill = node.tensor_meta, argument(node, 2, "fill_value", -1)
+    size = meta.shape[0]
+    out = filled(fill, meta.shape, meta.dtype)
+    if 0 in meta.shape:
+        return out
+
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        found, count = held
+        chosen = cast(element(value, at, dtype), TensorDType.Bool) & compare("slt", count, size)
+        row = arith.minui(count, position(size - 1))
+        for axis, place in enumerate(at):
+            where = [row, position(axis)]
+            kept = s.select(chosen, index_of(place, meta.dtype), element(found, where, meta.dtype))
+            found = insert(kept, where, found)
+        return [found, plus(count, arith.index_castui(ir.IndexType.get(), chosen.value))]
+
+    return for_each(shape_of(value), [out, position(0)], visit)[0]
