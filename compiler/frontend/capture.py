@@ -13,6 +13,7 @@ import torch
 from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.captured import CapturedGraph, eager_program
 from buddy.compiler.frontend.convert import Conversion, to_buddy
+from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.pieces import Pieces, cut_around
@@ -118,6 +119,7 @@ def capture(
     recorder = recorder or Recorder(callable_name(function))
     before = len(recorder.graphs)
     torch._dynamo.reset()
+    break_at_ops_without_fake()
     try:
         with torch.set_grad_enabled(grad), capture_settings():
             results = _compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))

@@ -19,6 +19,7 @@ from buddy.compiler.frontend import listening
 from buddy.compiler.frontend.aten import Origin, origins_of
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture_settings, record_inference, record_training
 from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 
 MAX_GRAPHS = 32
 MAX_CALLS = 8
@@ -125,6 +126,7 @@ class Tape:
     @contextmanager
     def _inside(self) -> Iterator[None]:
         """The calls inside are part of what is being captured: PyTorch's own `__call__` serves them."""
+        break_at_ops_without_fake()  # those that the script has defined by now
         before = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _real_call
         try:

@@ -120,6 +120,18 @@ def test_an_error_in_the_eager_part_is_its_own() -> None:
         torch.compile(fails, backend="buddy")(X)
 
 
+@torch.library.custom_op("buddy_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor, factor: int) -> torch.Tensor:
+    return x * factor
+
+
+def test_a_custom_op_without_a_fake_ends_a_graph() -> None:
+    found = capture(lambda x: scaled(x.exp(), 2).sin(), (X,))
+    assert [[op.target for op in graph.graph.operations] for graph in found] == [["exp.default"], ["sin.default"]]
+    assert "test_pieces.py" in found[0].info.broke_at
+    torch.testing.assert_close(found[1].eager(found[1].tensors)[0], (2 * X.exp()).sin())
+
+
 SPARSE = torch.eye(3).to_sparse()
 # What Dynamo itself leaves in eager: the graphs before and after it are compiled.
 BREAKS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {

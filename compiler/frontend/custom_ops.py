@@ -1,0 +1,18 @@
+"""Custom ops whose results nobody can foretell: Dynamo is made to end a graph at them, instead of giving up."""
+
+from __future__ import annotations
+
+import torch
+from torch._library.custom_ops import OPDEFS
+from torch._library.utils import can_generate_trivial_fake_impl
+
+
+def break_at_ops_without_fake() -> None:
+    """Keep every `torch.library.custom_op` defined so far that has no `register_fake` out of graphs.
+
+    They run in eager, between the graphs before and after them.
+    """
+    for definition in list(OPDEFS.values()):
+        overload = definition._opoverload
+        if definition._abstract_fn is None and not can_generate_trivial_fake_impl(overload):
+            torch._dynamo.disallow_in_graph(overload)
