@@ -1,4 +1,8 @@
-"""Indices kept within their dim: nothing outside a tensor is ever read or written, whatever the data."""
+"""Indices kept within their dim: nothing outside a tensor is ever read or written, whatever the data.
+
+Eager raises `IndexError` for an index out of range. Compiled code has no way out of the middle of a loop, and a check
+before it would read every index twice; one unsigned minimum per index keeps memory safe and the loop free of branches.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ WRITES: dict[str, Callable[..., Any]] = {
 }
 MULTIPLIED = {"scatter that multiplies": _along("scatter", 3, reduce="multiply")}
 
-# Indices out of range are not here: eager refuses them, and so does compiled code (tests/ops/test_bounds.py).
+# Indices out of range are in tests/ops/test_bounds.py: eager refuses them.
 GROUPS: dict[str, Group] = {
     "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), {**INDEXING, **BAGS}),
     "indexing by int32": Group((normal(6, 4), whole(0, 4, 2, 3).int()), {"embedding": INDEXING["embedding"]}),
