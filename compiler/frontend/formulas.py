@@ -14,7 +14,8 @@ aten = torch.ops.aten
 # Torch has decompositions of these that are not part of core ATen's.
 FROM_TORCH = [
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
-    aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.grid_sampler_2d,
+    aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.grid_sampler_2d, aten.tril_indices,
+    aten.triu_indices,
 ]  # fmt: skip
 
 
@@ -24,6 +25,23 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
     By differences, whatever `mode` says: products, which eager takes for long lists, only cost digits.
     """
     return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+
+
+def cdist_backward(
+    gradient: torch.Tensor, x: torch.Tensor, y: torch.Tensor, p: float, distances: torch.Tensor
+) -> torch.Tensor:
+    """What the distances pass back to `x`; a pair at distance 0 passes nothing."""
+    apart, far = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
+    if p == 0:
+        return torch.zeros_like(x)
+    if p == 1:
+        share = apart.sign()
+    elif p == math.inf:
+        share = apart.sign() * (apart.abs() == far)
+    else:
+        power = apart if p == 2 else apart.sign() * apart.abs() ** (p - 1)
+        share = torch.where(far == 0, 0, power / far ** (p - 1))
+    return (share * gradient.unsqueeze(-1)).sum(-2)
 
 
 def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
@@ -59,7 +77,8 @@ def attention_backward(
     of_scores = weights * (of_weights - (g_ * out_).sum(-1, keepdim=True)) * factor
     found = (of_scores @ k_, of_scores.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
     gathered = (found[0], *(_over_repeats(t, repeats) for t in found[1:]))
-    return tuple(t.to(q.dtype) for t in gathered)
+    # Eager's lie in memory with the heads behind the length.
+    return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gathered)
 
 
 def _over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
@@ -78,6 +97,8 @@ def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., tor
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
+    aten._cdist_backward.default: cdist_backward,
+    aten._pdist_forward.default: torch._decomp.decomposition_table[aten.pdist.default],
     aten.dist.default: dist,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),

@@ -23,6 +23,33 @@ ATTENTION: dict[str, Callable[..., Any]] = {
         q, k, k, attn_mask=torch.zeros(7, 1).masked_fill(torch.arange(7)[:, None] == 3, float("-inf")).expand(7, 9)
     )[1],
 }
+
+
+def _attention_gradients(
+    q: torch.Tensor, k: torch.Tensor, m: torch.Tensor | None, causal: bool = False
+) -> torch.Tensor:
+    """Of q [batch, heads, length, width], and of the same k and v; the result stands in for what is passed back."""
+    out, log_sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, k, 0.0, causal, attn_mask=m)
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return torch.cat([t.flatten() for t in backward(out, q, k, k, out, log_sums, 0.0, causal, attn_mask=m)])
+
+
+ATTENTION_GRADIENTS: dict[str, Callable[..., Any]] = {
+    "gradients, causal": lambda q, k, m: _attention_gradients(q, k, None, True),
+    "gradients, masked": _attention_gradients,
+    "gradients, some masked": lambda q, k, m: _attention_gradients(q, k, m.masked_fill(m > 1, float("-inf"))),
+}
+DISTANCES: dict[str, Callable[..., Any]] = {
+    **{f"cdist {p}": lambda x, y, p=p: torch.cdist(x, y, p) for p in (0.0, 1.0, 1.5, 2.0, float("inf"))},
+    **{
+        f"gradient of cdist {p}": lambda x, y, p=p: aten._cdist_backward(
+            torch.ones(3, 3), x, x, p, torch.cdist(x, x, p)
+        )
+        for p in (0.0, 1.0, 2.0, 3.0, float("inf"))
+    },
+    "dist": lambda x, y: torch.dist(x, y[:1], 3),
+    "pdist": lambda x, y: aten._pdist_forward(y, 2.0),
+}
 PRODUCTS: dict[str, Callable[..., Any]] = {
     "mm": lambda a, b: a[0] @ b[0],
     "bmm": torch.bmm,
@@ -69,6 +96,8 @@ GROUPS: dict[str, Group] = {
         (whole(-9, 9, 7, 5), whole(-9, 9, 5, 4)), {"mm": torch.mm, "mv": lambda a, b: torch.mv(a, b[:, 0])}
     ),
     "attention": Group((normal(1, 2, 7, 8), normal(1, 2, 9, 8), normal(1, 2, 7, 9)), ATTENTION),
+    "gradients of attention": Group((normal(1, 2, 7, 8), normal(1, 2, 9, 8), normal(1, 1, 7, 9)), ATTENTION_GRADIENTS),
+    "distances": Group((normal(3, 4), normal(5, 4)), DISTANCES),
     "windows": Group((normal(2, 4, 9, 8), normal(6, 4, 3, 3), normal(6)), WINDOWS),
     **{
         f"windows of {str(dtype).removeprefix('torch.')}": Group(
