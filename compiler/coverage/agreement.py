@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,36 +37,6 @@ def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
         max([own.absolute, *(tol.atol for tol in declared)]), max([own.relative, *(tol.rtol for tol in declared)])
     )
     return wide, "OpInfo" if wide != own else "torch.testing"
-
-
-# Which of several equal elements these point at is left open by PyTorch's documentation, and eager's choice is its
-# algorithm's. By name, the position of `dim` among the arguments.
-TIES = {"topk": 2, "sort": 1, "argsort": 1, "mode": 1, "kthvalue": 2, "median": 1, "nanmedian": 1}
-
-
-def ties_settled(name: str, args: Sequence[Any], kwargs: dict[str, Any], ours: Any, theirs: Any) -> Any:
-    """Results of operator `name`, with eager's indices in the place of ours where both pick equal elements."""
-    alone = name == "argsort"
-    if name not in TIES or kwargs.get("stable") or not (alone or isinstance(theirs, tuple)):
-        return ours
-    place, source = TIES[name], args[0]
-    dim = kwargs.get("dim", args[place] if len(args) > place else -1)
-    mine, other = (ours, theirs) if alone else (ours[-1], theirs[-1])
-    if mine.shape != other.shape or mine.dtype != other.dtype or mine.stride() != other.stride():
-        return ours
-    picked = [_picked(source, dim, index) for index in (mine, other)]
-    if picked[0] is None or not torch.equal(picked[0].nan_to_num(), picked[1].nan_to_num()):
-        return ours
-    return other if alone else (*ours[:-1], other)
-
-
-def _picked(source: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
-    """The elements that `index` picks along `dim`; None where it points outside."""
-    size = source.shape[dim] if source.dim() else 1
-    if bool(((index < 0) | (index >= size)).any()):
-        return None
-    wide = index if index.dim() == source.dim() else index.unsqueeze(dim)
-    return torch.gather(source, dim, wide)
 
 
 Allowed = Callable[[torch.dtype], Tolerance]

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, ties_settled, tolerance_of
+from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
 from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
 from buddy.compiler.coverage.samples import SEED, Call, database
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
@@ -90,10 +90,6 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
         return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
     entry = database()[pair.op]
     expected = _with_captured_strides(program, calls, results, expected)
-    results = [
-        ties_settled(entry.name, call.args, call.kwargs, *both)
-        for call, *both in zip(calls, results, expected, strict=True)
-    ]
     values = entry.name not in UNINITIALISED
     said, error_ = _compared((results, ours), (expected, theirs), lambda dtype: tolerance_of(entry, dtype)[0], values)
     if said:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from buddy.compiler.coverage import page, report, session
-from buddy.compiler.coverage.agreement import disagreement, ties_settled
 from buddy.compiler.coverage.plan import (
     RIGHT,
     STEPS,
@@ -25,7 +23,6 @@ from buddy.compiler.coverage.plan import (
     summed_up,
     worst,
 )
-from buddy.compiler.runner.compare import EXACT
 
 KNOWN = PairResult("exp", "float32", "eager", {"eager": 1})
 
@@ -139,15 +136,3 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert "1 of 3 overloads lowered here" in written
     assert "eager: 1 pairs" in written
     assert "66.7 %" in written
-
-
-def test_indices_of_equal_elements_may_be_others_but_not_those_of_different_ones() -> None:
-    x = torch.tensor([3, 1, 3, 2])
-    theirs = (torch.tensor([3]), torch.tensor([0]))
-    settled = ties_settled("topk", (x, 1), {}, (torch.tensor([3]), torch.tensor([2])), theirs)
-    assert disagreement(settled, theirs, lambda _: EXACT)[0] == ""
-    for wrong in (1, 7, -1):
-        ours = (torch.tensor([3]), torch.tensor([wrong]))
-        assert disagreement(ties_settled("topk", (x, 1), {}, ours, theirs), theirs, lambda _: EXACT)[0]
-    stable = ties_settled("sort", (x,), {"stable": True}, (theirs[0], torch.tensor([2])), theirs)
-    assert disagreement(stable, theirs, lambda _: EXACT)[0]
