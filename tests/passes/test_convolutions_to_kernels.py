@@ -186,3 +186,13 @@ def test_what_follows_goes_into_the_kernel(window: Window) -> None:
     assert "linalg.generic" not in module.text, module.remarks
     assert module.remarks[-1].endswith("epilogue of linalg.generic (2 scalar ops)")
     check_epilogue(module, window)
+
+
+def test_blocks_fit_the_channels_of_a_group_and_the_cache() -> None:
+    """Vectors are no wider than a group; of pixels 2 KiB apart, two sets of a cache of 32 KiB keep sixteen lines."""
+    narrow = Window(28, 28, 256, 256, padding=1, groups=32)
+    apart = Window(14, 14, 512, 512, padding=1, groups=32)
+    text = narrow.function("f0") + apart.function("f1")
+    remarks = Compiled(text, [DIRECT], target=TARGETS["avx512"]).remarks
+    assert remarks[0].endswith("pixels by 8 channels in registers")
+    assert remarks[1].endswith("3x4 pixels by 16 channels in registers")
