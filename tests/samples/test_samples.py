@@ -19,6 +19,7 @@ SAMPLES = [
     ("addmm.py", (), "model"),
     ("mlp.py", (), "MLP"),
     ("torch_compile.py", (), "f"),
+    ("custom_op.py", (), "f"),
     ("buddy_style.py", (), "foo"),
     ("two_models.py", (), "Gate, Gate #2, Gate #3, Head"),
     ("training.py", (), "Halves, Halves (backward)"),
