@@ -126,17 +126,18 @@ _LLVM = _steps(
 def _graph_passes(*enabled: str) -> list[PassStep]:
     """All graph passes, in an order in which all of them may be on."""
     names = (
-        "drop-identities", "maxpool2d-simplify", "eliminate-transpose", "eliminate-matmul-transpose-reshape",
-        "gqa-attention-fusion", "flash-attention-prefill", "replace-matmul-with-onednn",
-        "replace-matmul-with-onednn-selective", "apply-classic-fusion", "simply-fuse",
+        "drop-identities", "slice-parts", "maxpool2d-simplify", "eliminate-transpose",
+        "eliminate-matmul-transpose-reshape", "gqa-attention-fusion", "flash-attention-prefill",
+        "replace-matmul-with-onednn", "replace-matmul-with-onednn-selective", "apply-classic-fusion", "simply-fuse",
     )  # fmt: skip
     return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
 
 
 # Attention by blocks of keys is exact, as fast as the whole matrix of scores at 128 tokens and faster beyond;
-# grouped heads need no copies of keys and values. The others change no machine code (later passes fold transposes,
-# copies and views) or hand products to torch's library, and make nodes and ops correspond less plainly.
-_GRAPH = _graph_passes("gqa-attention-fusion", "flash-attention-prefill")
+# grouped heads need no copies of keys and values, nor does a cache that only attention reads with what is new. The
+# others change no machine code (later passes fold transposes, copies and views) or hand products to torch's library,
+# and make nodes and ops correspond less plainly.
+_GRAPH = _graph_passes("slice-parts", "gqa-attention-fusion", "flash-attention-prefill")
 _UPSTREAM_GRAPH = _graph_passes()
 
 

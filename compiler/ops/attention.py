@@ -9,13 +9,13 @@ rows and, where several blocks of rows read them, the transposed keys of one hea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, scf, tensor
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.operations import MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp
+from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.attention_blocks import Rows, Tail, rows_of
@@ -35,7 +35,15 @@ from buddy.compiler.ops.structured import (
     shape_of,
     transpose,
 )
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, permutation_of, tensor_type, value_of
+from buddy.compiler.ops.utils import (
+    LoweringError,
+    SymbolTable,
+    argument,
+    normalized,
+    permutation_of,
+    tensor_type,
+    value_of,
+)
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -102,12 +110,13 @@ class _State:
 
 @dataclass(frozen=True)
 class _Attention:
-    """`order` is how the result lies in memory, as in `_Operand`. With `zeros` a row that is masked whole gives zeros,
+    """`k` and `v` are parts that follow each other along the keys, several where nothing has to put them together.
+    `order` is how the result lies in memory, as in `_Operand`. With `zeros` a row that is masked whole gives zeros,
     as in eager's kernel; otherwise NaN, as where softmax stands by itself."""
 
     q: _Operand
-    k: _Operand
-    v: _Operand
+    k: tuple[_Operand, ...]
+    v: tuple[_Operand, ...]
     mask: _Operand | None
     dtype: TensorDType
     scale: float
@@ -123,10 +132,11 @@ class _Attention:
             raise LoweringError(f"attention of {dtype.value} needs sums in a wider type")
         if argument(node, 4, "dropout_p", 0.0):
             raise LoweringError("attention with dropout is random: it stays in eager")
-        q, k, v = (_operand(arg, symbol_table) for arg in node.args[:3])
-        if 0 in (*q.shape, *k.shape, *v.shape):
-            raise LoweringError("attention of nothing")
         mask, causal = argument(node, 3, "attn_mask"), bool(argument(node, 5, "is_causal", False))
+        q = _operand(node.args[0], symbol_table)
+        k, v = _keys_and_values(node, symbol_table, q.shape[-2] == 1 and not causal)
+        if 0 in (*q.shape, *k[0].shape, *v[0].shape):
+            raise LoweringError("attention of nothing")
         scale = node.kwargs.get("scale")
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         masked = None if mask is None else _mask(mask, symbol_table, len(q.shape))
@@ -146,7 +156,7 @@ class _Attention:
         """The result [batch..., heads, rows, width]."""
         if self._shares_rows():
             return self._by_groups()
-        *batch, rows, width = *self.q.shape[:-1], self.v.shape[-1]
+        *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
         sizes = [*batch, rows, width]
         own = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
         out = _parallel(batch, _Operand(empty(own, self.dtype), self.dtype, self.order), [rows, width], self._head)
@@ -155,22 +165,22 @@ class _Attention:
     def _shares_rows(self) -> bool:
         """Whether the single rows of the heads of one group can be the rows of one head: few rows reread no keys."""
         alike = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
-        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k.shape[-3] and alike
+        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and alike
 
     def _by_groups(self) -> Any:
         *batch, heads, rows, width = self.q.shape
-        groups, plain = self.k.shape[-3], tuple(range(len(self.q.shape)))
+        groups, plain = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
         source = transpose(self.q.value, self.q.order, self.dtype)
         q = _Operand(reshape(source, (*batch, groups, heads // groups, width), self.dtype), self.dtype, plain)
         out = dataclasses.replace(self, q=q, causal=False, order=plain).emit()
-        return reshape(out, (*batch, heads, rows, self.v.shape[-1]), self.dtype)
+        return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.dtype)
 
     def _head(self, head: list[Index], out: Any) -> Any:
         """`out` [rows, width] with the result of one head."""
-        shared = self.q.shape[-3] // self.k.shape[-3]
+        shared = self.q.shape[-3] // self.k[0].shape[-3]
         group = [*head[:-1], _over(head[-1], shared)]
-        keys = _Keys(self, group)
-        for rows in rows_of(self.q.shape[-2], self.k.shape[-2], self.block, self.key_block, self.causal):
+        keys = list(self._parts(group))
+        for rows in rows_of(self.q.shape[-2], keys[0].count, self.block, self.key_block, self.causal):
 
             def block(i: Index, carried: list[Any], rows: Rows = rows) -> list[Any]:
                 return [_Block(self, head, keys, rows, i).into(*carried)]
@@ -178,16 +188,23 @@ class _Attention:
             (out,) = _loop(rows.first, rows.end, [out], block)
         return out
 
+    def _parts(self, group: list[Index]) -> Iterator[_Keys]:
+        start = 0
+        for k, v in zip(self.k, self.v, strict=True):
+            yield _Keys(self, k, v, group, start)
+            start += k.shape[-2]
+
 
 class _Keys:
-    """The keys and values of one head. Keys that several blocks of rows read are transposed once, block by block."""
+    """Keys and values of one head, from number `start` on. Keys that several blocks of rows read are transposed once,
+    block by block."""
 
-    def __init__(self, attention: _Attention, group: list[Index]) -> None:
-        self.attention, self.group = attention, group
-        self.block, (count, width) = attention.key_block, attention.k.shape[-2:]
-        self.full, self.panels = count // self.block, None
+    def __init__(self, attention: _Attention, k: _Operand, v: _Operand, group: list[Index], start: int) -> None:
+        self.attention, self.k, self.v, self.group, self.start = attention, k, v, group, start
+        self.block, (self.count, width) = attention.key_block, k.shape[-2:]
+        self.full, self.panels = self.count // self.block, None
         if self.full and attention.q.shape[-2] > attention.block:
-            rows = self._tile(attention.k, 0, self.full * self.block)
+            rows = self._tile(k, 0, self.full * self.block)
             blocks = reshape(rows, (self.full, self.block, width), attention.dtype)
             self.panels = transpose(blocks, [0, 2, 1], attention.dtype)
 
@@ -199,37 +216,48 @@ class _Keys:
         """`queries` [rows, width] times the first `count` keys of block `number`, transposed: [rows, count]."""
         dtype = self.attention.dtype
         if self.panels is None or (isinstance(number, int) and number >= self.full):
-            keys = self._tile(self.attention.k, _times(number, self.block), count)
+            keys = self._tile(self.k, _times(number, self.block), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
         panels = _Operand(self.panels, dtype, (0, 1, 2))
-        width = self.attention.k.shape[-1]
+        width = self.k.shape[-1]
         return contract(queries, panels.tile([number, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
     def weighted(self, weights: Any, number: Index, count: int, out: Any = None) -> Any:
         """`weights` [rows, count] times the values of that block, added to `out` where it is given."""
-        values = self._tile(self.attention.v, _times(number, self.block), count)
+        values = self._tile(self.v, _times(number, self.block), count)
         return contract(weights, values, "mn", "nd", "md", self.attention.dtype, out)
 
 
 class _Block:
-    """Block number `index` of the rows of one head."""
+    """Block number `index` of the rows of one head; `rows` says which of the first `parts` of the keys they meet."""
 
-    def __init__(self, attention: _Attention, head: list[Index], keys: _Keys, rows: Rows, index: Index) -> None:
-        self.attention, self.head, self.keys, self.rows, self.index = attention, head, keys, rows, index
+    def __init__(
+        self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: Rows, index: Index
+    ) -> None:
+        self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
         self.start = _times(index, attention.block)
         self.queries = self._scaled_queries()
 
     def into(self, out: Any) -> Any:
         """`out` with the result of these rows."""
-        state, first = self._first()
-        full = self.index if self.rows.full is None else self.rows.full
+        keys, *others = self.parts
+        state, first = self._first(keys)
+        state = self._over(keys, first, self.index if self.rows.full is None else self.rows.full, state)
+        for keys in others:
+            state = self._over(keys, 0, keys.full, state)
+            rest = keys.count - keys.full * keys.block
+            state = self._joined(keys, keys.full, rest, state) if rest else state
+        return self._written(state, out)
+
+    def _over(self, keys: _Keys, first: Index, end: Index, state: _State) -> _State:
+        """The state after the full blocks of `keys` from number `first` to `end` too."""
 
         def step(number: Index, carried: list[Any]) -> list[Any]:
-            state = self._joined(_State(*carried), number)
+            state = self._joined(keys, number, keys.block, _State(*carried))
             return [state.peak, state.total, state.values]
 
-        return self._written(_State(*_loop(first, full, [state.peak, state.total, state.values], step)), out)
+        return _State(*_loop(first, end, [state.peak, state.total, state.values], step))
 
     def _scaled_queries(self) -> Any:
         q, scale = self.attention.q, self.attention.scale
@@ -237,28 +265,28 @@ class _Block:
         tile = q.tile([*self.head, self.start, 0], sizes)
         return _updated(empty(sizes[-2:], self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
 
-    def _first(self) -> tuple[_State, int]:
+    def _first(self, keys: _Keys) -> tuple[_State, int]:
         """The state after one block, the tail where there is one; and the first full block that is left."""
         tail, first = self.rows.tail, 0
         if tail is None:
-            tail, first = Tail(0, self.keys.block, False), 1
+            tail, first = Tail(0, keys.block, False), 1
         number = self.index if tail.number is None else tail.number
-        scores = self._scores(number, tail.keys, tail.diagonal)
+        scores = self._scores(keys, number, tail.keys, tail.diagonal)
         peak = self._peak(scores)
         powers = self._powers(scores, peak)
         total = self._summed(powers, filled(0, [self.rows.rows, 1], self.dtype))
-        return _State(peak, total, self.keys.weighted(powers, number, tail.keys)), first
+        return _State(peak, total, keys.weighted(powers, number, tail.keys)), first
 
-    def _joined(self, state: _State, number: Index) -> _State:
-        """The state after full block `number` too."""
-        scores = self._scores(number, self.keys.block, False)
+    def _joined(self, keys: _Keys, number: Index, count: int, state: _State) -> _State:
+        """The state after the first `count` keys of block `number` too."""
+        scores = self._scores(keys, number, count, False)
         peak = self._peak(scores)
         kept = self._kept(state.peak, peak)
         peak = _updated(state.peak, self.dtype, [(peak, self.dtype)], s.maximum)
         powers = self._powers(scores, peak)
         total = _updated(state.total, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
         values = _updated(state.values, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
-        return _State(peak, self._summed(powers, total), self.keys.weighted(powers, number, self.keys.block, values))
+        return _State(peak, self._summed(powers, total), keys.weighted(powers, number, count, values))
 
     def _kept(self, before: Any, block: Any) -> Any:
         """What the powers of earlier blocks have to be scaled by, [rows, 1]."""
@@ -266,12 +294,12 @@ class _Block:
         out = empty([self.rows.rows, 1], self.dtype)
         return _updated(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
 
-    def _scores(self, number: Index, count: int, diagonal: bool) -> Any:
-        scores = self.keys.scores(self.queries, number, count)
+    def _scores(self, keys: _Keys, number: Index, count: int, diagonal: bool) -> Any:
+        scores = keys.scores(self.queries, number, count)
         mask = self.attention.mask
         inputs = []
         if mask is not None:
-            place = [*self.head, self.start, _times(number, self.keys.block)]
+            place = [*self.head, self.start, _plus(_times(number, keys.block), keys.start)]
             inputs.append((_broadcast_tile(mask, place, self.rows.rows, count), mask.dtype))
         if not inputs and not diagonal:
             return scores
@@ -305,7 +333,7 @@ class _Block:
 
         inverse = _updated(empty([self.rows.rows, 1], self.dtype), self.dtype, [(state.total, self.dtype)], body)
         whole = _Operand(out, self.dtype, (0, 1))
-        place = [self.start, 0], [self.rows.rows, self.attention.v.shape[-1]]
+        place = [self.start, 0], [self.rows.rows, self.attention.v[0].shape[-1]]
         inputs = [(state.values, self.dtype), (inverse, self.dtype)]
         tile = _updated(whole.tile(*place), self.dtype, inputs, lambda _, x, i: x * i)
         return tensor.insert_slice(tile, out, *_place(*place))
@@ -326,6 +354,32 @@ def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
         if order[-2] < order[-1]:
             return _Operand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
     return _Operand(value, dtype, tuple(range(rank)))
+
+
+def _keys_and_values(
+    node: Op, symbol_table: SymbolTable, by_parts: bool
+) -> tuple[tuple[_Operand, ...], tuple[_Operand, ...]]:
+    """Keys and values; `by_parts`, those that are put together (a cache and what is new) are read where they are.
+
+    Many rows would read them as often: they are worth the copy.
+    """
+    parts = [_parts_of(arg, symbol_table) if by_parts else () for arg in node.args[1:3]]
+    k, v = (tuple(_operand(part, symbol_table) for part in found) for found in parts)
+    if k and [x.shape[:-1] for x in k] == [x.shape[:-1] for x in v]:
+        return k, v
+    k, v = ((_operand(arg, symbol_table),) for arg in node.args[1:3])
+    return k, v
+
+
+def _parts_of(node: Op, symbol_table: SymbolTable) -> tuple[Op, ...]:
+    """What a concatenation along the rows is of; empty for all else, and where a part is not at hand or empty."""
+    meta = node.tensor_meta
+    rank = len(meta.shape)
+    if not isinstance(node, CatOp) or normalized(argument(node, 1, "dim", 0), rank) != rank - 2:
+        return ()
+    parts = tuple(node.args[0])
+    known = all((part.name, 0) in symbol_table and part.tensor_meta.dtype is meta.dtype for part in parts)
+    return parts if known and not any(0 in part.tensor_meta.shape for part in parts) else ()
 
 
 def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> _Operand:
@@ -387,6 +441,12 @@ def _times(index: Index, factor: int) -> Index:
     if isinstance(index, int):
         return index * factor
     return index if factor == 1 else arith.muli(index, _constant(factor))
+
+
+def _plus(index: Index, number: int) -> Index:
+    if isinstance(index, int):
+        return index + number
+    return index if number == 0 else arith.addi(index, _constant(number))
 
 
 def _over(index: Index, divisor: int) -> Index:

@@ -7,6 +7,7 @@ from inspect import signature
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform.attention import flash_attention_prefill, gqa_attention_fusion
+from buddy.compiler.graph.transform.concatenations import slice_parts
 from buddy.compiler.graph.transform.external import (
     replace_matmul_with_onednn,
     replace_matmul_with_onednn_selective,
@@ -34,11 +35,13 @@ __all__ = [
     "replace_matmul_with_onednn_selective",
     "run_transform",
     "simply_fuse",
+    "slice_parts",
     "transforms",
 ]
 
 _ALL: tuple[Transform, ...] = (
     drop_identities,
+    slice_parts,
     maxpool2d_simplify,
     eliminate_transpose,
     eliminate_matmul_transpose_reshape,

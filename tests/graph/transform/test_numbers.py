@@ -43,6 +43,14 @@ def by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(*split).transpose(1, 2).reshape(2, -1, 24)
 
 
+def decoded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *new: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A row that meets a cache and what it adds to it, and that again; a last tensor is a mask."""
+    k, v = torch.cat([k, new[0]], -2), torch.cat([v, new[1]], 2)
+    mask = new[2] if len(new) > 2 else None
+    out = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=q.shape[1] != k.shape[1])
+    return out, k[:, :, -1:] * 2, v[:, :, -1:] * 2
+
+
 HIDDEN_ROW = torch.zeros(150, 150).index_fill(0, torch.tensor([3, 140]), float("-inf"))
 PASSES = ("gqa-attention-fusion", "flash-attention-prefill")
 SDPA, GQA = "FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp"
@@ -61,6 +69,17 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] =
     "f64": (SDPA, attend(), qkv(130, 130, dtype=torch.float64)),
     "read through transposes": (SDPA, by_heads, (normal(2, 150, 24), normal(2, 150, 24), normal(2, 150, 24))),
     "one row": (SDPA, attend(), qkv(1, 700)),
+    "a cache and a new key": (SDPA, decoded, (*qkv(1, 70), normal(2, 2, 1, 24), normal(2, 2, 1, 24))),
+    "a cache and three keys, shared heads, a mask": (
+        GQA,
+        decoded,
+        (*qkv(1, 70, 6, 2), normal(2, 2, 3, 24), normal(2, 2, 3, 24), normal(1, 1, 1, 73)),
+    ),
+    "a cache of more than a block, what is new hidden": (
+        SDPA,
+        decoded,
+        (*qkv(1, 17000, 1, 1), normal(2, 1, 9, 24), normal(2, 1, 9, 24), (torch.arange(17009) < 17000)[None]),
+    ),
     "spelled out": (SDPA, spelled_out, qkv(9, 9)),
     "spelled out, rows masked whole": ("MaskedSoftmaxAttentionOp", spelled_out, (*qkv(150, 150), HIDDEN_ROW)),
     "shared heads": (GQA, attend(enable_gqa=True, is_causal=True), qkv(150, 150, 6, 2)),
@@ -108,6 +127,14 @@ def test_no_block_above_the_diagonal_is_made() -> None:
     assert text.count("linalg.contract") == 4
     assert "scf.for" in text
     assert "scf.forall" in text
+
+
+def test_a_cache_is_read_where_it_is() -> None:
+    _, function, inputs = ATTENTION["a cache and a new key"]
+    line = Line(function, *inputs)
+    assert_same(line.run(recipe_with("slice-parts", *PASSES)), expected(function, inputs))
+    assert "71x24" in line.text("graph").replace(", ", "x")
+    assert "71x24" not in line.text("one-shot-bufferize")
 
 
 def test_heads_may_be_shared_by_threads() -> None:

@@ -25,6 +25,7 @@ from buddy.compiler.graph.transform import (
     replace_matmul_with_onednn_selective,
     run_transform,
     simply_fuse,
+    slice_parts,
     transforms,
 )
 from buddy.compiler.graph.types import DeviceType
@@ -47,6 +48,28 @@ def ops(graph: Graph) -> list[str]:
 def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     batch, heads, length, width = x.shape
     return x[:, :, None].expand(batch, heads, times, length, width).reshape(batch, heads * times, length, width)
+
+
+def sliced(*ranges: tuple[int, int, int]) -> Callable[..., Any]:
+    """Slices (dim, start, end) of tensors side by side."""
+
+    def function(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = torch.cat(parts, 1)
+        return tuple(torch.narrow(whole, dim, start, end - start) * 2 for dim, start, end in ranges)
+
+    return function
+
+
+def test_a_slice_within_a_part_reads_that_part_or_is_it() -> None:
+    parts = (torch.ones(2, 3), torch.ones(2, 4), torch.ones(2, 1))
+    graph = graph_of(sliced((1, 7, 8), (1, 4, 6), (1, 0, 3)), *parts)
+    graph.perform([slice_parts])
+    assert [text.partition("(")[0] for text in ops(graph)] == ["MulOp", "SliceOp", "MulOp", "MulOp"]
+    assert "1, 1, 3" in ops(graph)[1]
+    crossing = graph_of(sliced((1, 2, 5), (0, 0, 1), (1, 6, 8)), *parts)
+    before = ops(crossing)
+    crossing.perform([slice_parts])
+    assert ops(crossing) == before
 
 
 def test_simply_fuse_makes_one_group_of_all_ops() -> None:

@@ -1,0 +1,50 @@
+"""Slices of concatenations: what one part holds is read from that part."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.arguments import argument, normalized
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operations import CatOp, SliceOp
+from buddy.compiler.graph.transform.notes import Note
+
+
+def slice_parts(graph: Graph) -> list[Note]:
+    """A slice of a concatenation that lies within one of its parts is a slice of that part, or the part itself.
+
+    A step of decoding returns what it adds to a cache so; the cache with it then need not be put together for that.
+    """
+    notes = []
+    for node in graph.operations:
+        found = _part(node)
+        if found is None:
+            continue
+        part, start, end = found
+        notes.append(Note(node.stable, f"reads {part}, where all of it lies"))
+        graph.replace_argument(node, node.args[0], part)
+        dim = argument(node, 1, "dim", 0)
+        node._arguments, node._keyword_arguments = [part, dim, start, end], {}
+        if part.tensor_meta.shape == node.tensor_meta.shape:
+            graph.replace_uses(node, part)
+    graph.drop_unused()
+    return notes
+
+
+def _part(node: Op) -> tuple[Op, int, int] | None:
+    """The part that a slice lies in, and where it begins and ends there."""
+    if not isinstance(node, SliceOp) or not isinstance(node.args[0], CatOp) or argument(node, 4, "step", 1) != 1:
+        return None
+    whole, rank = node.args[0], len(node.tensor_meta.shape)
+    dim = normalized(argument(node, 1, "dim", 0), rank)
+    parts = [part for part in whole.args[0] if len(part.tensor_meta.shape) == rank]
+    sizes = [part.tensor_meta.shape[dim] for part in parts]
+    start, count = argument(node, 2, "start", 0) or 0, node.tensor_meta.shape[dim]
+    known = all(isinstance(number, int) for number in (start, count, *sizes))
+    if not known or normalized(argument(whole, 1, "dim", 0), rank) != dim:
+        return None
+    start = max(start + sum(sizes), 0) if start < 0 else start
+    for part, size in zip(parts, sizes, strict=True):
+        if 0 <= start < start + count <= size and part.tensor_meta.dtype is whole.tensor_meta.dtype:
+            return part, start, start + count
+        start -= size
+    return None
