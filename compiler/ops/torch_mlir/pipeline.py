@@ -19,9 +19,18 @@ def to_linalg(module: Any) -> Any:
 
     Raises `LoweringError` with what the first pass that fails says, or for what is left that is not compiled here.
     """
-    found = ir.Module.parse(lowered(str(module)), ir.Context.current)
+    text = lowered(str(module))
+    try:
+        found = ir.Module.parse(text, ir.Context.current)
+    except ir.MLIRError as error:
+        raise LoweringError(f"what its lowering leaves is no valid IR ({_first_line(error)})") from error
     _check(found)
     return found
+
+
+def _first_line(error: Any) -> str:
+    said = [str(found.message) for found in error.error_diagnostics] or [str(error)]
+    return said[0].splitlines()[0]
 
 
 def _check(module: Any) -> None:
