@@ -63,9 +63,11 @@ class Writes:
 
         return target if 0 in self.box else for_each(self.box, [target], visit)[0]
 
-    def reduced(self, target: Any, dtype: TensorDType, given: Reader, mode: str, own: bool) -> Any:
-        """The writes combined by `mode`, with what was there before taken in where it is its `own` part of them."""
-        wide = _ACCUMULATE_IN.get(dtype, dtype)
+    def reduced(
+        self, target: Any, dtype: TensorDType, given: Reader, mode: str, own: bool, wide: TensorDType | None = None
+    ) -> Any:
+        """The writes combined by `mode` in the type `wide`, and what was there before if it is their `own` too."""
+        wide = wide or _ACCUMULATE_IN.get(dtype, dtype)
         shape = st.shape_of(target)
         start = _cast(target, dtype, wide)
         if not own:
@@ -156,10 +158,10 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
         found = within(element(indices, here, kind), shape[axis] if shape else 1)
         return [found if i == axis else at[i] for i in range(len(shape))]
 
-    own = argument(node, 5, "include_self", True)
-    return Writes(st.shape_of(given), place).reduced(
-        target, node.tensor_meta.dtype, _reader(source, symbol_table), mode, own
-    )
+    own, dtype = argument(node, 5, "include_self", True), node.tensor_meta.dtype
+    writes = Writes(st.shape_of(given), place)
+    # Unlike a scatter's, every step is rounded to the element type.
+    return writes.reduced(target, dtype, _reader(source, symbol_table), mode, own, wide=dtype)
 
 
 @lowering("IndexPutOp")

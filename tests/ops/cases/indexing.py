@@ -45,6 +45,7 @@ WRITES: dict[str, Callable[..., Any]] = {
         for own in (True, False)
     },
     "index_reduce": lambda x, i: x.index_reduce(1, i[0], x[:, :3], "amin", include_self=False),
+    "index_reduce mean": lambda x, i: x.index_reduce(0, i.flatten(), x, "mean"),
     "index_put": lambda x, i: x.index_put((i, i - 4), x[:2, 1:]),
     "index_put after a slice": lambda x, i: aten.index_put(x, [None, i[1]], x[:, :1]),
     "index_put that adds": lambda x, i: x.index_put((i[0],), x[:3], accumulate=True),
