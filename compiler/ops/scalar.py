@@ -149,6 +149,9 @@ def _float_cast(value: Any, element: Any) -> Any:
     if old == element.width:
         # bf16 and f16 meet in f32: neither holds the other.
         return arith.truncf(element, arith.extf(ir.F32Type.get(), value))
+    if (old, element.width) == (64, 16):
+        # As in eager; no processor has an instruction for both steps at once.
+        value, old = arith.truncf(ir.F32Type.get(), value), 32
     return (arith.extf if old < element.width else arith.truncf)(element, value)
 
 

@@ -159,6 +159,7 @@ GROUPS: dict[str, Group] = {
     "special values": Group((SPECIAL,), {**DEFINED_EVERYWHERE, "isnan": torch.isnan, "reciprocal": lambda x: 1 / x}),
     "pairs of special values": Group((SPECIAL, SPECIAL.flip(0)), {**PAIRS, "div": DIVISION["div"]}),
     "casts of floats": Group((normal(3, 9) * 5,), CASTS),
+    "casts of doubles": Group((normal(3, 9, dtype=torch.float64) * 5,), CASTS),
     "casts of integers": Group((whole(-300, 300, 9),), {**CASTS, "float32": lambda x: x.float()}),
     "casts of bools": Group((normal(9) > 0,), {**CASTS, "float32": lambda x: x.float()}),
     "casts of bytes": Group((whole(0, 256, 9).byte(),), {**CASTS, "float32": lambda x: x.float()}),

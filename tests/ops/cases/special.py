@@ -62,6 +62,10 @@ OF_DOUBLES["erfcx"] = lambda x: torch.special.erfcx(x.clamp_min(-9))
 GROUPS: dict[str, Group] = {
     "special functions": Group((torch.cat([normal(30) * 4, _FAR]),), FUNCTIONS),
     "special functions of float64": Group((torch.cat([normal(30) * 4, _FAR]).double(),), OF_DOUBLES),
+    "special functions of float16": Group(
+        (normal(9).half(),),
+        {"erfc": torch.erfc, "lgamma": torch.lgamma, "i0": torch.i0, "float64": lambda x: x.double()},
+    ),
     "functions of shares": Group((_SHARES,), OF_SHARES),
     "functions of shares of float64": Group((_SHARES.double(),), OF_SHARES),
     "orthogonal polynomials": Group((_ARGUMENTS, _DEGREES), POLYNOMIALS),
