@@ -103,7 +103,9 @@ GROUPS: dict[str, Group] = {
     "factories": Group((normal(3),), FACTORIES),
     "moves": Group((normal(2, 3, 4),), {**MOVES, "empty": lambda x: torch.empty(2, 3).mul(0).isnan() & False}),
     "moves of integers": Group((whole(-9, 9, 2, 3, 4),), MOVES),
-    "moves of bools": Group((normal(2, 3, 4) > 0,), MOVES),
+    "moves of bools": Group(
+        (normal(2, 3, 4) > 0,), {name: f for name, f in MOVES.items() if name not in ("reflect", "replicate")}
+    ),
     "moves of nothing": Group(
         (normal(0, 3, 4),),
         {name: MOVES[name] for name in ("flip", "roll", "unfold", "diagonal below", "constant pad", "diag_embed")},
