@@ -201,6 +201,9 @@ CASES: dict[str, OneOp] = {
     "MedianOp": cube(lambda x: x.median(1)[1], "no sort", LOOPS),
     "NanmedianOp": cube(lambda x: x.nanmedian(1)[1], "no sort", LOOPS),
     "ModeOp": cube(lambda x: x.mode(1)[1], "no sort", LOOPS),
+    "SearchsortedOp": _of(normal(5), normal(2, 3))(torch.searchsorted, "no lowering of SearchsortedOp"),
+    "BucketizeOp": _of(normal(2, 3), normal(5))(torch.bucketize, "no lowering of BucketizeOp"),
+    "HistcOp": one(lambda x: x.histc(5, -1, 1), "no lowering of HistcOp", LOOPS),
     "SoftmaxOp": cube(lambda x: torch.softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "reciprocal")),
     "LogSoftmaxOp": cube(lambda x: F.log_softmax(x, -1), ("reduce_max", "sub", "exp", "reduce_sum", "log")),
     "NativeLayerNormOp": _of(normal(3, 4), normal(4), normal(4))(
@@ -250,6 +253,12 @@ CASES: dict[str, OneOp] = {
     "EmbeddingOp": _of(normal(6, 4), whole(0, 6, 2, 3))(aten.embedding, ("gather",)),
     "GatherOp": _of(normal(6, 4), whole(0, 4, 6, 3))(lambda x, i: x.gather(1, i), ("gather",)),
     "IndexOp": _of(normal(4, 5), whole(-4, 4, 3))(lambda x, i: x[i], ("gather", "select")),
+    "EmbeddingBagOp": _of(normal(6, 4), whole(0, 6, 5), torch.tensor([0, 2]))(
+        lambda w, i, o: aten._embedding_bag_forward_only(w, i, o)[0], "no lowering of EmbeddingBagOp", LOOPS
+    ),
+    "NonzeroStaticOp": _of(whole(0, 2, 3, 4))(
+        lambda x: torch.nonzero_static(x, size=9), "no lowering of NonzeroStaticOp", LOOPS
+    ),
     "IndexSelectOp": _of(normal(4, 5), whole(0, 5, 3))(
         lambda x, i: x.index_select(1, i), "no lowering of IndexSelectOp"
     ),
@@ -265,15 +274,6 @@ CASES: dict[str, OneOp] = {
     "ScatterReduceOp": written(lambda x, i: x.scatter_reduce(1, i, x, "amax"), "one writer for each place", LOOPS),
     "MaskedScatterOp": _of(normal(3, 4), normal(3, 4) > 0)(
         lambda x, m: x.masked_scatter(m, x), "one writer for each place", LOOPS
-    ),
-    "SearchsortedOp": _of(normal(5), normal(2, 3))(torch.searchsorted, "no lowering of SearchsortedOp"),
-    "BucketizeOp": _of(normal(2, 3), normal(5))(torch.bucketize, "no lowering of BucketizeOp"),
-    "HistcOp": one(lambda x: x.histc(5, -1, 1), "no lowering of HistcOp", LOOPS),
-    "EmbeddingBagOp": _of(normal(6, 4), whole(0, 6, 5), torch.tensor([0, 2]))(
-        lambda w, i, o: aten._embedding_bag_forward_only(w, i, o)[0], "no lowering of EmbeddingBagOp", LOOPS
-    ),
-    "NonzeroStaticOp": _of(whole(0, 2, 3, 4))(
-        lambda x: torch.nonzero_static(x, size=9), "no lowering of NonzeroStaticOp", LOOPS
     ),
     "TriuOp": one(torch.triu, ("select",)),
     "TrilOp": one(torch.tril, ("select",)),
