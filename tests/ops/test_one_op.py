@@ -95,7 +95,9 @@ def test_the_function_has_the_types_that_eager_has(name: str, flavour: Any) -> N
     case = CASES[name]
     arguments, result = signature_in(top_level(name, flavour))
     assert arguments == [type_of(tensor) for tensor in case.inputs]
-    assert result == type_of(case.function(*case.inputs))
+    expected = case.function(*case.inputs)
+    # A tensor without elements crosses no call: there is nothing to point to.
+    assert result == type_of(expected) if expected.numel() else "->" not in result
 
 
 @pytest.mark.parametrize("flavour", ["linalg", "tosa"])
