@@ -13,7 +13,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
-from buddy.compiler.frontend import attention, dropout, formulas, recurrent
+from buddy.compiler.frontend import attention, dropout, encoder_layer, formulas, recurrent
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph.operation import Op, default_ops_map
 
@@ -102,7 +102,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     known = default_ops_map() if ops_map is None else ops_map
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    for own in (recurrent, dropout, attention, formulas):
+    for own in (recurrent, dropout, attention, encoder_layer, formulas):
         table |= own.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if target_key(op) not in known}
 

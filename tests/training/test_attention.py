@@ -1,9 +1,10 @@
-"""The gradients of fused attention are compiled, and eager's."""
+"""Attention that eager computes in one opaque op is compiled, gradients included, and eager's."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -59,3 +60,12 @@ def test_nothing_of_them_stays_in_eager() -> None:
     assert [graph.info.name for graph in found] == ["everything", "everything (backward)"]
     assigned = (Compiler(graph.graph).assignments(default_recipe()) for graph in found)
     assert [a for a in itertools.chain(*assigned) if a.lowering == EAGER] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
+def test_the_fused_layer_of_evaluation_is_compiled(options: dict[str, Any]) -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 24, batch_first=True, **options).eval()
+    x = torch.randn(2, 6, 16)
+    with torch.no_grad():
+        ours = torch.compile(layer, backend="buddy", options={"fallback": "error"})(x)
+        torch.testing.assert_close(ours, layer(x), atol=1e-5, rtol=1e-5)  # a layer norm of sums in another order
