@@ -178,8 +178,3 @@ def arange_bounds(node: Op) -> tuple[Any, Any]:
     if len(node.args) <= 1:
         return 0, 1
     return node.args[0], node.args[2] if len(node.args) > 2 else 1
-
-
-@lowering("EmptyOp")
-def empty(node: Op, symbol_table: SymbolTable) -> Any:
-    return st.empty(node.tensor_meta.shape, node.tensor_meta.dtype)

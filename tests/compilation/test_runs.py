@@ -122,7 +122,8 @@ def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
     filecheck(
         line.text("lower"),
         """
-        CHECK: func.func private @[[EAGER:eager_geqrf_default_[0-9a-f]+]](tensor<3x3xf32> {bufferization.access = "read"})
+        CHECK: func.func private @[[EAGER:eager_geqrf_default_[0-9a-f]+]]
+        CHECK-SAME: (tensor<3x3xf32> {bufferization.access = "read"})
         CHECK-SAME: -> (tensor<3x3xf32>, tensor<3xf32>)
         CHECK-SAME: buddy.eager
         CHECK: func.func @forward(%[[X:[a-z0-9]+]]: tensor<3x3xf32>

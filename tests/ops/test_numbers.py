@@ -97,7 +97,8 @@ def test_every_lowering_of_the_math_registry_is_tried_above() -> None:
 
 def test_every_op_class_has_a_lowering() -> None:
     lowered = {op for registry in registries().values() for op in registry}
-    assert {cls.__name__ for cls in default_ops_map().values()} - lowered == {"GetItemOp"}
+    classes = {cls.__name__ for cls in default_ops_map().values() if not cls.only_eager}
+    assert classes - lowered == {"GetItemOp"}
 
 
 @pytest.mark.parametrize("flavour", ["linalg", "tosa"])

@@ -75,7 +75,3 @@ class ScalarTensorOp(Op):
 
 class ArangeOp(Op):
     targets = ("arange.start_step", "arange.default", "arange.start", "iota.default")
-
-
-class EmptyOp(Op):
-    targets = ("empty.memory_format", "empty_strided.default", "empty_permuted.default", "new_empty_strided.default")
