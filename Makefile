@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 SOURCE ?= samples/bert.py
 PYTEST_ARGS ?=
+# Processes that share the tests, a file each at a time; each holds torch and MLIR, about 1 GB.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 TREE := build/tree/buddy
@@ -48,7 +50,7 @@ contracts: $(VENV)/.dev
 
 pytest: $(VENV)/.dev
 	@echo "== tests"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/.run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
