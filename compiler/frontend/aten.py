@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -100,11 +101,17 @@ def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
     """Torch's core ATen decompositions and a few more, without those of ops that have a class of their own."""
     known = default_ops_map() if ops_map is None else ops_map
+    return {op: rule for op, (key, rule) in _rules().items() if key not in known}
+
+
+@lru_cache(maxsize=1)
+def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
+    """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
     for own in (recurrent, dropout, attention, encoder_layer, formulas):
         table |= own.DECOMPOSITIONS
-    return {op: rule for op, rule in table.items() if target_key(op) not in known}
+    return {op: (target_key(op), rule) for op, rule in table.items()}
 
 
 def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsMap) -> dict[Any, Callable[..., Any]]:
