@@ -236,7 +236,7 @@ def test_weights_are_packed_before_the_call_up_to_the_entry() -> None:
         CHECK-SAME: memref<24x16xf32> {buddy.parameter, buddy.source = 2 : i64}
         CHECK-SAME: memref<[[PACKED]]xf32> {buddy.pack = "pack_{{.}}", buddy.parameter, buddy.source = 2 : i64}
         CHECK-NOT: expand_shape
-        CHECK: func.func @pack_{{.}}({{.*}}attributes {llvm.emit_c_interface}
+        CHECK: func.func @pack_{{.}}({{.*}}attributes {buddy.once, llvm.emit_c_interface}
         """,
     )
     x, p, q = operands("mk,nk->nk", {"m": 8, "n": 24, "k": 16})

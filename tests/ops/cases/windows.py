@@ -109,6 +109,9 @@ RESAMPLING: dict[str, Callable[..., Any]] = {
 }
 
 
+# On CPU eager has no kernel for the first, and sums the second in halves; compiled code sums in f32 and rounds once.
+POOLS_OF_HALVES = {name: function for name, function in POOLS.items() if name not in ("avg 3d", "adaptive avg 3d")}
+
 GROUPS: dict[str, Group] = {
     "gradients of convolutions": Group((normal(2, 4, 7, 6), normal(4, 2, 3, 2)), CONVOLUTION_GRADIENTS),
     "convolutions": Group((normal(2, 4, 7, 6), normal(4, 2, 3, 2)), CONVOLUTIONS),
@@ -126,6 +129,6 @@ GROUPS: dict[str, Group] = {
     ),
     "pools": Group((normal(2, 3, 7, 6),), {**POOLS, **POOL_GRADIENTS}),
     "pools of float64": Group((normal(2, 3, 7, 6, dtype=torch.float64),), {**POOLS, **POOL_GRADIENTS}),
-    "pools of bfloat16": Group((normal(2, 3, 7, 6, dtype=torch.bfloat16),), POOLS),
+    "pools of bfloat16": Group((normal(2, 3, 7, 6, dtype=torch.bfloat16),), POOLS_OF_HALVES),
     "resampling": Group((normal(2, 3, 7, 6),), {**RESAMPLING, **PAD_GRADIENTS}),
 }
