@@ -36,7 +36,7 @@ def buffers_of(op: Any) -> list[Any]:
 def loops_of(op: Any) -> list[DynamicLoop]:
     """The loops of `op`, which works on buffers.
 
-    Raises `UnsupportedError` where a size that is not known is part of a sum of loop indices.
+    Raises `UnsupportedError` where a size or a stride that is not known belongs to a sum of loop indices.
     """
     buffers = buffers_of(op)
     maps, kinds = maps_of(op, tuple(buffers))
@@ -49,11 +49,11 @@ def loops_of(op: Any) -> list[DynamicLoop]:
                 loop = expression.position
                 uses[loop].append((number, dim))
                 sizes[loop], even[loop] = size, even[loop] and stride is not None
-            elif size is None:
-                raise UnsupportedError(f"a size that is not known is indexed by {expression}")
+            elif size is None or (stride is None and size != 1):
+                raise UnsupportedError(f"a size or a stride that is not known is indexed by {expression}")
     inside = {loop: None for map_ in maps for e in map_.results for loop in _in_sums(e)}
-    if any(sizes[loop] is None for loop in inside):
-        raise UnsupportedError("a loop of a size that is not known is part of a sum")
+    if any(sizes[loop] is None or not (even[loop] or sizes[loop] == 1) for loop in inside):
+        raise UnsupportedError("a loop of a size or a stride that is not known is part of a sum")
     return [
         DynamicLoop(None if any(_layout(buffers[n])[0][d] is None for n, d in used) else size, flat, tuple(used))
         for size, flat, used in zip(sizes, even, uses, strict=True)
@@ -88,9 +88,11 @@ def size_of(op: Any, loop: DynamicLoop) -> Any:
 def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
     """The part of a buffer that begins at `starts`, of known sizes, as a view; `value` itself where it is all of it.
 
-    Strides along dims of more than one element have to be known.
+    Raises `UnsupportedError` where the stride along a dim of more than one element is not known.
     """
     known, strides = _layout(value)
+    if any(stride is None and size != 1 for stride, size in zip(strides, sizes, strict=True)):
+        raise UnsupportedError("a tile has to know its strides")
     if list(sizes) == known and None not in strides and all(isinstance(start, int) and start == 0 for start in starts):
         return value
     found = memref.ExtractStridedMetadataOp(value)

@@ -91,9 +91,9 @@ class _Fusion:
     def _composed(self, map_: Any) -> Any:
         """A map of the producer's loops as one of the consumer's loops."""
         written = indexing_maps(self.producer)[-1]
-        loops = {e.position: self.map_.results[i] for i, e in enumerate(written.results)}
-        results = [loops[e.position] if isinstance(e, ir.AffineDimExpr) else e for e in map_.results]
-        return ir.AffineMap.get(self.map_.n_dims, 0, results)
+        places = sorted(range(written.n_dims), key=lambda i: written.results[i].position)
+        loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[i] for i in places])
+        return ir.AffineMap.get(self.map_.n_dims, 0, [e.compose(loops) for e in map_.results])
 
     def _body(self, arguments: list[Any], places: list[list[int]]) -> None:
         of_consumer, of_producer = places

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.frontend import DynamoCompiler, backend
+from buddy.compiler.frontend.aten import run_aot
 from buddy.compiler.graph.sizes import Size
 
 # Sizes on both sides of every block of the compiled loops: vectors of 64 and 8, 128 and 32 rows of a product.
@@ -117,6 +118,10 @@ GROUPS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]
     "numbers that are sizes": (lambda x: (x / x.shape[0], x * x.shape[1] ** -0.5, x.shape[0] * 2), matrix),
     "read by index": (lambda i: nn.functional.embedding(i, TABLE), lambda a, b: (torch.randint(0, 50, (a, b)),)),
     "padded and scanned": (lambda x: (nn.functional.pad(x, (1, 2)), x.cumsum(0), x.var(), x.argmax(-1)), matrix),
+    "mirrored": (
+        lambda x: (x.flip(0), x[:4].flip(0) * 2),
+        lambda a, b: (torch.randn(4, b),),
+    ),
     "repeated and turned": (lambda x: (x.expand(3, -1, -1) + 0, x.repeat(2, 1), x.T.contiguous() + 1), matrix),
 }
 
@@ -156,6 +161,41 @@ def test_dynamic_true_takes_numbers_too(made: list[Artifact]) -> None:
             x = torch.randn(rows, 6)
             torch.testing.assert_close(compiled(x, n), f(x, n))
     assert len(made) == 1
+
+
+def test_results_are_views_at_offsets_that_a_call_tells(made: list[Artifact]) -> None:
+    def f(x: Tensor, y: Tensor) -> list[Tensor]:
+        middle, z = x.shape[0] // 2, x + 1
+        return [x.chunk(2)[1], x[middle:], x.narrow(1, 1, x.shape[1] - 1), y[middle], x.t()[2:], z, z[middle:], z.t()]
+
+    compiled = torch.compile(f, backend="buddy")
+    for a, b in SIZES:
+        whole = torch.randn(a + 3, b)  # views of it begin elsewhere in every call
+        args = marked((whole[3:], torch.randn(a, b)), (a, b))
+        with torch.no_grad():
+            results, expected = compiled(*args), f(*args)
+        for ours, theirs in zip(results, expected, strict=True):
+            assert torch.equal(ours, theirs)
+            assert (ours.stride(), ours.storage_offset()) == (theirs.stride(), theirs.storage_offset())
+        assert all(ours.data_ptr() == theirs.data_ptr() for ours, theirs in zip(results[:5], expected[:5], strict=True))
+    assert len(made) == 1
+
+
+def test_views_by_strides_that_a_piece_is_not_told_are_in_eager() -> None:
+    """Around what has to be in eager the pieces have the sizes of their inputs alone, not their strides."""
+
+    def f(x: Tensor) -> list[Tensor]:
+        return [x.as_strided((2, 2), (1, 2)) * 2, x.t(), x[1:], x + 1]
+
+    def in_pieces(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        return run_aot(module, inputs, lambda aten: backend.compile_aten(aten, backend.Settings()))
+
+    compiled = torch.compile(f, backend=in_pieces, dynamic=True)
+    for columns in (7, 5):
+        x = torch.randn(6, 10)[:, :columns]
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="a graph of .* strides made of the size")
+            torch.testing.assert_close(compiled(x), f(x))
 
 
 def test_the_second_size_makes_dims_dynamic_and_the_third_compiles_nothing(made: list[Artifact]) -> None:

@@ -50,6 +50,8 @@ PARTS: dict[str, Callable[..., Any]] = {
 }
 MOVES: dict[str, Callable[..., Any]] = {
     "flip": lambda x: x.flip(0, 2),
+    "flip, read by other loops": lambda x: torch.maximum(x[:, 0].flip(0), x[None, :, 1]),
+    "windows, transposed": lambda x: torch.maximum(x.unfold(1, 2, 1).transpose(0, 1), x[0, 0, 0]),
     "roll": lambda x: x.roll((1, -5), (0, 2)),
     "roll of all": lambda x: x.roll(7),
     "rot90": lambda x: x.rot90(1, (0, 2)),
