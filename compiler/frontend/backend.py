@@ -150,7 +150,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
     try:
         return where_possible(aten)
     except UnsupportedGraphError as error:
-        cut = cut_around(aten, error, converted)
+        cut = cut_around(aten, error, lambda part: Results(converted(part)))
         warnings.warn(str(cut), stacklevel=2)
         return Pieces(cut, where_possible) if cut.compiled else aten.module
 
@@ -198,14 +198,16 @@ def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str,
 
 def _made(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
     from buddy.compiler.compilation import Compiler
+    from buddy.compiler.lowering import Lowered
     from buddy.compiler.ops.registry import Registry
     from buddy.compiler.straight import compile_graph
 
     registry = Registry(first) if first else None
     if settings.fallback == "error":
         refuse_eager(graph, Compiler(graph, registry).assignments(recipe))
-    artifact = compile_graph(graph, recipe, registry)
-    if not first:
+    seen: list[Lowered] = []
+    artifact = compile_graph(graph, recipe, registry, seen.append)
+    if not first and not any(lowered.transient for lowered in seen):
         program_cache.keep(graph, recipe, artifact)
     return artifact
 

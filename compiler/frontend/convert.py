@@ -42,10 +42,17 @@ class Conversion:
 
     def strides(self, node: Node) -> tuple[Dim, ...]:
         """The strides of the tensor that `node` gives. Raises `UnsupportedGraphError` for those that no input tells."""
+        return tuple(self._size(node, stride, "strides") for stride in node.meta["val"].stride())
+
+    def offset(self, node: Node, offset: Any) -> Dim:
+        """Where a view that `node` gives begins. Raises `UnsupportedGraphError` for an offset that no input tells."""
+        return self._size(node, offset, "an offset")
+
+    def _size(self, node: Node, value: Any, what: str) -> Dim:
         try:
-            return tuple(map(self.symbols.size, node.meta["val"].stride()))
+            return self.symbols.size(value)
         except UnknownSymbolError as error:
-            raise _unsupported(node, f"has strides made of {error}") from None
+            raise _unsupported(node, f"has {what} made of {error}") from None
 
 
 def to_buddy(

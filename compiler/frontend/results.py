@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from buddy.compiler.frontend.convert import Conversion
+from buddy.compiler.frontend.symbols import UnknownSymbolError
 from buddy.compiler.graph.operation import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of
 
@@ -29,33 +32,42 @@ class _Input:
 
 @dataclass(frozen=True)
 class _View:
-    """A view of an input or a computed result, `offset` elements behind where that one begins."""
+    """A view of an input or a computed result, `offset` elements behind where that one begins.
+
+    `conjugated` and `negated` are as in torch: what reads the memory does that first.
+    """
 
     base: _Input | _Computed
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+    conjugated: bool
+    negated: bool
+
+    def of(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        offset = base.storage_offset() + value_of(self.offset, symbols)
+        view = base.as_strided(_values(self.shape, symbols), _values(self.strides, symbols), offset)
+        view = view.conj() if self.conjugated else view
+        return torch._neg_view(view) if self.negated else view
 
 
 class Results:
     """The results of a converted graph. Of `conversion.graph` those are left to return that have to be computed.
 
-    Raises `UnsupportedGraphError` for strides that no input tells.
+    Raises `UnsupportedGraphError` for strides, and offsets of views, that no input tells.
     """
 
     def __init__(self, conversion: Conversion) -> None:
-        graph, nodes = conversion.graph, dict(zip(conversion.graph.body, conversion.fx_nodes, strict=True))
-        values = {op: nodes[op].meta.get("val") for op in (*graph.placeholders, *graph.results) if isinstance(op, Op)}
-        inputs = graph.placeholders[: len(graph.placeholders) - len(conversion.constants)]
-        bases = _bases([*inputs, *(op for op in graph.results if isinstance(op, Op))], values)
-        computed = list(dict.fromkeys(op for op in graph.results if isinstance(op, Op) and _is_own(op, bases, values)))
+        graph, memory = conversion.graph, _Memory(conversion)
+        computed = list(dict.fromkeys(op for op in graph.results if isinstance(op, Op) and memory.has_own(op)))
         known = {op: _Input(i) for i, op in enumerate(graph.placeholders)} | {
             op: _Computed(i) for i, op in enumerate(computed)
         }
         self._plan = [
-            _source(result, bases, values, known) if isinstance(result, Op) else result for result in graph.results
+            (known.get(result) or memory.view(result, known)) if isinstance(result, Op) else result
+            for result in graph.results
         ]
-        self._strides = [_needed(conversion.strides(nodes[op]), op.tensor_meta.shape) for op in computed]
+        self._strides = [_needed(memory.strides(op), op.tensor_meta.shape) for op in computed]
         graph.output._arguments = [tuple(computed)]
 
     def given(
@@ -66,8 +78,7 @@ class Results:
 
         def pick(source: Any) -> Any:
             if isinstance(source, _View):
-                base = pick(source.base)
-                return base.as_strided(source.shape, source.strides, base.storage_offset() + source.offset)
+                return source.of(pick(source.base), symbols)
             if isinstance(source, Size):
                 return value_of(source, symbols)
             if isinstance(source, _Computed):
@@ -80,52 +91,79 @@ class Results:
 # ---- who shares memory with whom -------------------------------------------------------------------------------------
 
 
-def _bases(candidates: Sequence[Op], values: Mapping[Op, Any]) -> dict[int, Op]:
-    """By storage, the first of `candidates` that fills it: the others there are views of that one."""
-    found: dict[int, Op] = {}
-    for op in candidates:
-        key = _storage(values[op])
-        if key is not None and (isinstance(op, PlaceholderOp) or _fills(values[op])):
-            found.setdefault(key, op)
-    return found
+class _Memory:
+    """Which results are views, and of which input or other result.
+
+    A view is traced back through the ops that make it: inputs that share memory while the graph is traced need not do
+    so in another call.
+    """
+
+    def __init__(self, conversion: Conversion) -> None:
+        graph = conversion.graph
+        self._conversion = conversion
+        self._nodes = dict(zip(graph.body, conversion.fx_nodes, strict=True))
+        self._bases: dict[object, Op] = {}
+        inputs = graph.placeholders[: len(graph.placeholders) - len(conversion.constants)]
+        for op in (*inputs, *(result for result in graph.results if isinstance(result, Op))):
+            if isinstance(op, PlaceholderOp) or self._fills(op):
+                self._bases.setdefault(self._form(op), op)
+
+    def has_own(self, op: Op) -> bool:
+        """Whether a result has to be computed: it is no input, and no view of an input or of another result."""
+        return not isinstance(op, PlaceholderOp) and self._bases.get(self._form(op), op) is op
+
+    def view(self, op: Op, known: Mapping[Op, _Input | _Computed]) -> _View:
+        base, node = self._bases[self._form(op)], self._nodes[op]
+        value, whole = node.meta["val"], self._nodes[base].meta["val"]
+        offset = self._conversion.offset(node, value.storage_offset() - whole.storage_offset())
+        conjugated, negated = value.is_conj() != whole.is_conj(), value.is_neg() != whole.is_neg()
+        return _View(known[base], op.tensor_meta.shape, self.strides(op), offset, conjugated, negated)
+
+    def strides(self, op: Op) -> tuple[Dim, ...]:
+        return self._conversion.strides(self._nodes[op])
+
+    def _form(self, op: Op) -> object:
+        """What a tensor has in common with all that can be made of it as views: its memory, and what lies there."""
+        node = self._nodes[op]
+        value = node.meta.get("val")
+        if _storage(value) is None:
+            return op
+        return _root(node), value.dtype
+
+    def _fills(self, op: Op) -> bool:
+        """Whether every element of the storage is one of the tensor's, as it lies there, once, for all sizes."""
+        value, size = self._nodes[op].meta.get("val"), self._conversion.symbols.size
+        if _storage(value) is None or value.is_conj() or value.is_neg():
+            return False  # compiled code writes what is read, so a view that is not conjugated would have to be
+        try:
+            dims = [(size(stride), size(n)) for stride, n in zip(value.stride(), value.shape, strict=True)]
+            whole = size(value.untyped_storage().nbytes())
+        except UnknownSymbolError:
+            return False
+        left, expected = [dim for dim in dims if dim[1] != 1], value.element_size()
+        while inner := next((dim for dim in left if dim[0] * value.element_size() == expected), None):
+            left.remove(inner)
+            expected = expected * inner[1]
+        return not left and expected == whole
+
+
+def _root(node: Node) -> Node:
+    """The input, or the op that gives new memory, which the tensor that `node` gives is a view of; else `node`."""
+    storage = _storage(node.meta.get("val"))
+    while node.op == "call_function":
+        maker = node.args[0] if node.target is getitem else node
+        parents = [parent for parent in maker.all_input_nodes if _storage(parent.meta.get("val")) == storage]
+        if not parents:
+            break
+        node = parents[0]
+    return node
 
 
 def _storage(value: Any) -> int | None:
-    """Which memory a tensor of fixed sizes lies in."""
-    if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in (*value.shape, *value.stride())):
+    """Which memory a tensor lies in; `None` for what has no strides to be viewed by."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return int(value.untyped_storage()._cdata)
-
-
-def _fills(value: torch.Tensor) -> bool:
-    """Whether every element of the storage is one of the tensor's, and only once."""
-    expected = 1
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return expected * value.element_size() == value.untyped_storage().nbytes()
-
-
-def _is_own(op: Op, bases: Mapping[int, Op], values: Mapping[Op, Any]) -> bool:
-    """Whether a result has to be computed: it is no input, and no view of an input or of another result."""
-    return not isinstance(op, PlaceholderOp) and _base(op, bases, values) is None
-
-
-def _base(op: Op, bases: Mapping[int, Op], values: Mapping[Op, Any]) -> Op | None:
-    key = _storage(values[op])
-    base = None if key is None else bases.get(key)
-    return base if base is not None and base is not op and values[base].dtype == values[op].dtype else None
-
-
-def _source(
-    op: Op, bases: Mapping[int, Op], values: Mapping[Op, Any], known: Mapping[Op, _Input | _Computed]
-) -> _Input | _Computed | _View:
-    if op in known:
-        return known[op]
-    base, value = bases[_storage(values[op])], values[op]  # type: ignore[index]
-    offset = value.storage_offset() - values[base].storage_offset()
-    return _View(known[base], tuple(value.shape), tuple(value.stride()), offset)
 
 
 # ---- strides ---------------------------------------------------------------------------------------------------------
@@ -141,9 +179,15 @@ def _needed(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
 
 
 def _with_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, int]) -> torch.Tensor:
-    wanted = None if strides is None else tuple(value_of(stride, symbols) for stride in strides)
+    wanted = None if strides is None else _values(strides, symbols)
     if wanted is None or wanted == tensor.stride():
         return tensor
     # An expanded dim is one element, seen from every position.
     once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
-    return torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once).expand(tensor.shape)
+    laid_out = torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once)
+    # `expand` to the same shape is a view too, and autograd lets nobody write to a view that a compiled function gave.
+    return laid_out if laid_out.shape == tensor.shape else laid_out.expand(tensor.shape)
+
+
+def _values(sizes: Sequence[Dim], symbols: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(value_of(size, symbols) for size in sizes)

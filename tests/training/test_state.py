@@ -128,6 +128,11 @@ def resized(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y, x.t().contiguous().t()
 
 
+def conjugates(z: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+    y, negative = z * 2, torch._neg_view(x)
+    return [y.conj(), y, y[1:], z.conj(), negative, negative[1:]]
+
+
 def nested(x: torch.Tensor, y: torch.Tensor) -> Any:
     pair = Pair(x + y, x)
     return {"pair": pair, "list": [x * 2, (y.sin(), None, 3, 2.5, "text", True)], "shape": x.shape, "same": pair.first}
@@ -176,6 +181,7 @@ PROGRAMS: dict[str, tuple[Program, Inputs]] = {
     "a result of channels last": (lambda x: [x + 1, x.relu(), x.mean(1), x.permute(0, 2, 3, 1) * 2], channels_last),
     "a result of an expanded input": (lambda x: [x * 2, x[0], x.sum(0)], expanded),
     "views turned in place": (resized, one),
+    "conjugates and negatives": (conjugates, lambda: (torch.tensor([1 + 2j, 3 - 4j]), torch.arange(3.0))),
     "nested containers": (nested, two),
     "a dataclass": (a_dataclass, one),
     "constants": (constants, one),
@@ -226,6 +232,32 @@ def test_inputs_and_results_are_eagers(name: str) -> None:
         compiled = torch.compile(function, backend="buddy")
         for _ in range(2):
             assert_alike(function, compiled, inputs)
+
+
+def test_inputs_that_share_memory_in_one_call_need_not_in_the_next() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [x * 2, y.view(2, 3), y[2:], y.t()]
+
+    compiled = torch.compile(f, backend="buddy")
+    assert_alike(f, compiled, disjoint_views)
+    assert_alike(f, compiled, lambda: (torch.ones(6), torch.arange(6.0)))
+    shifted = torch.arange(20.0)
+    assert_alike(f, compiled, lambda: (shifted[12:18], shifted[3:9]))
+
+
+def test_results_of_other_strides_can_be_written_to() -> None:
+    """Autograd refuses to write to a view that a compiled function gave."""
+    convolution = nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)
+    compiled = torch.compile(convolution, backend="buddy")
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    gradients = []
+    for run in (compiled, convolution):
+        y = run(x)
+        y.relu_()
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        gradients.append(torch.autograd.grad(y.square().sum(), convolution.weight))
+    # Sums of 8 products that round to f32 in another order, beside values of a few units.
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
 class Counting(nn.Module):
