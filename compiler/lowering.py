@@ -27,7 +27,7 @@ from buddy.compiler.ops.sizes import (
     symbol_attributes,
 )
 from buddy.compiler.ops.structured import empty, fitted
-from buddy.compiler.ops.utils import LoweringError, meta_type
+from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
@@ -62,12 +62,16 @@ class NodeError(Exception):
 
 @dataclass
 class Lowered:
-    """Top-level IR with what is known about each node. `vain` tells of choices by hand that could not be followed."""
+    """Top-level IR with what is known about each node. `vain` tells of choices by hand that could not be followed.
+
+    Of one that is `transient`, another attempt may lower more: some node's lowering did not get to an answer.
+    """
 
     module: Any
     assignments: tuple[Assignment, ...]
     partition: cut.Partition
     vain: tuple[tuple[str, str], ...] = ()
+    transient: bool = False
 
 
 @dataclass
@@ -78,6 +82,7 @@ class _Lowerer:
     on_node: OnNode | None = None
     assigned: dict[str, Assignment] = field(default_factory=dict)
     symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    transient: bool = False
 
     def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
         """One `func.func`, a declaration where it is private and empty; the insertion point is in the module."""
@@ -182,6 +187,7 @@ class _Lowerer:
         try:
             self._enter(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
+            self.transient |= isinstance(error, TransientLoweringError)
             return str(error)
         return ""
 
@@ -323,7 +329,8 @@ def lower(
             lowerer.function(main, parts.body, public=True)
     here = (lowerer.assigned.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in here if assignment is not None)
-    return Lowered(module, assignments, parts, tuple(_in_vain(recipe.choice_map(), assignments, graph)))
+    vain = tuple(_in_vain(recipe.choice_map(), assignments, graph))
+    return Lowered(module, assignments, parts, vain, lowerer.transient)
 
 
 def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:

@@ -13,8 +13,8 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 
 # What nodes' arguments say is the graph's business; lowerings find it beside the rest.
 __all__ = [
-    "LoweringError", "SymbolTable", "argument", "constant", "constant_attribute", "meta_type", "mlir_element_type_get",
-    "normalized", "permutation_of", "tensor_type", "value_of",
+    "LoweringError", "SymbolTable", "TransientLoweringError", "argument", "constant", "constant_attribute", "meta_type",
+    "mlir_element_type_get", "normalized", "permutation_of", "tensor_type", "value_of",
 ]  # fmt: skip
 
 SymbolTable = Mapping[tuple[str, int], Any]
@@ -74,3 +74,7 @@ def _wrapped(value: int, width: int) -> int:
 
 class LoweringError(Exception):
     """A node that this registry cannot lower as it stands; the text is the reason shown in the table."""
+
+
+class TransientLoweringError(LoweringError):
+    """A node that may be lowered another time, so that what is compiled without it is not kept for others."""

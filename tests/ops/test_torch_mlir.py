@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import msgspec
 import pytest
 import torch
 
+from buddy.compiler import program_cache
+from buddy.compiler.frontend import backend
 from buddy.compiler.graph import serialize
 from buddy.compiler.ops.torch_mlir import apart
-from buddy.compiler.ops.utils import LoweringError
+from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, OpChoice
 from tests.ops.cases import normal, whole
@@ -82,3 +88,51 @@ def test_passes_that_die_leave_a_reason_and_the_next_op_is_lowered() -> None:
     assert "linalg.generic" in apart.lowered(LIVES)
     with pytest.raises(LoweringError):
         apart.lowered("func.func @node(")
+
+
+def texts(count: int) -> list[str]:
+    return [LIVES.replace("[5]", f"[{size}]") for size in range(6, 6 + count)]
+
+
+def test_answers_go_to_their_questions_whatever_happens_between() -> None:
+    """A question that an alarm interrupts leaves nothing in the pipe, and two threads get one answer each."""
+
+    def alarm(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    apart.lowered(LIVES)
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            apart.lowered(LIVES.replace("[5]", "[77]"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with ThreadPoolExecutor(2) as pool:
+        for text, found in zip(texts(6), pool.map(apart.lowered, texts(6)), strict=True):
+            assert text.partition("<")[2].partition("]")[0].strip("[") in found.partition("tensor<")[2]
+
+
+def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is compiled in the place of the silent one's lowering is not kept on disk."""
+    monkeypatch.setenv("BUDDY_CACHE", str(tmp_path))
+    line = Line(torch.tanh, normal(5))
+    (node,) = [op.stable for op in line.program.graph.operations]
+    recipe = msgspec.structs.replace(default_recipe(), choices=(OpChoice(node, TORCH_MLIR),))
+    with monkeypatch.context() as patch:
+        patch.setattr(apart, "_torch_mlir", [apart._Process()])
+        patch.setattr(apart, "SECONDS", 0.0)
+        backend._made(line.program.graph, recipe, backend.Settings(), None)
+        assert program_cache.find(line.program.graph, recipe) is None
+        patch.setattr(apart, "SECONDS", 60.0)
+        (text,) = apart._torch_mlir[0]._known
+        with pytest.raises(TransientLoweringError, match="took more than 0 s"):
+            apart.lowered(text)
+    apart.lowered(LIVES)
+    apart._torch_mlir[0]._process.kill()
+    assert "linalg.generic" in apart.lowered(text)
+    backend._made(line.program.graph, recipe, backend.Settings(), None)
+    assert program_cache.find(line.program.graph, recipe) is not None

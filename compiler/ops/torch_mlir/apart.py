@@ -2,71 +2,122 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import select
+import selectors
+import signal
 import subprocess
 import sys
-from functools import lru_cache
+import threading
+from collections import OrderedDict
 from typing import Any
 
 from buddy.compiler.engine.lifeline import describe_exit
 from buddy.compiler.engine.process import safe_path
-from buddy.compiler.ops.utils import LoweringError
+from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 
-# One op takes some 30 ms; a machine that is busy may take long to start the process.
-SECONDS = 60.0
+# One op takes some 30 ms, and a process some seconds to start on a busy machine. Whoever waits for a whole program, as
+# coverage does for 60 s, still learns which op it was.
+SECONDS = 25.0
+MAX_KNOWN = 256
 
 
-@lru_cache(maxsize=256)
 def lowered(text: str) -> str:
-    """A module of torch's dialect as linalg on tensors.
+    """A module of torch's dialect as linalg on tensors. What came of a text is remembered, failures too.
 
-    Raises `LoweringError` with what torch-mlir says, or how its process ended.
+    Raises `LoweringError` with what torch-mlir says, and `TransientLoweringError` where its process ended or was
+    silent, which the same text need not lead to again.
     """
-    answer = _process().ask(text)
+    answer = _torch_mlir[-1].answer(text)
+    if "ended" in answer:
+        raise TransientLoweringError(answer["ended"])
     if "error" in answer:
         raise LoweringError(answer["error"])
     return str(answer["text"])
 
 
 class _Process:
-    """The process, started when first asked; where it ends, the next question starts another."""
+    """The process, started when first asked; where it ends, the next question starts another.
+
+    One thread at a time asks. Whatever interrupts a question ends the process, so that no answer is left in the pipe
+    for the next one; each answer also says which question it is to.
+    """
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, dict[str, str]] = OrderedDict()
         self._process: Any = None
+        self._asked = 0
 
-    def ask(self, text: str) -> dict[str, str]:
-        if self._process is None or self._process.poll() is not None:
-            self._start()
+    def answer(self, text: str) -> dict[str, str]:
+        with self._lock:
+            if text not in self._known:
+                self._known[text] = self._ask(text)
+            self._known.move_to_end(text)
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+            return self._known[text]
+
+    def _ask(self, text: str, again: bool = True) -> dict[str, str]:
         try:
-            self._process.stdin.write(json.dumps({"text": text}).encode() + b"\n")
-            self._process.stdin.flush()
+            if self._process is None or self._process.poll() is not None:
+                self._end(0)
+                self._start()
+            return self._told(text)
         except OSError:
-            return self._ended()
-        ready, _, _ = select.select([self._process.stdout], [], [], SECONDS)
+            code = self._end(5)
+            # The kernel ends it with the thread that started it, which need not be the one that asks.
+            if code == -signal.SIGKILL and again:
+                return self._ask(text, again=False)
+            return {"ended": f"its passes ended with {describe_exit(code)}"}
+        except BaseException:
+            self._end(0)
+            raise
+
+    def _told(self, text: str) -> dict[str, str]:
+        self._asked += 1
+        self._process.stdin.write(json.dumps({"id": self._asked, "text": text}).encode() + b"\n")
+        self._process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            ready = selector.select(SECONDS)
         if not ready:
-            self._process.kill()
-            return {"error": f"its passes took more than {SECONDS:g} s"}
+            self._end(0)
+            return {"ended": f"its passes took more than {SECONDS:g} s"}
         line = self._process.stdout.readline()
-        return dict(json.loads(line)) if line else self._ended()
+        answer = json.loads(line) if line else {}
+        if answer.get("id") != self._asked:
+            raise BrokenPipeError("there is no answer to this question")
+        return dict(answer)
 
     def _start(self) -> None:
-        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.ops.torch_mlir.worker"]
+        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.ops.torch_mlir.worker", str(os.getpid())]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
-    def _ended(self) -> dict[str, str]:
-        code = self._process.wait()
-        return {"error": f"its passes ended with {describe_exit(code)}"}
+    def _end(self, seconds: float) -> int:
+        """How the process ended; it is killed where it has not in `seconds`."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            return int(process.wait(seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return int(process.wait())
+        finally:
+            process.stdout.close()
 
 
-_processes: list[_Process] = []
+_torch_mlir = [_Process()]
 
 
-def _process() -> _Process:
-    """This process's own; a fork does not share its parent's, whose answers it would steal."""
-    if not _processes or _processes[-1].owner != os.getpid():
-        _processes[:] = [_Process()]
-    return _processes[-1]
+def _forked() -> None:
+    """A fork does not share its parent's process, whose answers it would steal, nor a lock that nobody would release."""
+    _torch_mlir[:] = [_Process()]
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,6 +1,7 @@
 """The process that runs torch-mlir's passes: modules of torch's dialect in, what they became out.
 
-A JSON object a line each way: `{"text": …}`, and back the same or `{"error": …}`.
+`python -m buddy.compiler.ops.torch_mlir.worker PARENT`. A JSON object a line each way: `{"id": …, "text": …}`, and back
+the same or `{"id": …, "error": …}`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from typing import Any
 
 from buddy.compiler.bindings import ir, passmanager, torch_dialect
+from buddy.compiler.engine.lifeline import die_with_parent
 
 # What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
 PASSES = (
@@ -40,6 +42,7 @@ def _answer(text: str, context: Any) -> dict[str, str]:
 
 
 def main() -> int:
+    die_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w")
     # Whatever the passes print is no answer.
     os.dup2(2, 1)
@@ -48,7 +51,8 @@ def main() -> int:
     assert dialect is not None
     dialect.register_dialect(context)
     for line in sys.stdin:
-        answers.write(json.dumps(_answer(json.loads(line)["text"], context)) + "\n")
+        question = json.loads(line)
+        answers.write(json.dumps({"id": question["id"], **_answer(question["text"], context)}) + "\n")
         answers.flush()
     return 0
 
