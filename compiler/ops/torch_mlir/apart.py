@@ -116,7 +116,7 @@ _torch_mlir = [_Process()]
 
 
 def _forked() -> None:
-    """A fork does not share its parent's process, whose answers it would steal, nor a lock that nobody would release."""
+    """A fork shares neither its parent's process, whose answers it would steal, nor a lock that nobody releases."""
     _torch_mlir[:] = [_Process()]
 
 
