@@ -1,4 +1,7 @@
-"""Torch's symbolic sizes as the Buddy graph's own: `SymInt` to `Size`, symbols named `s0`, `s1`, … by their inputs."""
+"""Torch's symbolic sizes as the Buddy graph's own: `SymInt` to `Size`, symbols named `s0`, `s1`, … by their inputs.
+
+One that may be negative, as a number among the inputs may, is named `i0`, `i1`, ….
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from buddy.compiler.graph.sizes import Dim, SymbolSource, inexact, symbol
+from buddy.compiler.graph.sizes import SIGNED, Dim, SymbolSource, inexact, symbol
 
 
 class UnknownSymbolError(ValueError):
@@ -23,29 +27,28 @@ class Symbols:
     def __init__(self, placeholders: Iterable[Node]) -> None:
         self._names: dict[str, str] = {}
         self._found: dict[str, SymbolSource] = {}
-        numbers = 0
-        for node in placeholders:
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                for dim, size in enumerate(value.shape):
-                    self._bind(size, node.name, dim)
-            elif value is not None:
-                self._bind(value, "", numbers)
-                numbers += 1
+        values = [(node.name, node.meta.get("val")) for node in placeholders]
+        # A dim of a tensor is the better source: it is no number below 0, and told where only the tensors are.
+        for name, value in values:
+            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                self._bind(size, name, dim)
+        numbers = (value for _, value in values if value is not None and not isinstance(value, torch.Tensor))
+        for place, number in enumerate(numbers):
+            self._bind(number, "", place)
 
     @property
     def sources(self) -> tuple[SymbolSource, ...]:
         return tuple(self._found.values())
 
     def _bind(self, size: Any, node: str, index: int) -> None:
-        """A dim of a tensor is the better source: whoever has the tensors then needs no numbers."""
         expression = _expression(size)
         if type(expression).__name__ != "Symbol":
             return
-        name = self._names.setdefault(str(expression), f"s{len(self._names)}")
-        known = self._found.get(name)
-        if known is None or (node and not known.node):
-            self._found[name] = SymbolSource(name, node, index)
+        if str(expression) in self._names:
+            return
+        counted = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
+        name = self._names[str(expression)] = f"{'s' if counted else SIGNED}{len(self._names)}"
+        self._found[name] = SymbolSource(name, node, index)
 
     def size(self, value: Any) -> Dim:
         """A number, or a `SymInt` in terms of the graph's own symbols.

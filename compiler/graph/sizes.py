@@ -109,6 +109,10 @@ class Size:
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _unknown
 
 
+# What a symbol's name starts with that may be negative: a number that the program is called with, and no size.
+SIGNED = "i"
+
+
 class SymbolSource(NamedTuple):
     """Where a call tells the value of symbol `name`: dim `place` of the placeholder called `node`, or, where that is
     "", number `place` among the numbers that the program is called with."""
@@ -134,8 +138,17 @@ def inexact(name: str, left: Dim, right: Dim) -> Dim:
 
 
 def is_counted(size: Dim) -> bool:
-    """Whether `size` is surely not negative, as no symbol is."""
-    return size >= 0 if isinstance(size, int) else all(factor > 0 for _, factor in size.terms)
+    """Whether `size` is surely not negative, as no symbol is but a `SIGNED` one."""
+    if isinstance(size, int):
+        return size >= 0
+    return all(factor > 0 and all(map(_is_counted, atoms)) for atoms, factor in size.terms)
+
+
+def _is_counted(atom: Atom) -> bool:
+    if isinstance(atom, str):
+        return not atom.startswith(SIGNED)
+    sides = (is_counted(atom.left), is_counted(atom.right))
+    return any(sides) if atom.name == "max" else all(sides)
 
 
 def smallest(left: Dim, right: Dim) -> Dim:
@@ -147,13 +160,12 @@ def largest(left: Dim, right: Dim) -> Dim:
 
 
 def from_front(position: Dim, size: Dim) -> Dim:
-    """A position in a dim of `size`, counted from the front where it was counted from the back.
-
-    Raises `UnknownSizeError` for one of which it is not known whether it was.
-    """
-    if isinstance(position, Size) and is_counted(position):
+    """A position in a dim of `size`, counted from the front where it was counted from the back."""
+    if isinstance(position, int):
+        return position + size if position < 0 else position
+    if is_counted(position):
         return position
-    return position + size if position < 0 else position
+    return position - size * largest(smallest(position, 0), -1)
 
 
 def product(sizes: Sequence[Dim]) -> Dim:

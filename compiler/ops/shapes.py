@@ -10,6 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast, size_scalar
+from buddy.compiler.ops.sums import in_type
 from buddy.compiler.ops.utils import (
     LoweringError,
     SymbolTable,
@@ -61,9 +62,14 @@ def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], sh
     return st.slice_of(value, starts, sizes, steps, shape, dtype)
 
 
-def _position(start: Any, size: Any) -> Any:
-    """A start within a dim of `size`, counted from the front and kept inside."""
-    return smallest(largest(from_front(start, size), 0), size)
+def _position(start: Any, size: Any, count: Any, step: Any) -> Any:
+    """A start within a dim of `size`, counted from the front and kept inside, with the `count` elements from there on.
+
+    Of a number the program was traced with PyTorch knows that they are inside. One that a call tells is data: it may
+    be out of range, for which eager raises, and is then as close to it as memory allows (see `bounds`).
+    """
+    at = smallest(largest(from_front(start, size), 0), size)
+    return largest(smallest(at, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else at
 
 
 @lowering("SliceOp")
@@ -75,7 +81,8 @@ def slice_(node: Op, symbol_table: SymbolTable) -> Any:
     dim = normalized(argument(node, 1, "dim", 0), len(shape))
     start = argument(node, 2, "start")
     starts, steps = [0] * len(shape), [1] * len(shape)
-    starts[dim], steps[dim] = _position(0 if start is None else start, shape[dim]), argument(node, 4, "step", 1) or 1
+    steps[dim] = argument(node, 4, "step", 1) or 1
+    starts[dim] = _position(0 if start is None else start, shape[dim], meta.shape[dim], steps[dim])
     return _slice(value, starts, list(meta.shape), steps, meta.shape, meta.dtype)
 
 
@@ -85,7 +92,7 @@ def select(node: Op, symbol_table: SymbolTable) -> Any:
     shape = list(st.shape_of(value))
     dim, index = normalized(node.args[1], len(shape)), node.args[2]
     starts, sizes = list[Any]([0] * len(shape)), list(shape)
-    starts[dim], sizes[dim] = from_front(index, shape[dim]), 1
+    starts[dim], sizes[dim] = _position(index, shape[dim], 1, 1), 1
     return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
 
 
@@ -109,14 +116,15 @@ def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
 @lowering("SliceScatterOp", "SelectScatterOp")
 def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
     """The first operand with a slice, or one index of a dim, replaced by the second."""
-    value, piece = (value_of(arg, symbol_table) for arg in node.args[:2])
+    value, source = value_of(node.args[0], symbol_table), node.args[1]
+    piece = in_type(value_of(source, symbol_table), source.tensor_meta.dtype, node.tensor_meta.dtype)
     shape = list(st.shape_of(value))
     dim = normalized(argument(node, 2, "dim", 0), len(shape))
     starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
     start = argument(node, 3, "index" if node.target.startswith("select") else "start")
-    starts[dim] = _position(0 if start is None else start, shape[dim])
     steps[dim] = argument(node, 5, "step", 1) or 1
     sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]
+    starts[dim] = _position(0 if start is None else start, shape[dim], sizes[dim], steps[dim])
     if 0 in sizes:
         return value
     return st.insert_slice(piece, value, starts, sizes, steps)
@@ -160,14 +168,17 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ArangeOp")
 def arange(node: Op, symbol_table: SymbolTable) -> Any:
+    """Floats are made of whole numbers or, where a bound is none, in f64 as in eager, and rounded once."""
     start, step = arange_bounds(node)
     meta = node.tensor_meta
     if 0 in meta.shape:
         return st.empty(meta.shape, meta.dtype)
+    fractions = isinstance(start, float) or isinstance(step, float)
+    compute = meta.dtype if not meta.dtype.is_float else TensorDType.Float64 if fractions else TensorDType.Int64
 
     def body(_out: Any) -> list[Any]:
-        number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), meta.dtype)
-        return [(number * step + start).value]
+        number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), compute)
+        return [cast(number * step + start, meta.dtype).value]
 
     return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]
 

@@ -75,8 +75,8 @@ def in_arithmetic(size: Dim, symbols: dict[str, Any]) -> Any:
 
 
 def _applied(name: str, left: Any, right: Any) -> Any:
-    if name == "%":  # of a size, which is not negative
-        return arith.remsi(left, right)
+    if name == "%":  # with the sign of the divisor, as Python has it
+        return arith.subi(left, arith.muli(arith.floordivsi(left, right), right))
     functions = {
         "+": arith.addi, "*": arith.muli, "//": arith.floordivsi, "max": arith.maxsi, "min": arith.minsi,
     }  # fmt: skip

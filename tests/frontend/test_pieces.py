@@ -154,3 +154,33 @@ def test_graph_breaks_leave_the_right_answer_and_a_reason(name: str) -> None:
     torch.testing.assert_close(torch.compile(function, backend="buddy")(*inputs), function(*inputs))
     found = [graph.info.broke for graph in capture(function, inputs)]
     assert not reason or any(reason in why for why in found)
+
+
+def by_number(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Reads and writes at a number that a tensor tells."""
+    i = at.sum().item()
+    return x[i] * 2, torch.select_scatter(x + 1, x[0] * 0 + 7, 0, i), x.select(1, i) + 1
+
+
+def test_a_number_that_a_tensor_tells_counts_from_the_back_and_stays_inside() -> None:
+    """Of positions out of range, for which eager raises, nothing is said but that no other memory is touched."""
+    x, guard = torch.full((6, 3, 3), 100.0), torch.arange(9.0).reshape(3, 3)
+    x[2] = guard
+    with torch._dynamo.config.patch(ALL), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(by_number, backend="buddy", fullgraph=True)
+        for i in (1, 0, -1, -3):
+            for ours, eager in zip(compiled(x[2], torch.tensor(i)), by_number(x[2], torch.tensor(i)), strict=True):
+                torch.testing.assert_close(ours, eager)
+        for i in (3, 50, -4, -50):
+            row, written, column = compiled(x[2], torch.tensor(i))
+            assert row.tolist() in (guard * 2).tolist()
+            assert column.tolist() in (guard.T + 1).tolist()
+            assert (written == 7).sum() >= 3
+            assert (written == guard + 1).sum() >= 6
+
+
+def test_a_number_among_the_arguments_counts_from_the_back() -> None:
+    compiled = torch.compile(lambda x, i: x[i] * 2, backend="buddy", fullgraph=True, dynamic=True)
+    for i in (2, -2, -3):
+        torch.testing.assert_close(compiled(X, i), X[i] * 2)

@@ -11,6 +11,7 @@ from buddy.compiler.graph.sizes import (
     Dim,
     UnknownSizeError,
     from_front,
+    is_counted,
     largest,
     parsed,
     smallest,
@@ -66,8 +67,18 @@ def test_what_needs_the_value_raises(question: object) -> None:
 def test_a_position_from_the_back_is_counted_from_the_front() -> None:
     assert from_front(-1, a) == a - 1
     assert from_front(a * 2, a * 3) == a * 2
-    with pytest.raises(UnknownSizeError):
-        from_front(a - 5, a)
+    for position, size in ((a - 5, b), (symbol("i2"), 4), (smallest(symbol("i2"), a), b)):
+        for s0, i2 in itertools.product((1, 4, 5, 8), (-4, -1, 0, 3)):
+            known = {"s0": s0, "s1": 8, "i2": i2}
+            given, length = value_of(position, known), value_of(size, known)
+            assert value_of(from_front(position, size), known) == (given + length if given < 0 else given)
+
+
+def test_a_number_that_may_be_negative_is_no_count() -> None:
+    i = symbol("i0")
+    assert is_counted(a * 2 + b // 3)
+    assert is_counted(largest(i, 0))
+    assert not any(map(is_counted, (i, a + i, a * i, a - 1, (a - 5) // 2, i % b, smallest(a, i), largest(i, -1))))
 
 
 def test_symbols_are_found_at_any_depth() -> None:
