@@ -5,7 +5,7 @@ from __future__ import annotations
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.elementwise.builder import elementwise
+from buddy.compiler.ops.elementwise.builder import COMPUTE_IN, elementwise, rounded_operands
 from buddy.compiler.ops.scalar import Operand, Scalar
 
 
@@ -54,10 +54,20 @@ def fmin(x: Scalar, y: Operand) -> Scalar:
     return s.fmin(x, y)
 
 
-@elementwise("PowOp")
+@elementwise("PowOp", narrow=True)
 def power(x: Scalar, exponent: Operand) -> Scalar:
+    """Of halves the exponent is rounded too; eager takes no roots of float16, which differ at -0 and -inf."""
+    if x.dtype in COMPUTE_IN:
+        base, rounded = rounded_operands(x, exponent)
+        return s.power(base, exponent) if _by_products(exponent, x.dtype) else s.powf(base, rounded)
     whole = isinstance(exponent, (bool, int)) and 0 <= exponent <= 4
     return s.power(x, exponent) if x.dtype.is_float or whole else integers.power(x, exponent)
+
+
+def _by_products(exponent: Operand, dtype: TensorDType) -> bool:
+    if not isinstance(exponent, (int, float)):
+        return False
+    return float(exponent).is_integer() or (abs(exponent) == 0.5 and dtype is TensorDType.BFloat16)
 
 
 @elementwise("NegOp")
@@ -90,10 +100,15 @@ def rsqrt(x: Scalar) -> Scalar:
     return 1.0 / s.sqrt(x)
 
 
-@elementwise("ClampOp", "HardtanhOp")
+@elementwise("ClampOp")
 def clamp(x: Scalar, low: Operand | None = None, high: Operand | None = None) -> Scalar:
     x = x if low is None else s.maximum(x, low)
     return x if high is None else s.minimum(x, high)
+
+
+@elementwise("HardtanhOp")
+def hardtanh(x: Scalar, low: float = -1, high: float = 1) -> Scalar:
+    return clamp(x, low, high)
 
 
 @elementwise("ClampMinOp")

@@ -11,7 +11,7 @@ from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
@@ -77,6 +77,12 @@ def lower_expression(
         return cast(body(*arguments, **keywords), meta.dtype)
 
     return pointwise(inputs, meta.shape, meta.dtype, element)
+
+
+def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
+    """Both operands of a `narrow` expression, `y` rounded to the type of `x`, in the type that this is computed in."""
+    wide = COMPUTE_IN.get(x.dtype, x.dtype)
+    return cast(x, wide), cast(x.like(y), wide)
 
 
 def as_scalar(value: Any, dtype: TensorDType) -> Scalar:

@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.elementwise.builder import as_scalar, elementwise, promoted
+from buddy.compiler.ops.elementwise.builder import as_scalar, elementwise, promoted, rounded_operands
 from buddy.compiler.ops.scalar import Operand, Scalar
 from buddy.compiler.ops.utils import constant
 
@@ -15,7 +15,11 @@ BOOL = TensorDType.Bool
 
 
 def _comparison(name: str, relation: str) -> None:
-    elementwise(name, among_operands=True)(lambda x, y: x.compare(relation, y))
+    @elementwise(name, among_operands=True, narrow=True)
+    def compared(x: Scalar, y: Operand) -> Scalar:
+        """Eager rounds a number to the element type of halves before it compares."""
+        left, right = rounded_operands(x, y)
+        return left.compare(relation, right)
 
 
 for _name, _relation in {

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.elementwise.builder import COMPUTE_IN, elementwise
+from buddy.compiler.ops.elementwise.builder import elementwise, rounded_operands
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
 
 @elementwise("DivTensorModeOp", narrow=True)
 def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
     """`floor_divide` gives no mode, and means `floor`. Eager rounds a quotient of halves before it cuts it off."""
-    y = x.like(y)
+    wide, divisor = rounded_operands(x, y)
     if not x.dtype.is_float:
-        return (integers.floor_divided if rounding_mode == "floor" else integers.divided)(x, y)[0]
-    wide, divisor = cast(x, COMPUTE_IN.get(x.dtype, x.dtype)), cast(y, COMPUTE_IN.get(x.dtype, x.dtype))
+        return (integers.floor_divided if rounding_mode == "floor" else integers.divided)(wide, divisor)[0]
     if rounding_mode == "floor":
         return _floor_divided(wide, divisor)
     quotient = wide / divisor
@@ -37,16 +36,16 @@ def _remainder(x: Scalar, y: Scalar) -> Scalar:
     return s.select(rest.compare("ne", 0) & ((y < 0) ^ (rest < 0)), rest + y, rest)
 
 
-@elementwise("RemainderOp")
+@elementwise("RemainderOp", narrow=True)
 def remainder(x: Scalar, y: Operand) -> Scalar:
-    """With the divisor's sign."""
-    return _remainder(x, x.like(y)) if x.dtype.is_float else integers.floor_divided(x, y)[1]
+    """With the divisor's sign. Eager rounds a divisor of halves to their type."""
+    return _remainder(*rounded_operands(x, y)) if x.dtype.is_float else integers.floor_divided(x, y)[1]
 
 
-@elementwise("FmodOp")
+@elementwise("FmodOp", narrow=True)
 def fmod(x: Scalar, y: Operand) -> Scalar:
-    """With the dividend's sign."""
-    return s.fmod(x, y) if x.dtype.is_float else integers.divided(x, y)[1]
+    """With the dividend's sign. Eager rounds a divisor of halves to their type."""
+    return s.fmod(*rounded_operands(x, y)) if x.dtype.is_float else integers.divided(x, y)[1]
 
 
 @elementwise("GcdOp")

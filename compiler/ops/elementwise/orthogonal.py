@@ -10,37 +10,70 @@ from collections.abc import Callable
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.builder import elementwise
-from buddy.compiler.ops.scalar import Operand, Scalar
+from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
+# Eager counts in integers of 64 bits.
+DEGREE = TensorDType.Int64
 # The next polynomial from the one before the last, the last, the argument and the last one's degree.
 Step = Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]
 
 
-def _polynomial(x: Scalar, degree: Scalar, first: Scalar, step: Step) -> Scalar:
-    """1, `first`, and from there on by `step`; 0 for a negative degree. Ends when it has become NaN."""
-    one = x.like(1)
+# Values that are known without the recurrence, of an argument and a degree: where, and what they are.
+Known = Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
+
+
+def _whole(x: Scalar, degree: Operand) -> Scalar:
+    """A degree as an integer; one that is none, or too large for one, is negative, as eager's casts have it."""
+    found = x.like(degree)
+    return cast(s.select(s.absolute(found) < 2.0**63, found, -1), DEGREE)
+
+
+def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *known: Known) -> Scalar:
+    """1, `first`, and from there on by `step`, unless it is `known`; 0 for a negative degree. NaN ends the recurrence.
+
+    Steps are counted in integers, and only where they are needed: a degree may be anything.
+    """
+    shortcuts = [values(x, n) for values in known]
+    steps, one = n, x.like(1)
+    for where, _ in shortcuts:
+        steps = s.select(where, 0, steps)
     _, found, _, _, _ = s.repeat(
-        (one, first, x, one, degree),
+        (one, first, x, n.like(1), steps),
         lambda _p, q, _x, k, n: (k < n) & q.compare("eq", q),
-        lambda p, q, x, k, n: (q, step(p, q, x, k), x, k + 1, n),
+        lambda p, q, x, k, n: (q, step(p, q, x, cast(k, x.dtype)), x, k + 1, n),
     )
-    return s.select(degree < 0, 0, s.select(degree.compare("eq", 0), 1, found))
+    found = s.select(n.compare("eq", 0), 1, found)
+    for where, value in shortcuts:
+        found = s.select(where, value, found)
+    return s.select(n < 0, 0, found)
 
 
-def _plain(name: str, first: Callable[[Scalar], Scalar], step: Step, hermite: bool = False) -> None:
+def _is_odd(n: Scalar) -> Scalar:
+    return cast(n & 1, TensorDType.Bool)
+
+
+def _plain(name: str, first: Callable[[Scalar], Scalar], step: Step, known: Known) -> None:
     @elementwise(name)
     def polynomial(x: Scalar, degree: Operand) -> Scalar:
-        n = s.trunc(x.like(degree))
-        found = _polynomial(x, n, first(x), step)
-        # Eager's bound on the degree, beyond which nearly all values are infinite.
-        limit = 512 if x.dtype is TensorDType.Float64 else 128
-        return s.select(n > limit, float("nan"), found) if hermite else found
+        return _polynomial(x, _whole(x, degree), first(x), step, known)
 
 
-_plain("HermiteHOp", lambda x: x + x, lambda p, q, x, k: (x + x) * q - (k + k) * p, hermite=True)
-_plain("HermiteHeOp", lambda x: x, lambda p, q, x, k: x * q - k * p, hermite=True)
-_plain("LaguerreLOp", lambda x: 1 - x, lambda p, q, x, k: ((k + k + (1 - x)) * q - k * p) / (k + 1))
-_plain("LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - k * p) / (k + 1))
+def _beyond(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
+    """NaN beyond eager's bound on the degree of Hermite's, where nearly all values are infinite."""
+    return n > (512 if x.dtype is TensorDType.Float64 else 128), x.like(float("nan"))
+
+
+def _legendre_ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
+    return s.absolute(x).compare("eq", 1), s.select(_is_odd(n), x, x.like(1))
+
+
+_plain("HermiteHOp", lambda x: x + x, lambda p, q, x, k: (x + x) * q - (k + k) * p, _beyond)
+_plain("HermiteHeOp", lambda x: x, lambda p, q, x, k: x * q - k * p, _beyond)
+_plain(
+    "LaguerreLOp", lambda x: 1 - x, lambda p, q, x, k: ((k + k + (1 - x)) * q - k * p) / (k + 1),
+    lambda x, _n: (x.compare("eq", 0), x.like(1)),
+)  # fmt: skip
+_plain("LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - k * p) / (k + 1), _legendre_ends)
 
 
 def _chebyshev(
@@ -52,17 +85,17 @@ def _chebyshev(
     `at_one` says what magnitudes the values at 1 and -1 have: "1", "n + 1" or "2 n + 1"; the sign at -1 alternates.
     """
 
-    def value(x: Scalar, degree: Operand) -> Scalar:
-        n = s.trunc(x.like(degree))
+    def ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
         magnitudes = {"1": n.like(1), "n + 1": n + 1, "2 n + 1": n + n + 1}
-        right, left = (magnitudes[name] for name in at_one)
-        odd = s.fmod(n, 2).compare("ne", 0)
-        end = s.select(x > 0, right, s.select(odd, -left, left))
-        found = _polynomial(x, n, first(x), lambda p, q, x, _k: (x + x) * q - p)
-        inside = (n > degree_of_closed) & (s.absolute(x) < 1)
-        found = s.select(inside, closed(n, s.acos(s.minimum(s.maximum(x, -1), 1))), found)
-        found = s.select(s.absolute(x).compare("eq", 1), end, found)
-        return s.select(n < 0, 0, found)
+        right, left = (cast(magnitudes[name], x.dtype) for name in at_one)
+        return s.absolute(x).compare("eq", 1), s.select(x > 0, right, s.select(_is_odd(n), -left, left))
+
+    def inside(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
+        angle = s.acos(s.minimum(s.maximum(x, -1), 1))
+        return (n > degree_of_closed) & (s.absolute(x) < 1), closed(cast(n, x.dtype), angle)
+
+    def value(x: Scalar, degree: Operand) -> Scalar:
+        return _polynomial(x, _whole(x, degree), first(x), lambda p, q, x, _k: (x + x) * q - p, inside, ends)
 
     elementwise(f"Chebyshev{kind}Op")(lambda x, degree: value(x, degree))
     elementwise(f"ShiftedChebyshev{kind}Op")(lambda x, degree: value(x + x - 1, degree))

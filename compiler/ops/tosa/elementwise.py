@@ -110,11 +110,16 @@ def square(x: Tensor) -> Tensor:
     return x * x
 
 
-@elementwise("ClampOp", "HardtanhOp")
+@elementwise("ClampOp")
 def clamp_between(x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         x = x if low is None else binary("maximum", x, low)
         return x if high is None else binary("minimum", x, high)
+    return clamp(x, low, high)
+
+
+@elementwise("HardtanhOp")
+def hardtanh(x: Tensor, low: Number = -1, high: Number = 1) -> Tensor:
     return clamp(x, low, high)
 
 

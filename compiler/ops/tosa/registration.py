@@ -55,7 +55,8 @@ def elementwise(
 
     Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the one that they
     promote to; those at the positions `uncast` keep their own. Numbers stay numbers, but for one in the first place.
-    Halves are computed in f32 where the expression is `composed` of several ops, or an operand would be rounded first.
+    Halves are computed in f32 where the expression is `composed` of several ops, or an operand would be rounded first,
+    as eager does `among_operands`.
     """
 
     def decorate(body: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -66,7 +67,8 @@ def elementwise(
             meta = node.tensor_meta
             keywords = {key: value for key, value in node.kwargs.items() if key in known}
             dtype = promoted(node.args) if among_operands else meta.dtype
-            if dtype in HALVES and (composed or keywords or not _all_exact(node.args, dtype, uncast)):
+            exact = among_operands or _all_exact(node.args, dtype, uncast)
+            if dtype in HALVES and (composed or keywords or not exact):
                 dtype = TensorDType.Float32
             rank = len(meta.shape)
             arguments = [
