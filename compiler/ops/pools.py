@@ -12,6 +12,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.pads import placed
 from buddy.compiler.ops.positions import INDEX, folded, read, whole
 from buddy.compiler.ops.positions import loops as positions
@@ -98,6 +99,8 @@ def _flat(position: Sequence[Scalar], sizes: Sequence[int]) -> Scalar:
 def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
+    if 0 in counts:
+        return [st.empty(meta.shape, meta.dtype), st.empty(meta.shape, INDEX)]
     box = [_longest_share(size, count) for size, count in zip(sizes, counts, strict=True)]
 
     def place(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
@@ -118,7 +121,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
     taken, flat = st.reshape(indices, counts, INDEX), [planes, prod(meta.shape[-spatial:])]
 
     def taken_at(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
-        return [([loops.element(taken, at, INDEX)], None)]
+        return [([loops.index_of(within(loops.element(taken, at, INDEX), flat[1]))], None)]
 
     summed = passed_back(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat, 1, taken_at)
     return st.reshape(summed, meta.shape, meta.dtype)

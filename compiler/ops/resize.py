@@ -1,6 +1,7 @@
 """The gradients of resampling: every output passes its own back to the elements that it was made of.
 
-Where an output reads and with which weights is what PyTorch's `UpSample.h` computes, in f32 unless elements are f64.
+Where an output reads and with which weights is what PyTorch's `UpSample.h` computes, in f32 unless elements are f64;
+the nearest element is found in f32 even for these.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.positions import INDEX
@@ -83,16 +85,27 @@ _TAPS: dict[str, Callable[[Axis, Scalar], list[Tap]]] = {
 }  # fmt: skip
 
 
-def _axes(node: Op, spatial: int, by_nearest: bool) -> list[Axis]:
+def _axes(node: Op, spatial: int, name: str) -> list[Axis]:
     """Arguments are the gradient, both sizes, `align_corners` but for the nearest element, and a scale a dim."""
-    counts, sizes = node.args[1], node.args[2][-spatial:]
+    pairs, by_nearest = list(zip(node.args[2][-spatial:], node.args[1], strict=True)), "nearest" in name
     aligned = not by_nearest and bool(node.args[3])
     scales = list(node.args[3 if by_nearest else 4 :])
     scales += [None] * (spatial - len(scales))
     return [
-        Axis(size, count, _step(size, count, aligned, scale), aligned)
-        for size, count, scale in zip(sizes, counts, scales, strict=True)
+        Axis(
+            size, count, _step(size, count, aligned, scale if _heeds_scale(name, size, count, pairs) else None), aligned
+        )
+        for (size, count), scale in zip(pairs, scales, strict=True)
     ]
+
+
+def _heeds_scale(name: str, size: int, count: int, pairs: Sequence[tuple[int, int]]) -> bool:
+    """Whether eager takes the step from a given scale: not where the sizes alone tell it to copy elements."""
+    if name == "_upsample_nearest_exact":
+        return True
+    if name == "upsample_bicubic":
+        return any(one != other for one, other in pairs)
+    return count != size and not (name == "upsample_nearest" and count == 2 * size)
 
 
 def _step(size: int, count: int, aligned: bool, scale: float | None) -> float:
@@ -106,8 +119,8 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> Any:
     gradient, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     name = node.target.split("d_backward")[0]
     spatial, taps = int(name[-1]), _TAPS[name[:-1]]
-    axes = _axes(node, spatial, "nearest" in name)
-    real = summed_in(meta.dtype)
+    axes = _axes(node, spatial, name[:-1])
+    real = TensorDType.Float32 if "nearest" in name else summed_in(meta.dtype)
 
     def places(at: Sequence[Any]) -> list[tuple[list[Scalar], Scalar]]:
         """Every combination of the taps of all dims."""

@@ -128,7 +128,11 @@ def scatter(node: Op, symbol_table: SymbolTable) -> Any:
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     mode, given = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
     wide = _ACCUMULATE_IN.get(dtype, dtype) if mode else dtype
-    found = _along(node, symbol_table).into(_cast(target, dtype, wide), wide, given, _COMBINE[mode])
+
+    def rounded(at: Positions) -> Scalar:
+        return cast(given(at), dtype)  # a number is one of the tensor's type first
+
+    found = _along(node, symbol_table).into(_cast(target, dtype, wide), wide, rounded, _COMBINE[mode])
     return _cast(found, wide, dtype)
 
 
@@ -202,6 +206,9 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     axes: list[int | None] = [axis for axis in range(len(st.shape_of(target))) if axis not in inside]
     axes.insert(first, None)
     sizes = st.shape_of(values)
+    if 0 in sizes:
+        # Eager refuses this where the mask has a one, for which there would be no value.
+        return target
     axes = axes[len(axes) - len(sizes) :]
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
         return _chosen(node, symbol_table, inside, axes, add)

@@ -9,6 +9,7 @@ from buddy.compiler.bindings import arith, ir, scf
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.line import compare, half, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
@@ -55,7 +56,7 @@ def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: b
         wanted = Scalar(elements[0], dtype) if given else number(values, common)
 
         def goes_on(middle: Any) -> Scalar:
-            at = middle if places is None else index_position(element(places, [*row, middle], TensorDType.Int64))
+            at = middle if places is None else within(element(places, [*row, middle], TensorDType.Int64), length)
             here = cast(element(boundaries, [*row, at], kind), common)
             # With NaN the comparison fails, and the search goes on.
             return here.compare("gt" if right else "ge", cast(wanted, common)) ^ True
@@ -93,7 +94,9 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
         inside = x.compare("ge", low) & x.compare("le", high)
         # What is outside, NaN for one, is counted as nothing in the first part.
         share = s.select(inside, x, low) - low
-        part = s.minimum(cast(share * bins / (high - low), TensorDType.Int64), bins - 1)
+        # The quotient is no number where the range has no end: eager refuses that, here it must not leave memory.
+        quotient = s.fmin(s.fmax(share * bins / (high - low), 0), bins)
+        part = s.minimum(cast(quotient, TensorDType.Int64), bins - 1)
         here = [index_position(part)]
         return [insert(element(held[0], here, dtype) + cast(inside, dtype), here, held[0])]
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import LoadedProgram
+from tests.ops.cases import aten
 from tests.programs import Line, assert_same
 
 TABLE = torch.arange(12.0).reshape(4, 3)
@@ -46,3 +47,22 @@ def test_a_flat_index_out_of_range_means_the_last_element() -> None:
     program = LoadedProgram(line.compile().artifact)
     tensors = [FAR if tensor.dtype is torch.int64 else tensor for tensor in line.program.tensors]
     assert_same(program(tensors), [PROGRAMS["put"](TABLE, torch.tensor([1, 4, 11, 11, 11]))])
+
+
+def test_positions_of_maxima_and_a_sorter_may_be_anything() -> None:
+    def every(x: torch.Tensor, at: torch.Tensor, sorter: torch.Tensor) -> list[torch.Tensor]:
+        plane, window = x[:3].reshape(1, 1, 3, 3), ([2, 2], [1, 1], [0, 0], [1, 1], False)
+        return [
+            aten.max_pool2d_with_indices_backward(plane[:, :, :2, :2], plane, *window, at.reshape(1, 1, 2, 2)),
+            torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous(), sorter=sorter),
+        ]
+
+    inside = [TABLE, torch.tensor([1, 8, 8, 8]), torch.arange(4)]
+    outside = [TABLE, torch.tensor([1, 9, 1 << 40, -1]), torch.tensor([0, 1, 2, 1 << 40])]
+    program = LoadedProgram(Line(every, *inside).compile().artifact)
+    assert_same(program(outside), every(*inside))
+
+
+def test_a_mask_with_ones_but_no_values_writes_nothing() -> None:
+    line = Line(lambda x: x.index_put((x > 99,), x.new_empty(0)), TABLE)
+    assert_same(LoadedProgram(line.compile().artifact)([TABLE + 99]), [TABLE + 99])
