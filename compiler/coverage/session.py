@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import TextIO
 import msgspec
 
 from buddy.compiler.coverage.plan import Listing, Pair, PairResult, Plan, sharded
+from buddy.compiler.engine.lifeline import describe_exit
 
 
 class CoverageError(Exception):
@@ -75,7 +77,8 @@ class _Server:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):  # what a server that has ended did not read
+            self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -88,17 +91,23 @@ class _Server:
 
     def check(self, pair: Pair) -> PairResult:
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(pair) + b"\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(msgspec.json.encode(pair) + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._ended() from None
         return msgspec.json.decode(self._line(), type=PairResult)
 
     def _line(self) -> str:
         line = self._answers.readline()
-        if not line:
-            self._process.wait()
-            said = [text for text in self._log.read_text().splitlines() if text.strip()]
-            raise CoverageError(said[-1] if said else f"it ended with status {self._process.returncode}")
+        if not line.endswith("\n"):
+            raise self._ended()
         return line
+
+    def _ended(self) -> CoverageError:
+        code = self._process.wait()
+        said = [text for text in self._log.read_text().splitlines() if text.strip()]
+        return CoverageError(said[-1] if said else f"it ended with {describe_exit(code)}")
 
 
 def append(path: Path, result: PairResult) -> None:

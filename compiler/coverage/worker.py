@@ -16,7 +16,7 @@ import msgspec
 from buddy.compiler.coverage.check import check
 from buddy.compiler.coverage.plan import RIGHT, Finding, Pair, PairResult, Plan, summed_up
 from buddy.compiler.coverage.samples import Call, calls, database, torch_dtype
-from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.lifeline import describe_exit, die_with_parent
 
 # What stands in the place of a call's number for the program that all calls of a pair make together.
 JOINT = -1
@@ -35,8 +35,12 @@ class Job:
     known: frozenset[int] = frozenset()
 
 
-def serve(pipe: Any, log: str) -> None:
-    """The process: jobs come through `pipe`; for each, what is being done and found goes back."""
+def serve(pipe: Any, log: str, parent: int) -> None:
+    """The process: jobs come through `pipe`; for each, what is being done and found goes back.
+
+    It ends with `parent`. A closed pipe would not tell, since a fork holds the parent's end of it too.
+    """
+    die_with_parent(parent)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     os.dup2(target, 1)
     os.dup2(target, 2)
@@ -136,7 +140,7 @@ class Worker:
         if self._process is not None and self._process.is_alive():
             return
         self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=serve, args=(theirs, self._log), daemon=True)
+        self._process = self._context.Process(target=serve, args=(theirs, self._log, os.getpid()), daemon=True)
         self._process.start()
         theirs.close()
 

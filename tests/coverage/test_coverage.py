@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import msgspec
@@ -83,6 +86,32 @@ def test_a_part_of_the_database_is_right() -> None:
     assert len({result.op for result in found}) >= len(BOUNDED)
     assert [report.line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
     assert report.summary(found, listing.core)["dtypes"]["float32"]["compiled_here"] >= 0.9
+
+
+def test_a_server_that_is_killed_is_an_error_and_takes_its_worker_with_it(tmp_path: Path) -> None:
+    plan = Plan(("exp",), ("float32",), 1)
+    with session._Server(plan, str(tmp_path)) as server:
+        (pair,) = server.listing().pairs
+        assert server.check(pair).outcome == "compiled"
+        pid = server._process.pid
+        workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        assert workers
+        os.kill(pid, signal.SIGKILL)
+        server._process.wait()
+        with pytest.raises(session.CoverageError):
+            server.check(pair)
+        deadline = time.monotonic() + 20
+        while any(map(_lives, workers)):
+            assert time.monotonic() < deadline, "a worker outlives its server"
+            time.sleep(0.05)
+
+
+def _lives(pid: str) -> bool:
+    """Whether the process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
