@@ -24,7 +24,16 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
 
     By differences, whatever `mode` says: products, which eager takes for long lists, only cost digits.
     """
-    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+    apart = x.unsqueeze(-2) - y.unsqueeze(-3)
+    if not apart.size(-1):  # a norm may have no value for nothing; a distance is 0
+        return apart.sum(-1)
+    return torch.linalg.vector_norm(apart, p, -1)
+
+
+def pdist(x: torch.Tensor, p: float) -> torch.Tensor:
+    """The distances between each row of `x` [n, width] and those after it, as [n * (n - 1) / 2]."""
+    rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
+    return cdist(x, x, p, None).flatten().index_select(0, rows * x.size(0) + columns)
 
 
 def cdist_backward(
@@ -40,7 +49,8 @@ def cdist_backward(
         share = apart.sign() * (apart.abs() == far)
     else:
         power = apart if p == 2 else apart.sign() * apart.abs() ** (p - 1)
-        share = torch.where(far == 0, 0, power / far ** (p - 1))
+        # Below 1 a coordinate that agrees would pass 0 * inf.
+        share = torch.where((far == 0) | (apart == 0), 0, power / far ** (p - 1))
     return (share * gradient.unsqueeze(-1)).sum(-2)
 
 
@@ -98,7 +108,7 @@ def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., tor
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
     aten._cdist_backward.default: cdist_backward,
-    aten._pdist_forward.default: torch._decomp.decomposition_table[aten.pdist.default],
+    aten._pdist_forward.default: pdist,
     aten.dist.default: dist,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),

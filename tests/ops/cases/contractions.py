@@ -47,6 +47,9 @@ DISTANCES: dict[str, Callable[..., Any]] = {
         )
         for p in (0.0, 1.0, 2.0, 3.0, float("inf"))
     },
+    "gradient of cdist 0.5": lambda x, y: aten._cdist_backward(
+        torch.ones(3, 3), x.floor(), x.floor(), 0.5, torch.cdist(x.floor(), x.floor(), 0.5)
+    ),
     "dist": lambda x, y: torch.dist(x, y[:1], 3),
     "pdist": lambda x, y: aten._pdist_forward(y, 2.0),
 }
