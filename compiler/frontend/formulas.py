@@ -30,7 +30,7 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
     return torch.linalg.vector_norm(apart, p, -1)
 
 
-def pdist(x: torch.Tensor, p: float) -> torch.Tensor:
+def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
     """The distances between each row of `x` [n, width] and those after it, as [n * (n - 1) / 2]."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
     return cdist(x, x, p, None).flatten().index_select(0, rows * x.size(0) + columns)

@@ -121,7 +121,7 @@ def diagonal(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("DiagonalScatterOp")
 def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     value, source = (value_of(arg, symbol_table) for arg in node.args[:2])
-    meta, length = node.tensor_meta, st.shape_of(source)[-1]
+    meta, length, kind = node.tensor_meta, st.shape_of(source)[-1], node.args[1].tensor_meta.dtype
     offset, row, column = _diagonal(node, 2, len(meta.shape))
     if 0 in st.shape_of(source):
         return value
@@ -129,7 +129,7 @@ def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     def body(*at: Scalar) -> Scalar:
         along = s.minimum(s.maximum(at[row] - max(-offset, 0), 0), length - 1)
         rest = [p for i, p in enumerate(at) if i not in (row, column)]
-        new = read(source, meta.dtype, [*rest, along])
+        new = cast(read(source, kind, [*rest, along]), meta.dtype)
         return s.select((at[column] - at[row]).compare("eq", offset), new, read(value, meta.dtype, at))
 
     return computed(meta.shape, meta.dtype, body)
@@ -173,12 +173,12 @@ def as_strided(node: Op, symbol_table: SymbolTable) -> Any:
 def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     meta, (sizes, strides, offset) = node.tensor_meta, _strided(node, 2)
     flat = _storage(value_of(node.args[0], symbol_table), _reach(sizes, strides, offset), meta.dtype)
-    source = value_of(node.args[1], symbol_table)
+    source, kind = value_of(node.args[1], symbol_table), node.args[1].tensor_meta.dtype
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
         steps = (loops.index_of(p) * step for p, step in zip(at, strides, strict=True))
         where = loops.index_position(sum(steps, whole(offset)))
-        return [loops.insert(loops.element(source, at, meta.dtype), [where], held[0])]
+        return [loops.insert(cast(loops.element(source, at, kind), meta.dtype), [where], held[0])]
 
     (written,) = [flat] if 0 in sizes else loops.for_each(sizes, [flat], visit)
     return st.reshape(written, meta.shape, meta.dtype)

@@ -72,8 +72,12 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     result = node.tensor_meta.dtype
-    wide = _ACCUMULATE_IN.get(result, result)
-    return _rounded(total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide), wide, result)
+    wide, keep = _ACCUMULATE_IN.get(result, result), bool(argument(node, 2, "keepdim", False))
+
+    def body(x: Scalar, summed: Scalar) -> Scalar:
+        return summed + cast(cast(x, result), wide)  # eager casts the elements to the result's type before it adds
+
+    return _rounded(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
 
 
 @lowering("ProdOp")
@@ -86,7 +90,9 @@ def prod(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("AnyOp")
 def any_of(node: Op, symbol_table: SymbolTable) -> Any:
-    """Whether some element is not 0; NaN is not."""
+    """Whether some element is not 0; NaN is not. An empty list names no dim here, and each element is its own."""
+    if argument(node, 1, "dim") == []:
+        return _rounded(*_operand(node, symbol_table), node.tensor_meta.dtype)
     return _reduced(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
 
 

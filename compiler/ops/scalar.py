@@ -258,8 +258,8 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
         if float(exponent).is_integer() and 1 <= abs(exponent) <= 4 and (exponent > 0 or x.dtype.is_float):
             product = _repeated(x, int(abs(exponent)))
             return product if exponent > 0 else 1.0 / product
-        if exponent == 0.5 and x.dtype.is_float:
-            return sqrt(x)
+        if abs(exponent) == 0.5 and x.dtype.is_float:
+            return sqrt(x) if exponent > 0 else 1.0 / sqrt(x)
     if x.dtype.is_float:
         return powf(x, exponent)
     raise LoweringError(f"powers of {x.dtype.value} are the business of `integers.py`")

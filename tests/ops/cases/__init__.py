@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.ops.cases import (
     contractions,
+    corners,
     division,
+    edges,
     elementwise,
     indexing,
     reductions,
@@ -21,9 +23,11 @@ GROUPS: dict[str, Group] = {
     **elementwise.GROUPS,
     **division.GROUPS,
     **special.GROUPS,
+    **edges.GROUPS,
     **shapes.GROUPS,
     **reductions.GROUPS,
     **contractions.GROUPS,
+    **corners.GROUPS,
     **indexing.GROUPS,
     **sorting.GROUPS,
     **windows.GROUPS,
@@ -44,5 +48,5 @@ TYPES_OF_TOSA = (
     "broadcast", "rank 0", "a scalar tensor among others", "int32", "bfloat16", "float16", "empty",
     "pairs of special values", "shapes of integers", "reductions of int32", "reductions of special values", "int64",
     "uint8", "functions of bfloat16", "functions of float16", "casts of integers", "casts of bools", "casts of bytes",
-    "reductions of int64", "reductions of bools", "reductions of bfloat16",
+    "reductions of int64", "reductions of bools", "reductions of bfloat16", "rounded numbers of float16",
 )  # fmt: skip
