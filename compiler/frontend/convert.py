@@ -179,12 +179,30 @@ class _Converter:
     def _meta(self, node: Node, value: Any) -> TensorMeta | None:
         if not isinstance(value, torch.Tensor):
             return None
-        if value.device.type != "cpu":
-            raise _unsupported(node, f"is on the device {value.device}")
         dtype = from_torch(value.dtype)
-        if dtype is None:
-            raise _unsupported(node, f"has the element type {value.dtype}")
+        if dtype is None or _unfit(value):
+            raise _unsupported(node, _unfit(value))
         return TensorMeta(self._told(node, lambda: tuple(map(self.symbols.size, value.shape))), dtype)
+
+
+def unfit(nodes: Iterable[Node]) -> dict[str, str]:
+    """By name, the nodes that give or read a tensor which compiled code has no word for, whatever is around them."""
+    found = {}
+    for node in nodes:
+        for tensor in (node, *node.all_input_nodes):
+            value = tensor.meta.get("val")
+            why = next(filter(None, map(_unfit, value if isinstance(value, (list, tuple)) else [value])), "")
+            if why and node.op == "call_function":
+                found[node.name] = _unsupported(tensor, why).diagnostic.what
+    return found
+
+
+def _unfit(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if value.device.type != "cpu":
+        return f"is on the device {value.device}"
+    return "" if from_torch(value.dtype) else f"has the element type {value.dtype}"
 
 
 def _of_form(node: Node) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
+from buddy.compiler.frontend.convert import unfit
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
 
@@ -56,6 +57,8 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
     pieces: tuple[Piece, ...] = ()
     refused: Refused = {}
     found = _named(aten.module, refusal)
+    if found:  # a check tells of one node at a time; of these there may be hundreds
+        found |= unfit(aten.module.graph.nodes)
     while found:
         refused |= found
         pieces = _pieces(aten, refused)

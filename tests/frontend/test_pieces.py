@@ -88,6 +88,23 @@ def test_only_what_cannot_be_represented_is_in_eager(function: Callable[..., Any
     assert set(backend._programs) - known
 
 
+def test_each_piece_is_converted_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many nodes there are that compiled code has no word for."""
+
+    def alternating(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = (x.to(EIGHT).float() + 1).sin()
+        return x
+
+    converted: list[object] = []
+    convert = backend.to_buddy
+    monkeypatch.setattr(backend, "to_buddy", lambda part, **rest: (converted.append(part), convert(part, **rest))[1])
+    with pytest.warns(UserWarning, match="is compiled in 6 pieces around eager"):
+        ours = torch.compile(alternating, backend="buddy")(X)
+    torch.testing.assert_close(ours, alternating(X))
+    assert len(converted) == 1 + 6 + 6
+
+
 def test_the_pieces_are_graphs_of_the_program_and_say_why_they_end() -> None:
     found = capture(eight_bits, (X,))
     assert [graph.info.name for graph in found] == ["eight_bits (part 1)", "eight_bits (part 3)"]
