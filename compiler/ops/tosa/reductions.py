@@ -13,7 +13,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
 from buddy.compiler.ops.tosa.tensors import Tensor, cast, reduced, reshape, unary, widened
-from buddy.compiler.ops.tosa.types import FLOATS, HALVES
+from buddy.compiler.ops.tosa.types import FLOATS
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized
 
 ops_registry = Registry()
@@ -42,9 +42,8 @@ def _floats(x: Tensor, op: str) -> Tensor:
 @lowering("SumDimOp")
 def sum_dim(node: Op, symbol_table: SymbolTable) -> Tensor:
     x, axes = _read(node, symbol_table)
-    result = node.tensor_meta.dtype
-    x = cast(x, TensorDType.Float32 if result in HALVES else result)
-    return _finished(reduced("reduce_sum", x, axes), node)
+    # Eager casts the elements to the result's type before it adds.
+    return _finished(reduced("reduce_sum", widened(cast(x, node.tensor_meta.dtype)), axes), node)
 
 
 @lowering("MeanOp")

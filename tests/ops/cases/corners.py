@@ -22,6 +22,8 @@ OF_FLOATS: dict[str, Callable[..., Any]] = {
     "long arange of halves": lambda x, n: torch.arange(-1000.0, 1000.0, 0.5, dtype=torch.float16),
     "long arange of floats": lambda x, n: torch.arange(16777215, 16777225, dtype=torch.float32),
     "histc of special values": lambda x, n: x.histc(4, -3, 3),
+}
+POWERS: dict[str, Callable[..., Any]] = {
     **{f"power {p}": lambda x, n, p=p: x**p for p in (0.5, -0.5)},
     **{f"power {p} of float16": lambda x, n, p=p: x.half() ** p for p in (0.5, -0.5, 0.7)},
     # The processor's own conversion to bfloat16 takes subnormal numbers, of which the last is one, for 0.
@@ -45,4 +47,5 @@ OF_NOTHING: dict[str, Callable[..., Any]] = {
 
 GROUPS: dict[str, Group] = {
     "corners": Group((SPECIAL, whole(1, 9, 3, 4)), {**OF_FLOATS, **OF_TWO_TYPES, **OF_NOTHING}),
+    "powers of special values": Group((SPECIAL, whole(1, 9, 3, 4)), POWERS),
 }
