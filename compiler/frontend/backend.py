@@ -21,6 +21,8 @@ from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.frontend.results import Results
 from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operations import Conv2dOp
+from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.recipe import EAGER, MAX_THREADS, Recipe
@@ -246,13 +248,25 @@ def compiled_for_all_sizes(
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
             return compile_aten(aten, settings)  # too late for another road
-        return CompiledGraph(to_buddy(aten), settings, training=aten.kind != "inference")
+        conversion = to_buddy(aten)
+        _check_images(conversion.graph)
+        return CompiledGraph(conversion, settings, training=aten.kind != "inference")
 
     try:
         return run_aot(module, inputs, compile_one, decompositions)
     except (UnsupportedGraphError, CompilationError) as error:
         warnings.warn(f"compiled anew for each set of sizes: {error}", stacklevel=2)
         return None
+
+
+def _check_images(graph: Graph) -> None:
+    """Raises `UnsupportedGraphError` where a convolution slides over an image of unknown size.
+
+    Its kernels are made for one size of image (and any number of images); without them it is forty times slower.
+    """
+    for op in graph.operations:
+        if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
+            raise UnsupportedGraphError(f"{op.name} slides over images of a size that only a call tells")
 
 
 class Specialised:

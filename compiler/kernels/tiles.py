@@ -60,6 +60,11 @@ def loops_of(op: Any) -> list[DynamicLoop]:
     ]
 
 
+def slides(op: Any) -> bool:
+    """Whether an operand of `op` is read by sums of loop indices, as a window reads an image."""
+    return any(_in_sums(e) for map_ in maps_of(op, tuple(buffers_of(op)))[0] for e in map_.results)
+
+
 def _in_sums(expression: Any) -> list[int]:
     if isinstance(expression, ir.AffineDimExpr) or not isinstance(expression, ir.AffineBinaryExpr):
         return []

@@ -67,7 +67,8 @@ def _fuse_epilogue(op: Any) -> str:
     if users is None:
         raise UnsupportedError("its result is reached through a view of a part")
     start = _initialiser(op, users)
-    readers = [user for user in users if user not in (op, start)]
+    moved = [op] if start is None else [start, op]
+    readers = [user for user in users if user not in moved]
     if len(readers) != 1:
         raise UnsupportedError(f"{len(readers)} ops read its result")
     reader = readers[0]
@@ -78,7 +79,7 @@ def _fuse_epilogue(op: Any) -> str:
     sources = [*list(op.operands)[:2], *(_inputs(start) if start is not None else ())]
     _check_epilogue(op, reader, sources)
     _check_moves(op, reader, sources)
-    for one in [start, op] if start is not None else [op]:
+    for one in moved:
         one.move_before(reader)
     mark_joint(reader, EPILOGUE, result)
     return f"{reader.name} that reads the result is its epilogue"

@@ -23,6 +23,7 @@ from buddy.compiler.kernels.tiles import (
     loops_of,
     part,
     size_of,
+    slides,
     tile,
 )
 from buddy.compiler.kernels.walk import collect
@@ -56,15 +57,25 @@ class TileDynamic(MlirPass):
         waiting = [op for op in collect(root) if op.name in KINDS | NAMED and not len(op.results) and is_dynamic(op)]
         while waiting:
             op = waiting.pop(0)
-            try:
-                with ir.InsertionPoint(op), op.location:
+            with ir.InsertionPoint(op), op.location:
+                before = constant(0).owner.operation
+                try:
                     made, text = _tiled(op)
-            except UnsupportedError as reason:
-                context.remark(self.name, op.location, f"{op.name} left to scalar loops: {reason}")
-                continue
+                except UnsupportedError as reason:
+                    _erase_from(before, op)
+                    context.remark(self.name, op.location, f"{op.name} left to scalar loops: {reason}")
+                    continue
+            before.erase()
             context.remark(self.name, op.location, f"{op.name}: {text}")
             waiting += made
             op.erase()
+
+
+def _erase_from(first: Any, end: Any) -> None:
+    """Erase the ops from `first` up to `end`: what was emitted before it turned out that it cannot be done."""
+    ops = [op.operation for op in end.block.operations]
+    for op in reversed(ops[ops.index(first) : ops.index(end.operation)]):
+        op.erase()
 
 
 def _tiled(op: Any) -> tuple[list[Any], str]:
@@ -165,12 +176,13 @@ class _Plain(_Tiling):
 
 
 class _Product(_Tiling):
-    """A contraction: batches one by one, rows (or whatever is not known) in blocks."""
+    """A contraction: batches and images one by one, rows (or whatever is not known) in blocks."""
 
     def emit(self) -> tuple[list[Any], str]:
         moving = [i for i, loop in enumerate(self.loops) if self._steps(loop)]
         operands = [{n for n, _ in self.loops[i].uses} for i in moving]
-        inner = [i for i, used in zip(moving, operands, strict=True) if len(used) < 3]
+        # An image is work enough for a kernel; a block of them would be computed whole however few there are.
+        inner = [] if slides(self.op) else [i for i, used in zip(moving, operands, strict=True) if len(used) < 3]
         starts: list[Index] = [0] * len(self.loops)
         sizes: list[Index] = [1 if i in moving else loop.size for i, loop in enumerate(self.loops)]
         made: list[Any] = []
@@ -181,12 +193,16 @@ class _Product(_Tiling):
                     with _Loop(first, end, step) as index:
                         starts[left[0]] = index
                         batches(left[1:])
+            elif not inner:
+                self._direct(starts, sizes)
             elif self._keeps_operands(inner):
                 self._rows(inner[0], starts, sizes, made)
             else:
                 self._squares(inner, starts, sizes, made)
 
         batches([i for i in moving if i not in inner])
+        if not inner:
+            return made, "one at a time"
         return made, "rows in blocks" if self._keeps_operands(inner) else "tiles in buffers of their own"
 
     def _steps(self, loop: DynamicLoop) -> bool:

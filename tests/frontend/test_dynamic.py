@@ -144,6 +144,20 @@ def test_images_of_any_number(made: list[Artifact]) -> None:
     assert [len(artifact.eager_calls) for artifact in made] == [0]
 
 
+def test_images_of_any_size_are_compiled_one_by_one(made: list[Artifact]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return nn.functional.conv2d(x, KERNEL).relu()
+
+    compiled = torch.compile(f, backend="buddy", dynamic=True)
+    first, second = torch.randn(2, 3, 9, 10), torch.randn(2, 3, 17, 18)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="images of a size that only a call tells"):
+            results = compiled(first)
+        torch.testing.assert_close(results, f(first))
+        torch.testing.assert_close(compiled(second), f(second))
+    assert len(made) == 2
+
+
 def test_what_a_call_tells_is_symbols_in_the_order_of_inputs(made: list[Artifact]) -> None:
     agree(lambda x, y: x @ y, lambda a, b: (torch.randn(a, 6), torch.randn(6, b)))
     (artifact,) = made
