@@ -1,0 +1,33 @@
+"""The one registry of what the workbench can do: keys, palette, footer and help all read it. No Textual.
+
+An action says where it works (`pane`; `anywhere` if its keys reach that pane from the others too), which method does it
+(`handler`), and, through `blocked`, why it cannot be done now. Keys of two strokes are written with a space: `g g`.
+"""
+
+from __future__ import annotations
+
+from buddy.app.actions import every, graph, ir, outputs, passes, workbench
+from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane
+from buddy.app.actions.situation import Situation
+
+__all__ = [
+    "ACTIONS", "BY_ID", "PANES", "PANE_TITLES", "Action", "Blocked", "Pane", "Situation", "continuations", "of_pane",
+]  # fmt: skip
+
+ACTIONS: tuple[Action, ...] = (
+    *every.ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *outputs.ACTIONS, *workbench.ACTIONS,
+)  # fmt: skip
+
+BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
+
+
+def of_pane(pane: str) -> list[Action]:
+    """What can be done in a pane beyond what works everywhere."""
+    return [action for action in ACTIONS if action.pane == pane]
+
+
+def continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
+    """The second strokes after `prefix` that mean something in `pane`, with their actions."""
+    here = [action for action in ACTIONS if action.pane in (pane, "any", "app")]
+    pairs = [(key.split(), action) for action in here for key in action.keys]
+    return [(key[1], action) for key, action in pairs if len(key) == 2 and key[0] == prefix]

@@ -1,0 +1,131 @@
+"""What decides whether an action is possible, and the reasons why one is not: "" where nothing stands in its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buddy.compiler.protocol import Assignment, NodeRow, Stage
+from buddy.compiler.recipe import PassStep
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What decides whether an action is possible."""
+
+    engine: str = "starting"
+    busy: bool = False
+    captured: bool = False
+    recipe: bool = False
+    graphs: int = 0
+    can_undo: bool = False
+    can_redo: bool = False
+    node: NodeRow | None = None
+    assignment: Assignment | None = None
+    step: PassStep | None = None
+    stage: Stage | None = None
+    catalogue: bool = False
+    presets: bool = False
+    found: bool = False
+    diff: bool = False
+    problem: bool = False
+    edited: bool = False
+
+
+def needs_engine(s: Situation) -> str:
+    return (
+        ""
+        if s.engine == "ready"
+        else f"the engine is {'starting' if s.engine == 'starting' else 'gone: R restarts it'}"
+    )
+
+
+def needs_recipe(s: Situation) -> str:
+    return needs_engine(s) or ("" if s.recipe else "the engine has not sent its presets yet")
+
+
+def needs_captured(s: Situation) -> str:
+    return needs_recipe(s) or ("" if s.captured else "no graph has been captured yet")
+
+
+def needs_node(s: Situation) -> str:
+    if s.node is None:
+        return "no node is selected"
+    return "" if s.assignment else f"{s.node.name} is a {s.node.opcode}, which is not lowered"
+
+
+def needs_toggle_node(s: Situation) -> str:
+    if reason := needs_captured(s) or needs_node(s):
+        return reason
+    assert s.node is not None
+    assert s.assignment is not None
+    if s.assignment.lowering == "eager" and not _compiled_choices(s.assignment):
+        return f"no registry lowers {s.node.target}, so it stays in eager"
+    return ""
+
+
+def needs_lowering(s: Situation) -> str:
+    if reason := needs_captured(s) or needs_node(s):
+        return reason
+    assert s.node is not None
+    assert s.assignment is not None
+    return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
+
+
+def _compiled_choices(assignment: Assignment) -> list[str]:
+    return [choice for choice in assignment.choices if choice != "eager"]
+
+
+def needs_step(s: Situation) -> str:
+    return needs_recipe(s) or ("" if s.step else "this row is a step of the line itself, which is always there")
+
+
+def needs_options(s: Situation) -> str:
+    return needs_step(s) or ("" if s.catalogue else "the pass catalogue has not arrived yet")
+
+
+def needs_insert(s: Situation) -> str:
+    return needs_recipe(s) or ("" if s.catalogue else "the pass catalogue has not arrived yet")
+
+
+def needs_stage(s: Situation) -> str:
+    return "" if s.stage else "there is no IR yet"
+
+
+def needs_engine_stage(s: Situation) -> str:
+    return needs_stage(s) or needs_engine(s)
+
+
+def needs_found(s: Situation) -> str:
+    return "" if s.found or s.diff else "nothing has been searched for: / searches"
+
+
+def needs_diff(s: Situation) -> str:
+    return "" if s.diff else "there is no diff on the screen: d shows one"
+
+
+def needs_busy(s: Situation) -> str:
+    return "" if s.busy else "nothing is under way"
+
+
+def needs_undo(s: Situation) -> str:
+    return "" if s.can_undo else "nothing to undo"
+
+
+def needs_redo(s: Situation) -> str:
+    return "" if s.can_redo else "nothing to redo"
+
+
+def needs_graphs(s: Situation) -> str:
+    return needs_captured(s) or ("" if s.graphs > 1 else "the program has one graph")
+
+
+def needs_presets(s: Situation) -> str:
+    return needs_recipe(s) or ("" if s.presets else "the engine has not sent its presets yet")
+
+
+def needs_edited(s: Situation) -> str:
+    return needs_recipe(s) or ("" if s.edited else "the recipe is the preset's")
+
+
+def needs_problem(s: Situation) -> str:
+    return "" if s.problem else "nothing has failed"
