@@ -96,9 +96,15 @@ def _free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+class _NotCachedError(OSError):
+    """Nothing could be built instead of what is not in the local cache."""
+
+
+# By module: the class whose `from_pretrained` is replaced, and that of those of its subclasses in the module that have
+# one of their own (each class of `modeling_auto` holds a copy of its base's); and what takes its place.
 _PATCHES: dict[str, tuple[str, Fallback]] = {
     "transformers.modeling_utils": ("PreTrainedModel", _model),
-    "transformers.models.auto.auto_factory": ("_BaseAutoModelClass", _auto_model),
+    "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _auto_model),
     "transformers.models.auto.tokenization_auto": ("AutoTokenizer", _auto_tokenizer),
 }
 
@@ -107,32 +113,45 @@ _PATCHES: dict[str, tuple[str, Fallback]] = {
 
 
 def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[Any], Callable[[], None]]:
-    """What puts `fallback` behind `owner.from_pretrained` of a module, and returns what takes it out again."""
+    """What puts `fallback` behind `from_pretrained` of a module's classes, and returns what takes it out again."""
 
     def patch(module: Any) -> Callable[[], None]:
-        owner = getattr(module, owner_name)
-        original = owner.__dict__["from_pretrained"]
-
-        def from_pretrained(cls: Any, name: Any = None, *args: Any, **options: Any) -> Any:
-            try:
-                return original.__get__(None, cls)(name, *args, **options)
-            except (OSError, ValueError) as error:
-                return _instead(cls, name, options, fallback, error, notes)
-
-        owner.from_pretrained = classmethod(from_pretrained)
-        return lambda: setattr(owner, "from_pretrained", original)
+        base = getattr(module, owner_name)
+        classes: set[Any] = {
+            each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)
+        }
+        undo = ExitStack()
+        for owner in classes:
+            if "from_pretrained" in owner.__dict__:
+                undo.callback(setattr, owner, "from_pretrained", owner.__dict__["from_pretrained"])
+                owner.from_pretrained = _with_fallback(owner.__dict__["from_pretrained"], fallback, notes)
+        return undo.close
 
     return patch
+
+
+def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
+    """The class method `original`, with `fallback` where it finds nothing."""
+
+    def from_pretrained(cls: Any, name: Any = None, *args: Any, **options: Any) -> Any:
+        try:
+            return original.__get__(None, cls)(name, *args, **options)
+        except _NotCachedError:  # the method of a base class has tried already
+            raise
+        except (OSError, ValueError) as error:
+            return _instead(cls, name, options, fallback, error, notes)
+
+    return classmethod(from_pretrained)
 
 
 def _instead(
     cls: Any, name: Any, options: dict[str, Any], fallback: Fallback, error: Exception, notes: list[str]
 ) -> Any:
-    """What `fallback` builds; where it cannot, the error that loading gave, with the reason."""
+    """What `fallback` builds. Raises `_NotCachedError` with the reason where it cannot."""
     try:
         found = fallback(cls, str(name), options)
     except (LookupError, MemoryError) as reason:
-        raise type(error)(f"{name} is not in the local cache, and {reason}") from error
+        raise _NotCachedError(f"{name} is not in the local cache, and {reason}") from error
     kind = "built from its config with seed 0" if isinstance(found, torch.nn.Module) else "made without a vocabulary"
     notes.append(f"{name} is not in the local cache: {type(found).__name__} was {kind}")
     return found
