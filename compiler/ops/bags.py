@@ -10,7 +10,7 @@ from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.line import compare, minus, pick, plus
+from buddy.compiler.ops.carried import compare, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_position, insert, position
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast

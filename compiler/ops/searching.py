@@ -10,8 +10,8 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
+from buddy.compiler.ops.carried import compare, half, minus, pick, plus
 from buddy.compiler.ops.elementwise import promoted
-from buddy.compiler.ops.line import compare, half, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.reductions import extreme
 from buddy.compiler.ops.registry import Registry

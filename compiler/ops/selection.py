@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.ops.line import Entry, Line, compare, half, minus, pick, plus
+from buddy.compiler.ops.carried import compare, half, minus, pick, plus
+from buddy.compiler.ops.line import Entry, Line
 from buddy.compiler.ops.loops import element, index_of, index_position, insert, position
 from buddy.compiler.ops.structured import filled
 
