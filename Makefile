@@ -4,8 +4,7 @@ VENV ?= .venv
 SOURCE ?= samples/bert.py
 PYTEST_ARGS ?=
 # Processes that share the tests, a file each at a time (0: none but pytest's own); each holds torch and MLIR, 1 to 6 GB.
-# A test of the terminal in ASCII mode does not see its run end when it is shared out, so 0 is the default.
-WORKERS ?= 0
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 TREE := build/tree/buddy

@@ -61,6 +61,8 @@ BUDGETS = {
 QUIET = 0.08
 DIFFED_LINES = 50_000
 LOOK_BACK = 12
+# The terminal itself says what it can and how large it is; Textual would believe these instead.
+_NOT_OURS = ("COLORTERM", "NO_COLOR", "COLUMNS", "LINES")
 ESCAPE = re.compile(rb"\x1b\[[0-9;?>]*\$?[a-zA-Z]|\x1b[=>]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
@@ -130,7 +132,7 @@ class Terminal:
 
 
 def environment(colors: str, state: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLORTERM", "NO_COLOR")}
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
     kept |= {"BUDDY_TUI_STATE": str(state), "BUDDY_TUI_CONFIG": str(state / "none.toml")}
     truecolor = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     return kept | (truecolor if colors == "truecolor" else {"TERM": "tmux-256color"})
