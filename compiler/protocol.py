@@ -11,9 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import PluginFile, Recipe
+from buddy.compiler.run_report import Memory as Memory
+from buddy.compiler.run_report import OutputReport as OutputReport
+from buddy.compiler.run_report import RunReport
+from buddy.compiler.run_report import Timing as Timing
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME = 1 << 30
 
 StageState = Literal["done", "failed", "stale"]
@@ -108,68 +112,6 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     language: Literal["fx", "buddy", "mlir", "llvm", "asm"] = "mlir"
 
 
-class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One output compared with eager. `where` is the first index that differs beyond tolerance."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    max_abs: float
-    max_rel: float
-    verdict: Literal["ok", "mismatch", "missing"]
-    tolerance: str = ""
-    where: str = ""
-    nans: int = 0
-    infs: int = 0
-    max_ulp: float = 0.0
-    histogram: tuple[int, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-
-
-class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Seconds over `runs` repetitions: median and the quartiles as spread."""
-
-    median: float
-    low: float
-    high: float
-    runs: int
-    threads: int = 1
-
-
-class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes at the peak of one run, results among them: of compiled code, and of eager.
-
-    `packed` are those of packed weights, which stay from run to run and are in neither figure. Weights and inputs
-    themselves are nobody's.
-    """
-
-    compiled: int
-    eager: int
-    packed: int = 0
-
-
-class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What running a graph gave, beside eager."""
-
-    graph: int
-    outputs: tuple[OutputReport, ...]
-    compiled: Timing
-    eager: Timing
-    nodes_compiled: int
-    nodes_eager: int
-    compile_seconds: float
-    load_seconds: float = 0.0
-    ratio: float = 0.0
-    inputs_unchanged: bool = True
-    notes: tuple[str, ...] = ()
-    memory: Memory | None = None
-
-    @property
-    def ok(self) -> bool:
-        return all(output.verdict == "ok" for output in self.outputs) and self.inputs_unchanged
-
-
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     default: str
@@ -177,7 +119,7 @@ class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry of the pass catalogue."""
+    """An entry of the pass catalogue; `origin` names the plug-in that it comes from, if it does."""
 
     name: str
     level: str
@@ -185,14 +127,19 @@ class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     anchor: str = "builtin.module"
     options: tuple[OptionInfo, ...] = ()
     ours: bool = False
+    origin: str = ""
 
 
 class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An ATen target that can be compiled, its op class, and the registries that lower the class."""
+    """An ATen target that can be compiled, its op class, and the registries that lower the class.
+
+    The class is "" for a target that a plug-in decomposes; `origin` names the plug-ins that had a part in it.
+    """
 
     target: str
     op: str
     registries: tuple[str, ...]
+    origin: str = ""
 
 
 class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -215,31 +162,41 @@ class Hello(Frame, frozen=True, omit_defaults=False):
 
 
 class Open(Frame, frozen=True):
-    """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`."""
+    """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
+
+    `plugins` are loaded first. One that has another hash than its file is told of in the notes.
+    """
 
     request: int
     source: str
     arguments: tuple[str, ...] = ()
     directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class Compile(Frame, frozen=True):
     """Compile a recipe: `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
-    A newer `Compile` replaces one that has not begun; one that runs is finished unless cancelled.
+    A newer `Compile` replaces one that has not begun; one that runs is finished unless cancelled. One `beside` the
+    recipe on the screen, for comparing, replaces none and is replaced by none.
     """
 
     request: int
     recipe: Recipe
+    beside: bool = False
 
 
 class Run(Frame, frozen=True):
-    """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`."""
+    """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`.
+
+    `beside` is as for `Compile`.
+    """
 
     request: int
     recipe: Recipe
     repeats: int = 10
     timeout: float = 120.0
+    beside: bool = False
 
 
 class Cancel(Frame, frozen=True):
@@ -273,6 +230,61 @@ class Search(Frame, frozen=True):
     limit: int = 10_000
 
 
+class SearchEach(Frame, frozen=True):
+    """Search several texts, equal ones once: `FoundEach`, with the first `excerpts` lines found in each text.
+
+    Texts that are no longer kept are left out.
+    """
+
+    request: int
+    texts: tuple[str, ...]
+    pattern: str
+    regex: bool = False
+    ignore_case: bool = False
+    excerpts: int = 200
+    limit: int = 10_000
+
+
+class ListSymbols(Frame, frozen=True):
+    """The functions, globals and graphs of `text`: `Symbols`."""
+
+    request: int
+    text: str
+    language: str
+
+
+class FindRegion(Frame, frozen=True):
+    """The region that line `line` of `text` opens, or else is in: `Region`."""
+
+    request: int
+    text: str
+    line: int
+
+
+class FetchCharacters(Frame, frozen=True):
+    """`count` characters of a line from `start`, constants and all: `Characters`."""
+
+    request: int
+    text: str
+    line: int
+    start: int = 0
+    count: int = 1 << 16
+
+
+class Reprint(Frame, frozen=True):
+    """Print a text of MLIR anew in MLIR's generic form, as a text of its own: `Reprinted`."""
+
+    request: int
+    text: str
+
+
+class DescribeOp(Frame, frozen=True):
+    """What the dialect's own documentation says of the op `name`, such as `linalg.generic`: `OpSummary`."""
+
+    request: int
+    name: str
+
+
 class FindNode(Frame, frozen=True):
     """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
 
@@ -298,10 +310,14 @@ class Compare(Frame, frozen=True):
 
 class ListPasses(Frame, frozen=True):
     request: int
+    directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class ListOps(Frame, frozen=True):
     request: int
+    directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class ListPresets(Frame, frozen=True):
@@ -340,10 +356,13 @@ class Printout(Frame, frozen=True):
 
 
 class Captured(Frame, frozen=True):
+    """The graphs of a program, and the plug-ins as they were loaded, which recipes of it must name."""
+
     request: int
     graphs: tuple[GraphInfo, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class Assigned(Frame, frozen=True):
@@ -425,6 +444,74 @@ class Found(Frame, frozen=True):
     more: bool = False
 
 
+class Hits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was found in a text: the lines' numbers (`more` if there are others), and the first of the lines."""
+
+    text: str
+    lines: tuple[int, ...]
+    excerpts: tuple[str, ...]
+    more: bool = False
+
+
+class FoundEach(Frame, frozen=True):
+    """The texts that hold the pattern, in the order in which they were given."""
+
+    request: int
+    hits: tuple[Hits, ...]
+
+
+class Symbol(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named piece of a text, with its first and last line."""
+
+    name: str
+    kind: Literal["function", "global", "graph"]
+    first: int
+    last: int
+
+
+class Symbols(Frame, frozen=True):
+    request: int
+    text: str
+    symbols: tuple[Symbol, ...]
+
+
+class Region(Frame, frozen=True):
+    """The lines that open and close a region; -1 where there is none."""
+
+    request: int
+    text: str
+    first: int = -1
+    last: int = -1
+
+
+class Characters(Frame, frozen=True):
+    """`content` from character `start` of a line that has `total`."""
+
+    request: int
+    text: str
+    line: int
+    start: int
+    content: str
+    total: int
+
+
+class Reprinted(Frame, frozen=True):
+    """The text `form` says what `text` says, in `lines` lines."""
+
+    request: int
+    text: str
+    form: str
+    lines: int
+
+
+class OpSummary(Frame, frozen=True):
+    """`text` is the documentation of op `name` as the dialect has it, "" where the bindings have none."""
+
+    request: int
+    name: str
+    text: str
+
+
 class Compared(Frame, frozen=True):
     """Runs of lines that differ, in order: `removed` lines from line `before` on stand against `added` from `after` on.
 
@@ -443,11 +530,13 @@ class Compared(Frame, frozen=True):
 class Passes(Frame, frozen=True):
     request: int
     passes: tuple[PassInfo, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Ops(Frame, frozen=True):
     request: int
     ops: tuple[OpInfo, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Presets(Frame, frozen=True):
@@ -464,6 +553,12 @@ ClientFrame = (
     | FetchLines
     | FetchText
     | Search
+    | SearchEach
+    | ListSymbols
+    | FindRegion
+    | FetchCharacters
+    | Reprint
+    | DescribeOp
     | FindNode
     | Compare
     | ListPasses
@@ -485,6 +580,12 @@ EngineFrame = (
     | Lines
     | Text
     | Found
+    | FoundEach
+    | Symbols
+    | Region
+    | Characters
+    | Reprinted
+    | OpSummary
     | Compared
     | Passes
     | Ops

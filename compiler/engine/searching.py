@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buddy.compiler.engine.apart import TookTooLong, answer_apart, ask_apart
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import search
+from buddy.compiler.text.search import Found, search_each
 
 TIMEOUT = 10.0
 
@@ -25,23 +24,24 @@ class Question:
     pattern: str
     ignore_case: bool
     limit: int
-    content: str
+    contents: tuple[str, ...]
 
 
-async def search_apart(question: Question, timeout: float = TIMEOUT) -> tuple[list[int], bool]:
-    """What `buddy.compiler.text.search.search` gives for the question; the loop is never held up.
+async def search_apart(question: Question, timeout: float = TIMEOUT) -> list[Found]:
+    """What `buddy.compiler.text.search.search_each` gives for the question; the loop is never held up.
 
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """
     try:
-        return await ask_apart(__name__, question, tuple[list[int], bool], timeout)
+        return await ask_apart(__name__, question, list[Found], timeout)
     except TookTooLong:
         raise SearchTooLong(f"the pattern has not been matched against every line in {timeout:g} s") from None
 
 
-def _found(question: Question) -> tuple[list[int], bool]:
-    text = IndexedText(question.content)
-    return search(text, question.pattern, regex=True, ignore_case=question.ignore_case, limit=question.limit)
+def _found(question: Question) -> list[Found]:
+    return search_each(
+        question.contents, question.pattern, regex=True, ignore_case=question.ignore_case, limit=question.limit
+    )
 
 
 if __name__ == "__main__":

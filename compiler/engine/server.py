@@ -16,6 +16,7 @@ import msgspec
 
 from buddy.compiler.engine.connection import Connection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
+from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
 from buddy.compiler.engine.worker import Listener
@@ -25,20 +26,26 @@ from buddy.compiler.protocol import (
     ClientFrame,
     Compare,
     Compile,
+    DescribeOp,
     Diagnostic,
     Failed,
+    FetchCharacters,
     FetchLines,
     FetchText,
     FindNode,
+    FindRegion,
     Hello,
     ListOps,
     ListPasses,
     ListPresets,
+    ListSymbols,
     Open,
     Presets,
     Printout,
+    Reprint,
     Run,
     Search,
+    SearchEach,
     Shutdown,
     Welcome,
 )
@@ -71,6 +78,7 @@ class Server:
         listener = Listener(self._send, self._printed, lambda: connection.backlog > _MAX_BACKLOG)
         self._session = Session(self._send, self._store, listener)
         self._texts = Texts(self._store, self._send)
+        self._reprinting = Reprinting(self._store, self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
         self._utf8: dict[str, codecs.IncrementalDecoder] = {}
@@ -158,7 +166,13 @@ class Server:
             ListPresets: self._presets,
             FetchLines: texts.lines,
             FetchText: texts.text,
+            FetchCharacters: texts.characters,
             Search: texts.search,
+            SearchEach: texts.search_each,
+            ListSymbols: texts.symbols,
+            FindRegion: texts.region,
+            Reprint: self._reprinting.reprint,
+            DescribeOp: self._reprinting.describe,
             FindNode: texts.node,
             Compare: texts.compare,
         }
@@ -202,7 +216,7 @@ class Server:
 
 def _slot(frame: Any) -> Any:
     """Compilations of one graph share a slot: the newest of those not begun is the one that is wanted."""
-    if not isinstance(frame, Compile):
+    if not isinstance(frame, Compile) or frame.beside:
         return None
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 

@@ -11,23 +11,37 @@ from buddy.compiler.engine.comparing import Differences, DiffTooLong
 from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.searching import Question, SearchTooLong, search_apart
 from buddy.compiler.protocol import (
+    Characters,
     Compare,
     Compared,
     Diagnostic,
+    FetchCharacters,
     FetchLines,
     FetchText,
     FindNode,
+    FindRegion,
     Found,
+    FoundEach,
+    Hits,
     Lines,
+    ListSymbols,
+    Region,
     Search,
+    SearchEach,
+    Symbol,
+    Symbols,
     Text,
 )
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import PatternError, check, is_literal, search
+from buddy.compiler.text import regions
+from buddy.compiler.text import search as searching
+from buddy.compiler.text.lines import IndexedText, elide
+from buddy.compiler.text.search import PatternError, check, is_literal
 from buddy.compiler.text.store import TextStore
 
 _SMALL = 1 << 18
 _MAX_WINDOW = 10_000
+_MAX_CHARACTERS = 1 << 20
+_EXCERPT = 240
 
 
 class Texts:
@@ -50,20 +64,28 @@ class Texts:
 
     async def search(self, frame: Search, job: Job) -> None:
         text = self._find(frame.text)
-        try:
-            lines, more = await self._searched(text, frame)
-        except (PatternError, SearchTooLong) as error:
-            todo = "change the pattern, or search for it as plain text"
-            raise JobFailed(Diagnostic(str(error), "the search", todo)) from error
+        ((lines, more),) = await _searched([text.content], frame)
         self._send(Found(job.request, frame.text, tuple(lines), more))
 
-    async def _searched(self, text: IndexedText, frame: Search) -> tuple[list[int], bool]:
-        if not frame.regex or is_literal(frame.pattern):
-            return await asyncio.to_thread(
-                search, text, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
-            )
-        check(frame.pattern)
-        return await search_apart(Question(frame.pattern, frame.ignore_case, frame.limit, text.content))
+    async def search_each(self, frame: SearchEach, job: Job) -> None:
+        named = [(name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None]
+        found = await _searched([text.content for _, text in named], frame)
+        hits = await asyncio.to_thread(_excerpted, named, found, frame.excerpts)
+        self._send(FoundEach(job.request, hits))
+
+    async def symbols(self, frame: ListSymbols, job: Job) -> None:
+        found = await asyncio.to_thread(regions.symbols, self._find(frame.text), frame.language)
+        self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in found)))
+
+    async def region(self, frame: FindRegion, job: Job) -> None:
+        found = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)
+        self._send(Region(job.request, frame.text, *(found or ())))
+
+    async def characters(self, frame: FetchCharacters, job: Job) -> None:
+        text = self._find(frame.text)
+        line = text.line(frame.line) if 0 <= frame.line < text.total else ""
+        part = line[frame.start : frame.start + min(frame.count, _MAX_CHARACTERS)]
+        self._send(Characters(job.request, frame.text, frame.line, frame.start, part, len(line)))
 
     async def node(self, frame: FindNode, job: Job) -> None:
         text = self._find(frame.text)
@@ -86,3 +108,27 @@ class Texts:
             what = f"the text {name!r} is no longer kept"
             raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
         return text
+
+
+async def _searched(contents: list[str], frame: Search | SearchEach) -> list[searching.Found]:
+    """What each text holds of the frame's pattern; a pattern that may never end is matched in a process of its own."""
+    try:
+        if not frame.regex or is_literal(frame.pattern):
+            return await asyncio.to_thread(
+                searching.search_each, contents, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
+            )
+        check(frame.pattern)
+        return await search_apart(Question(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
+    except (PatternError, SearchTooLong) as error:
+        todo = "change the pattern, or search for it as plain text"
+        raise JobFailed(Diagnostic(str(error), "the search", todo)) from error
+
+
+def _excerpted(named: list[tuple[str, IndexedText]], found: list[searching.Found], count: int) -> tuple[Hits, ...]:
+    """The texts in which something was found, with the first `count` lines of each."""
+    hits = []
+    for (name, text), (lines, more) in zip(named, found, strict=True):
+        excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT] for line in lines[:count])
+        if lines:
+            hits.append(Hits(name, tuple(lines), excerpts, more))
+    return tuple(hits)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
 from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import PatternError, search
+from buddy.compiler.text.search import PatternError, search, search_each
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 
@@ -44,3 +45,28 @@ def test_line_numbers_do_not_depend_on_how_the_text_is_cut(monkeypatch: pytest.M
     expected = [number for number, line in enumerate(content.split("\n")) if re.search("7[0-9]$", line)]
     monkeypatch.setattr("buddy.compiler.text.lines._CHUNK", 100)
     assert search(IndexedText(content), "7[0-9]$", regex=True)[0] == expected
+
+
+def test_equal_texts_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    whole = IndexedText.chunks
+
+    def counted(text: IndexedText) -> Iterator[tuple[int, str]]:
+        searched.append(text.content)
+        return whole(text)
+
+    monkeypatch.setattr(IndexedText, "chunks", counted)
+    first, other = "a\nb %1\n", "b %1\n"
+    assert search_each([first, other, first], "%1") == [([1], False), ([0], False), ([1], False)]
+    assert searched == [first, other]
+
+
+@pytest.mark.parametrize("pattern", ["größe", "GRÖSSE", "ß"])
+def test_case_beyond_ascii_is_that_of_single_characters(pattern: str) -> None:
+    text = "die Größe\nder %1\nDIE GRÖSSE\n"
+    expected = [number for number, line in enumerate(text.split("\n")) if re.search(pattern, line, re.IGNORECASE)]
+    assert search(IndexedText(text), pattern, ignore_case=True)[0] == expected
+
+
+def test_the_end_of_the_text_is_no_line_of_its_own() -> None:
+    assert search(IndexedText("a\n\nb\n"), "^$", regex=True)[0] == [1]

@@ -1,0 +1,79 @@
+"""Texts printed anew in MLIR's generic form, and documentation of ops: each asked of a process that knows MLIR."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.engine.apart import TookTooLong, ask_apart
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.protocol import DescribeOp, Diagnostic, OpSummary, Reprint, Reprinted
+from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.text.store import TextStore, text_name
+
+TIMEOUT = 60.0
+# Modules run by name: importing them here would bring MLIR into the engine.
+_GENERIC_FORM = "buddy.compiler.generic_form"
+_DOCUMENTATION = "buddy.compiler.op_documentation"
+
+
+@dataclass(frozen=True)
+class Question:
+    """As `buddy.compiler.generic_form.Question`."""
+
+    content: str
+    line_sets: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """As `buddy.compiler.generic_form.Answer`."""
+
+    content: str = ""
+    line_sets: bytes = b""
+    problem: str = ""
+
+
+class Reprinting:
+    """Forms of the store's texts, kept in the store beside them."""
+
+    def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
+        self._store, self._send = store, send
+        self._forms: dict[str, str] = {}
+        self._documentation: dict[str, str] = {}
+
+    async def reprint(self, frame: Reprint, job: Job) -> None:
+        name = self._forms.get(frame.text, "")
+        form = self._store.get(name) if name else None
+        if form is None:
+            name, form = await self._made(frame.text)
+        self._send(Reprinted(job.request, frame.text, name, form.total))
+
+    async def _made(self, name: str) -> tuple[str, IndexedText]:
+        text = self._store.get(name)
+        if text is None:
+            raise JobFailed(Diagnostic(f"the text {name!r} is no longer kept", todo="compile that recipe again"))
+        answer = await _asked(_GENERIC_FORM, Question(text.content, text.line_sets.tobytes()), Answer)
+        if answer.problem:
+            raise JobFailed(Diagnostic(f"this stage has no generic form: {answer.problem}", "the IR of the stage"))
+        form = IndexedText(answer.content, array("I", answer.line_sets), text.sets)
+        made = text_name(form.content, answer.line_sets, form.sets)
+        self._store.put(made, form)
+        self._forms[name] = made
+        return made, form
+
+    async def describe(self, frame: DescribeOp, job: Job) -> None:
+        if frame.name not in self._documentation:
+            self._documentation[frame.name] = await _asked(_DOCUMENTATION, frame.name, str)
+        self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
+
+
+async def _asked(module: str, question: Any, answer: type[Any]) -> Any:
+    try:
+        return await ask_apart(module, question, answer, TIMEOUT)
+    except TookTooLong as error:
+        raise JobFailed(Diagnostic(str(error), module)) from error
+    except ValueError as error:
+        raise JobFailed(Diagnostic("the process that reads MLIR ended without an answer", module)) from error

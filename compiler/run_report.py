@@ -1,0 +1,69 @@
+"""What running a graph gave beside eager, as plain values that frames carry."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One output compared with eager. `where` is the first index that differs beyond tolerance."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    max_abs: float
+    max_rel: float
+    verdict: Literal["ok", "mismatch", "missing"]
+    tolerance: str = ""
+    where: str = ""
+    nans: int = 0
+    infs: int = 0
+    max_ulp: float = 0.0
+    histogram: tuple[int, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds over `runs` repetitions: median and the quartiles as spread."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+    threads: int = 1
+
+
+class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bytes at the peak of one run, results among them: of compiled code, and of eager.
+
+    `packed` are those of packed weights, which stay from run to run and are in neither figure. Weights and inputs
+    themselves are nobody's.
+    """
+
+    compiled: int
+    eager: int
+    packed: int = 0
+
+
+class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What running a graph gave, beside eager."""
+
+    graph: int
+    outputs: tuple[OutputReport, ...]
+    compiled: Timing
+    eager: Timing
+    nodes_compiled: int
+    nodes_eager: int
+    compile_seconds: float
+    load_seconds: float = 0.0
+    ratio: float = 0.0
+    inputs_unchanged: bool = True
+    notes: tuple[str, ...] = ()
+    memory: Memory | None = None
+
+    @property
+    def ok(self) -> bool:
+        return all(output.verdict == "ok" for output in self.outputs) and self.inputs_unchanged

@@ -1,0 +1,91 @@
+"""Regions and symbols read off the indentation of printed IR."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.text.regions import Symbol, region_at, symbols
+
+MLIR = """#map = affine_map<(d0) -> (d0)>
+module {
+  memref.global "private" constant @weights : memref<4xf32> = dense<1.0>
+  func.func private @extern(f32)
+  func.func @main(%arg0: f32) -> f32 {
+    %0 = scf.if %c -> (f32) {
+      scf.yield %arg0 : f32
+    } else {
+      %1 = arith.addf %arg0, %arg0 : f32
+      scf.yield %1 : f32
+    }
+    linalg.generic {indexing_maps = [#map]} ins(%a : tensor<4xf32>) {
+    ^bb0(%in: f32):
+      linalg.yield %in : f32
+    } -> tensor<4xf32>
+    return %0 : f32
+  }
+}
+"""
+GENERIC = """"builtin.module"() ({
+  "func.func"() <{function_type = (f32) -> f32, sym_name = "main"}> ({
+  ^bb0(%arg0: f32):
+    "func.return"(%arg0) : (f32) -> ()
+  }) : () -> ()
+}) : () -> ()
+"""
+LLVM = """define void @main(ptr %0) {
+  br label %2
+
+2:
+  ret void
+}
+
+declare float @expf(float)
+"""
+ASM = "main:\n  0  push rbp\n.L4:\n  4  ret\n\nother:\n  0  ret\n"
+
+
+def test_symbols_of_mlir_have_the_lines_of_their_bodies() -> None:
+    found = symbols(IndexedText(MLIR), "mlir")
+    assert found == [
+        Symbol("weights", "global", 2, 2),
+        Symbol("extern", "function", 3, 3),
+        Symbol("main", "function", 4, 16),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "found"),
+    [
+        (GENERIC, "mlir", [("main", 1, 4)]),
+        (LLVM, "llvm", [("main", 0, 5), ("expf", 7, 7)]),
+        (ASM, "asm", [("main", 0, 4), ("other", 5, 6)]),
+        ("graph Net {\n  x = PlaceholderOp() : 4xf32\n}\n", "buddy", [("Net", 0, 2)]),
+        ("opcode  name\n", "fx", []),
+        ("", "asm", []),
+    ],
+)
+def test_symbols_of_other_texts(text: str, language: str, found: list[tuple[str, int, int]]) -> None:
+    assert [(symbol.name, symbol.first, symbol.last) for symbol in symbols(IndexedText(text), language)] == found
+
+
+@pytest.mark.parametrize(
+    ("line", "region"),
+    [
+        (1, (1, 17)),
+        (4, (4, 16)),
+        (5, (5, 7)),  # the first branch ends where the second begins
+        (6, (5, 7)),
+        (7, (7, 10)),
+        (9, (7, 10)),
+        (12, (11, 14)),  # a block's label stands no deeper than the op
+        (13, (11, 14)),
+        (14, (11, 14)),
+        (15, (4, 16)),
+        (2, (1, 17)),
+        (0, None),
+        (99, None),
+    ],
+)
+def test_the_region_that_a_line_opens_or_is_in(line: int, region: tuple[int, int] | None) -> None:
+    assert region_at(IndexedText(MLIR), line) == region
