@@ -14,7 +14,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
-from buddy.compiler.frontend import dropout, encoder_layer, formulas, recurrent
+from buddy.compiler.frontend import dropout, encoder_layer, formulas, grid_sampling, recurrent
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph.operation import Op, default_ops_map
 
@@ -109,7 +109,7 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    for own in (recurrent, dropout, encoder_layer, formulas):
+    for own in (recurrent, dropout, encoder_layer, formulas, grid_sampling):
         table |= own.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}
 

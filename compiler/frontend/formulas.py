@@ -14,8 +14,7 @@ aten = torch.ops.aten
 # Torch has decompositions of these that are not part of core ATen's.
 FROM_TORCH = [
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
-    aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.grid_sampler_2d, aten.tril_indices,
-    aten.triu_indices,
+    aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.tril_indices, aten.triu_indices,
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from tests.ops.cases import (
     elementwise,
     indexing,
     reductions,
+    sampling,
     shapes,
     sorting,
     special,
@@ -31,6 +32,7 @@ GROUPS: dict[str, Group] = {
     **indexing.GROUPS,
     **sorting.GROUPS,
     **windows.GROUPS,
+    **sampling.GROUPS,
 }
 
 # These hold every op class of the registries, and are tried in every flavour under every preset.
