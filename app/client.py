@@ -13,10 +13,11 @@ from typing import IO, Any, Literal, TypeVar
 
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
-    Assigned,
     Cancel,
     Compare,
     Compared,
+    Compile,
+    Compiled,
     Diagnostic,
     EngineFrame,
     Failed,
@@ -26,13 +27,15 @@ from buddy.compiler.protocol import (
     Found,
     Hello,
     Lines,
-    Progress,
+    Ran,
+    Run,
+    RunReport,
     Search,
     Shutdown,
-    StageDone,
     Text,
     Welcome,
 )
+from buddy.compiler.recipe import Recipe
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
@@ -74,7 +77,7 @@ class EngineClient:
         self._numbers = 0
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Any], type]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._lost: EngineLost | None = None
         self._tail = bytearray()
@@ -168,12 +171,12 @@ class EngineClient:
             yield frame
 
     async def ask(self, frame: Any, answer: type[Answer]) -> Answer:
-        """Send a request that has one answer and wait for it.
+        """Send a request and wait for the frame that ends it; those before it are dropped.
 
         Raises `RequestFailed` and `EngineLost`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[frame.request] = future
+        self._waiting[frame.request] = future, answer
         try:
             self.send(frame)
             found = await future
@@ -203,13 +206,24 @@ class EngineClient:
         return await self.ask(FindNode(self.next_request(), text, node), Found)
 
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
-        """Where the text `after` differs from `before`; the engine stops when the caller no longer waits."""
-        request = self.next_request()
+        """Where the text `after` differs from `before`."""
+        return await self.ask_patiently(Compare(self.next_request(), before, after, how, language), Compared)
+
+    async def compile_beside(self, recipe: Recipe) -> Compiled:
+        """All stages of a recipe that is compared with others."""
+        return await self.ask_patiently(Compile(self.next_request(), recipe, beside=True), Compiled)
+
+    async def run_beside(self, recipe: Recipe, repeats: int = 10) -> RunReport:
+        """What running a recipe that is compared with others gives."""
+        return (await self.ask_patiently(Run(self.next_request(), recipe, repeats, beside=True), Ran)).report
+
+    async def ask_patiently(self, frame: Any, answer: type[Answer]) -> Answer:
+        """As `ask`, for what takes long: the engine stops when the caller no longer waits."""
         try:
-            return await self.ask(Compare(request, before, after, how, language), Compared)
+            return await self.ask(frame, answer)
         except asyncio.CancelledError:
             with contextlib.suppress(EngineLost):
-                self.send(Cancel(request))
+                self.send(Cancel(frame.request))
             raise
 
     # ---- the wire -----------------------------------------------------------------------------------------------
@@ -245,11 +259,11 @@ class EngineClient:
         """Pass a frame on; the reason why the engine is about to end, where the frame is one."""
         if not greeted.done():
             return self._greeting_came(frame, greeted)
-        waiting = self._waiting.get(getattr(frame, "request", 0))
-        if waiting is None:
+        future, answer = self._waiting.get(getattr(frame, "request", 0), (None, Failed))
+        if future is None:
             self._frames.put_nowait(frame)
-        elif not waiting.done() and not _is_interim(frame):
-            waiting.set_result(frame)
+        elif not future.done() and isinstance(frame, (answer, Failed)):
+            future.set_result(frame)
         return ""
 
     def _greeting_came(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
@@ -270,7 +284,7 @@ class EngineClient:
     def _lose(self, lost: EngineLost) -> None:
         self._lost = lost
         self._frames.put_nowait(lost)
-        for future in self._waiting.values():
+        for future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(lost)
 
@@ -288,11 +302,6 @@ def default_command() -> list[str]:
     """The engine of this installation; the current folder is kept off its import path."""
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe, "-m", "buddy.compiler.engine"]
-
-
-def _is_interim(frame: Any) -> bool:
-    """Whether a frame only tells how a request is getting on."""
-    return isinstance(frame, (Progress, Assigned, StageDone))
 
 
 def _hint(command: Sequence[str]) -> str:

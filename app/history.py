@@ -38,6 +38,11 @@ class History:
         return self._now.recipe
 
     @property
+    def edits(self) -> list[Edit]:
+        """What can be undone to, the latest first: each with the recipe as it was after that act."""
+        return list(reversed(self._past))
+
+    @property
     def can_undo(self) -> bool:
         return bool(self._past)
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.state import ALL, STATUS, State, Topic
@@ -210,13 +210,12 @@ class Session:
     async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
         return await self._asked(lambda client: client.fetch_lines(text, start, count))
 
-    async def search(self, text: str, pattern: str) -> p.Found:
-        """Lines that match a regular expression; case matters where the pattern has capitals.
+    async def ask(self, make: Callable[[int], Any], answer: type[Answer]) -> Answer:
+        """What the engine answers to the frame that `make` makes with the request's number.
 
         Raises `UnavailableError`, as all of these do.
         """
-        relaxed = pattern == pattern.lower()
-        return await self._asked(lambda client: client.search(text, pattern, regex=True, ignore_case=relaxed))
+        return await self._asked(lambda client: client.ask_patiently(make(client.next_request()), answer))
 
     async def find_node(self, text: str, node: str) -> p.Found:
         """Lines that come from a node."""
@@ -225,6 +224,14 @@ class Session:
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> p.Compared:
         """Where the text `after` differs from `before`."""
         return await self._asked(lambda client: client.compare(before, after, how, language))
+
+    async def compile_beside(self, recipe: Recipe) -> p.Compiled:
+        """All stages of a recipe to compare with; what is on the screen stays."""
+        return await self._asked(lambda client: client.compile_beside(recipe))
+
+    async def run_beside(self, recipe: Recipe) -> p.RunReport:
+        """What a recipe to compare with gives when it is run."""
+        return await self._asked(lambda client: client.run_beside(recipe))
 
     async def whole_text(self, text: str) -> str:
         return await self._asked(lambda client: client.fetch_text(text))

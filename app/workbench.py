@@ -32,6 +32,7 @@ from buddy.app.selection import Selection
 from buddy.app.session import Session
 from buddy.app.settings import Settings
 from buddy.app.state import State, Topic
+from buddy.app.versus import Versus
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
@@ -84,10 +85,11 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, engine_command, log)
         self.session.auto_run = self.settings.auto_run
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
-        self.graphs = Graphs(self)
+        self.graphs, self.versus = Graphs(self), Versus(self)
         self._message = ""
         self._hint = ""
         self._prefix = ""
+        self.waiting = False
         self._zoomed = False
         self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
@@ -185,7 +187,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=state.busy or self.ir.comparing,
+            busy=state.busy or self.ir.comparing or self.waiting,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -311,7 +313,7 @@ class Workbench(App[int]):
         if reason:
             self.say(f"{action.title}: {reason}")
             return
-        parts = {"app": (self, self.editing, self.overlays, self.graphs), "any": (self.pane,)}
+        parts = {"app": (self, self.editing, self.overlays, self.graphs, self.versus), "any": (self.pane,)}
         for part in parts.get(action.pane) or (self.panes[action.pane],):
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.app.history import History
+from buddy.app.history import Edit, History
 from buddy.compiler.recipe import Recipe, digest, from_toml, to_toml
 
 Origin = Literal["none", "preset", "restored", "edited"]
@@ -101,6 +101,11 @@ class Workspace:
         if title:
             self._try(self._keep)
         return title
+
+    @property
+    def edits(self) -> list[Edit]:
+        """Earlier recipes of the graph on the screen, the latest first, each with the act that led to it."""
+        return self._history.edits
 
     @property
     def can_undo(self) -> bool:

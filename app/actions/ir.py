@@ -54,7 +54,7 @@ ACTIONS: tuple[Action, ...] = (
         "ir.diff-against",
         ("D",),
         "Diff against",
-        "Compare with the marked stage, with this stage before the last edit, or with the stage before, in turn",
+        "Compare with the marked stage, this stage before the last edit or by another recipe, or the stage before",
         "next_against",
         "ir",
         needs_engine_stage,

@@ -11,6 +11,8 @@ VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
     "dump": "write the IR of one stage, or of all",
     "stages": "list the stages a program goes through",
+    "diff": "what differs in a stage under two recipes, or between two stages",
+    "presets": "compile a program by every preset, and show the figures side by side",
     "passes": "list the passes that a recipe may name",
     "ops": "list the ATen ops that are compiled",
     "bench": "time programs beside eager, inductor and IREE",

@@ -35,7 +35,7 @@ def _changed(
 ) -> Recipe:
     if not recipe.steps or options.preset:
         name = options.preset or recipe.preset or "default"
-        recipe = msgspec.structs.replace(recipe, preset=name, steps=_preset(presets, name).recipe.steps)
+        recipe = msgspec.structs.replace(recipe, preset=name, steps=preset_named(presets, name).recipe.steps)
     changes = {key: getattr(options, key) for key in ("flavour", "partition", "threads")}
     changes = {key: value for key, value in changes.items() if value is not None}
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
@@ -99,7 +99,15 @@ def _from_file(path: Path) -> Recipe:
         raise UsageError(f"{path}: {error}") from error
 
 
-def _preset(presets: Sequence[Preset], name: str) -> Preset:
+def recipe_in(path: str, presets: Sequence[str]) -> Recipe:
+    """The recipe in a file; raises `UsageError`, which also names `presets` where a preset could have been meant."""
+    if presets and not Path(path).exists():
+        raise UsageError(f"{path!r} is neither a file nor a preset; there are {', '.join(presets)}")
+    return _from_file(Path(path))
+
+
+def preset_named(presets: Sequence[Preset], name: str) -> Preset:
+    """The preset of that name; raises `UsageError`."""
     for preset in presets:
         if preset.name == name:
             return preset

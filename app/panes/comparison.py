@@ -1,4 +1,4 @@
-"""What a stage is compared with: the stage before it, a marked one, or itself as it was before the last edit."""
+"""What a stage is compared with: the stage before it, a marked one, itself before an edit or by another recipe."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple
 
 from buddy.app import figures
 from buddy.app.differences import DiffRows
-from buddy.app.stages import StageBoard, StageRow
+from buddy.app.stages import StageBoard, StageRow, keyed
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 
 How = Literal["off", "line", "structural"]
-Against = Literal["previous", "marked", "edit"]
+Against = Literal["previous", "marked", "edit", "other"]
 HOW: tuple[How, ...] = ("off", "line", "structural")
-AGAINST: tuple[Against, ...] = ("marked", "edit", "previous")
+AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
 
 
 class View(NamedTuple):
@@ -25,6 +25,18 @@ class View(NamedTuple):
     how: How = "off"
 
 
+class OtherStages(NamedTuple):
+    """The stages of another recipe, or of another graph, and what it is called."""
+
+    title: str
+    stages: tuple[Stage, ...]
+
+    def like(self, row: StageRow) -> Stage | None:
+        """The stage that stands for that of `row`: of the same step, else the last of its phase."""
+        phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
+        return dict(keyed(self.stages)).get(row.key) or (phase[-1] if phase else None)
+
+
 class Comparison:
     """How stages are compared, and with which."""
 
@@ -32,6 +44,7 @@ class Comparison:
         self.how: How = "off"
         self.against: Against = "previous"
         self.marked: Stage | None = None
+        self.others: OtherStages | None = None
 
     def next_how(self) -> None:
         self.how = HOW[(HOW.index(self.how) + 1) % len(HOW)]
@@ -52,16 +65,25 @@ class Comparison:
             return self.marked
         if against == "edit":
             return board.before_edit(row.key)
+        if against == "other":
+            return self.others.like(row) if self.others is not None else None
         place = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
         return rows[place - 1].stage if place > 0 else None
 
     def told(self, other: Stage | None) -> list[str]:
         """How and with what, in words: `structural diff`, `from canonicalize`."""
         if other is None:
-            missing = {"previous": "no stage is before it", "marked": "m marks a stage", "edit": "no edit changed it"}
-            return [f"{self.how} diff", missing[self.against]]
+            return [f"{self.how} diff", self._missing()]
         names = {"previous": other.name, "marked": f"{other.name} (marked)", "edit": "before the last edit"}
+        if self.others is not None:
+            names["other"] = f"{other.name} by {self.others.title}"
         return [f"{self.how} diff", f"from {names[self.against]}"]
+
+    def _missing(self) -> str:
+        missing = {"previous": "no stage is before it", "marked": "m marks a stage", "edit": "no edit changed it"}
+        if self.against != "other":
+            return missing[self.against]
+        return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
 
 
 def change_counts(diff: DiffRows, glyphs: figures.Glyphs) -> str:

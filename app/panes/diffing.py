@@ -10,7 +10,7 @@ from textual.strip import Strip
 from buddy.app import figures
 from buddy.app.differences import DiffRow, DiffRows, Layout
 from buddy.app.lines import Line
-from buddy.app.panes.comparison import Comparison, View, change_counts, no_change
+from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
 from buddy.app.panes.navigation import Matches
 from buddy.app.panes.pane import Pane
 from buddy.app.stages import StageRow
@@ -301,6 +301,15 @@ class Diffing(Pane):
     def _told(self) -> list[str]:
         row = self.shown
         return self.comparison.told(self.comparison.other(row, self.rows, self.state.board) if row else None)
+
+    def compare_with(self, others: OtherStages) -> None:
+        """Show what of each stage is different by another recipe, or in another graph."""
+        self.comparison.others, self.comparison.against = others, "other"
+        if self.comparison.how == "off":
+            self.comparison.next_how()
+            self.comparison.next_how()
+        self.open_stage()
+        self.bench.say(" ".join(self._told()))
 
     def mark_stage(self) -> None:
         """Mark the stage on the screen as the one to compare others with."""

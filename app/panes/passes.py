@@ -17,7 +17,7 @@ from buddy.app.stages import StageRow
 from buddy.app.state import Topic
 from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import PassInfo
-from buddy.compiler.recipe import OptionValue, PassStep, Recipe
+from buddy.compiler.recipe import OptionValue, PassStep, Recipe, rebased
 
 OWN_STEPS = {
     "fx": "the graph that was captured, as PyTorch prints it",
@@ -206,12 +206,8 @@ class PassesPane(TablePane[PassRow]):
         self.app.push_screen(PickerScreen("Start from a preset", choices), self._start_from)
 
     def _start_from(self, preset: Recipe | None) -> None:
-        if preset is None:
-            return
-        mine = self.workspace.recipe
-        names = ("source", "arguments", "graph", "choices", "threads")
-        kept = {name: getattr(mine, name) for name in names}
-        self.bench.editing.edit(msgspec.structs.replace(preset, **kept), f"preset {preset.preset}")
+        if preset is not None:
+            self.bench.editing.edit(rebased(preset, self.workspace.recipe), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
         self.bench.editing.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)

@@ -35,12 +35,13 @@ def keep(store: TextStore, text: TextData | None) -> None:
 
 
 class Compilation:
-    """Follows one compilation of `graph` for request number `request`."""
+    """Follows one compilation of `graph` for request number `request`; `kind` owns its texts once it is whole."""
 
     def __init__(
-        self, send: Callable[[Any], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int
-    ) -> None:
-        self._send, self._store = send, store
+        self, send: Callable[[Any], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int,
+        kind: str = "good",
+    ) -> None:  # fmt: skip
+        self._send, self._store, self._kind = send, store, kind
         self._graph, self._recipe, self._request = graph, recipe, request
         self._enabled = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
         self._stages: dict[int, Stage] = {}
@@ -87,7 +88,7 @@ class Compilation:
 
     def _finished(self, done: CompileDone) -> CompileResult:
         stages = (self._graph.fx, *(self._shifted(data) for data in done.stages))
-        self._pin("good", stages)
+        self._pin(self._kind, stages)
         self._send(Compiled(self._request, self._recipe.graph, stages, done.seconds, done.reused, done.remarks))
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 

@@ -93,8 +93,8 @@ class Session:
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in kept:
-                self._store.unpin(("good", record.key))
-                self._store.unpin(("failed", record.key))
+                for kind in ("good", "beside", "failed"):
+                    self._store.unpin((kind, record.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> Program:
         """Load `key` in the host; a host that has loaded something before is replaced by a fresh one."""
@@ -148,22 +148,27 @@ class Session:
 
     async def compile(self, frame: Compile, job: Job) -> None:
         program = await self._program(frame.recipe, job)
-        await self._compiled(program, frame.recipe, job, repeat=True)
+        await self._compiled(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "good")
 
-    async def _compiled(self, program: Program, recipe: Recipe, job: Job, repeat: bool = False) -> CompileResult:
-        """The compilation of `recipe`: the one kept (told again if `repeat`), or a new one."""
+    async def _compiled(
+        self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good"
+    ) -> CompileResult:
+        """The compilation of `recipe`: the one kept (told again if `repeat`), or a new one.
+
+        Its texts stay until the next compilation of that `kind`.
+        """
         graph = _graph(program, recipe)
         async with self.compiler.turn:
             job.begun = True
             kept = self._results.get(graph.key, recipe)
             if kept is None or not all(stage.text in self._store for stage in kept.stages):
-                await self._give_graph(graph, job)
-                compilation = Compilation(self._send, self._store, graph, recipe, job.request)
-                kept = await compilation.result(self.compiler.call)
+                compilation = Compilation(self._send, self._store, graph, recipe, job.request, kind)
+                compile_it = self._where_script_ran if graph.own else self._in_worker
+                kept = await compile_it(compilation, program, recipe, job)
                 self._results.put(graph.key, recipe, kept)
             elif repeat:
                 self._tell_again(kept, recipe, job)
-                self._store.pin(("good", graph.key), [stage.text for stage in kept.stages])
+                self._store.pin((kind, graph.key), [stage.text for stage in kept.stages])
         return kept
 
     def _tell_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
@@ -212,7 +217,7 @@ class Session:
     async def run(self, frame: Run, job: Job) -> None:
         recipe = frame.recipe
         program = await self._program(recipe, job)
-        result = await self._compiled(program, recipe, job)
+        result = await self._compiled(program, recipe, job, kind="beside" if frame.beside else "good")
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
             self._progress(job, "running")

@@ -263,3 +263,25 @@ def test_an_engine_without_a_client_says_what_it_is_for_in_whole_lines(root: Pat
     assert (done.returncode, done.stdout) == (2, "")
     assert "--engine 'ssh HOST buddy-tui engine'" in done.stderr
     assert done.stderr.endswith("\n")
+
+
+def test_diff_shows_a_stage_under_two_recipes_and_two_stages(verb: Verb) -> None:
+    one = ("diff", "samples/addmm.py", "--stage", "fuse-elementwise", "--plain")
+    done = verb(*one, "--disable", "fold-transposes", "--against", "default", "--structural", "--exit-code")
+    assert done.returncode in (0, 1), done.stderr
+    done = verb("diff", "samples/addmm.py", "--stage", "lower", "--stage", "llvm", "--exit-code")
+    assert done.returncode == 1
+    assert done.stdout.startswith("--- lower\n+++ ensure-debug-info-scope-on-llvm-func\n@@ -1,")
+    done = verb("diff", "samples/addmm.py", "--against", "nosuch")
+    assert done.returncode == 2
+    assert "'nosuch' is neither a file nor a preset; there are default" in done.stderr
+    done = verb("diff", "samples/addmm.py", "--stage", "lower")
+    assert "say what to compare with" in done.stderr
+
+
+def test_presets_are_compiled_and_run_side_by_side(verb: Verb) -> None:
+    done = verb("presets", "samples/addmm.py", "--run", "--repeats", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert [found["name"] for found in graph["presets"]] == ["default", "upstream"]
+    assert all(found["ok"] and found["ops"] and found["run_seconds"] > 0 for found in graph["presets"])

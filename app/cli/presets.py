@@ -1,0 +1,73 @@
+"""`buddy-tui presets SOURCE`: every preset on one program, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.recipes import preset_named
+from buddy.app.preset_facts import PipelineFacts
+from buddy.compiler.protocol import ListPresets, Presets
+from buddy.compiler.recipe import Recipe, rebased
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("presets", VERBS["presets"])
+    found.add_argument(
+        "--only", metavar="PRESET", action="append", default=[], help="only this preset, and others so named"
+    )
+    found.add_argument("--run", action="store_true", help="run each, too, and compare it with eager")
+    found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _compare(engine, options, script))
+
+
+async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipes = await engine.program(options, script)
+    presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
+    chosen = [preset_named(presets, name) for name in options.only] or list(presets)
+    graphs = []
+    for recipe in recipes:
+        rows = [await _facts(engine, options, preset.name, rebased(preset.recipe, recipe)) for preset in chosen]
+        graphs.append((recipe.graph, rows))
+        if not options.json:
+            print(f"graph {recipe.graph}\n{_table(rows)}")
+    if options.json:
+        found = [{"graph": number, "presets": [row.as_json() for row in rows]} for number, rows in graphs]
+        print(json.dumps({"source": options.source, "graphs": found}, indent=2))
+    return (
+        FAILURE if any(row.problem or (row.report and not row.report.ok) for _, rows in graphs for row in rows) else 0
+    )
+
+
+async def _facts(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
+    try:
+        found = await (engine.run(recipe, options.repeats, options.timeout) if options.run else engine.compile(recipe))
+    except Failure as failure:
+        engine.console.error(failure.diagnostic, f"preset {name}")
+        return PipelineFacts(name, recipe, problem=str(failure.diagnostic))
+    return PipelineFacts(name, recipe, found.compiled, found.report)
+
+
+def _table(rows: Sequence[PipelineFacts]) -> str:
+    heading = ["preset", "passes", "changing", "compile ms", "ops", "asm lines", "run ms", "eager ms", "verdict"]
+    return table(heading, [_row(row) for row in rows], frozenset({"preset", "verdict"}))
+
+
+def _row(row: PipelineFacts) -> list[object]:
+    report = row.report
+    times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
+    verdict = "failed" if row.problem else "" if report is None else "ok" if report.ok else "MISMATCH"
+    figures = [row.passes, row.changing, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
+    return [row.title, *figures, *times, verdict]

@@ -1,0 +1,124 @@
+"""Presets side by side: every one compiled in the background, and run where the user wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.binding import Binding, BindingType
+
+from buddy.app import figures
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.pane import Column
+from buddy.app.preset_facts import PipelineFacts
+from buddy.app.screens.table import TableScreen
+from buddy.app.widgets.look import Cell
+from buddy.compiler.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.session import Session
+
+
+class PresetsScreen(TableScreen[PipelineFacts]):
+    """Returns `("start", Side)` or `("compare", Side)`; closing it ends what is under way."""
+
+    TITLE_TEXT = "Presets side by side"
+    KEYS_TEXT = "enter starts from it, B compares stages, r runs all, q closes"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("B", "compare", "Compare", show=False),
+        Binding("r", "run", "Run", show=False),
+    ]
+
+    def __init__(self, session: Session, sides: Sequence[tuple[str, Recipe]]) -> None:
+        super().__init__(_COLUMNS, [PipelineFacts(title, recipe) for title, recipe in sides])
+        self._session = session
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._compile_all()
+
+    def about(self, row: PipelineFacts) -> str:
+        if row.problem:
+            return row.problem
+        slowest = row.slowest()
+        if slowest is None:
+            return "being compiled"
+        told = f"slowest: {slowest.name}, {figures.milliseconds(slowest.milliseconds)}"
+        return f"{told}. {row.report.outputs[0].tolerance}" if row.report and row.report.outputs else told
+
+    @work(exclusive=True, group="facts")
+    async def _compile_all(self) -> None:
+        await self._fill(self._compiled)
+
+    @work(exclusive=True, group="facts")
+    async def _run_all(self) -> None:
+        await self._fill(self._ran)
+
+    async def _fill(self, fact: object) -> None:
+        for row in list(self._table.rows):
+            self.tell(row.title)
+            try:
+                found = await fact(row)  # type: ignore[operator]
+            except UnavailableError as error:
+                found = replace(row, problem=str(error))
+            self.show([found if other.title == row.title else other for other in self._table.rows])
+        self.tell("")
+
+    async def _compiled(self, row: PipelineFacts) -> PipelineFacts:
+        return replace(row, compiled=await self._session.compile_beside(row.recipe), problem="")
+
+    async def _ran(self, row: PipelineFacts) -> PipelineFacts:
+        found = row if row.compiled is not None else await self._compiled(row)
+        return replace(found, report=await self._session.run_beside(row.recipe))
+
+    def action_run(self) -> None:
+        self._run_all()
+
+    def action_choose(self) -> None:
+        self._answer("start")
+
+    def action_compare(self) -> None:
+        self._answer("compare")
+
+    def _answer(self, act: str) -> None:
+        from buddy.app.versus import Side
+
+        if self.current is not None:
+            self.dismiss((act, Side(self.current.title, self.current.recipe)))
+
+
+def _time(row: PipelineFacts) -> Cell:
+    if row.problem:
+        return ("failed", "bad")
+    return (figures.milliseconds(row.milliseconds), "text") if row.stages else ("", "dim")
+
+
+def _count(value: int) -> Cell:
+    return (figures.count(value) if value else "", "text")
+
+
+def _run(row: PipelineFacts) -> Cell:
+    return (figures.seconds(row.report.compiled.median), "text") if row.report else ("", "dim")
+
+
+def _ratio(row: PipelineFacts) -> Cell:
+    if row.report is None:
+        return ("", "dim")
+    if not row.report.ok:
+        return ("MISMATCH", "bad")
+    median = row.report.compiled.median
+    return (f"{row.report.eager.median / median:.2f}x" if median else "", "ok")
+
+
+_COLUMNS: tuple[Column[PipelineFacts], ...] = (
+    Column("preset", 0, lambda row: (row.title, "accent")),
+    Column("passes", 6, lambda row: _count(row.passes), right=True),
+    Column("changing", 8, lambda row: _count(row.changing), right=True, since=70),
+    Column("compile", 8, _time, right=True),
+    Column("ops", 7, lambda row: _count(row.operations), right=True),
+    Column("asm", 8, lambda row: _count(row.assembly_lines), right=True),
+    Column("run", 8, _run, right=True),
+    Column("to eager", 8, _ratio, right=True),
+)

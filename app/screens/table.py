@@ -1,0 +1,119 @@
+"""A table over the workbench whose rows may still be coming: presets side by side, passes tried, runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app.panes.pane import Column, columns_at, table_head, table_row
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+
+Row = TypeVar("Row")
+FOOT = 3
+
+
+class Rows(CursorView, Generic[Row]):
+    """The table itself; `about` says more of the row under the cursor."""
+
+    def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str]) -> None:
+        super().__init__()
+        self.rows = list(rows)
+        self._columns, self._about = columns, about
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+    @property
+    def current(self) -> Row | None:
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        marker = (">" if row == self.cursor else " ", "key")
+        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
+
+    def head(self, width: int) -> list[Cells]:
+        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
+
+    def foot(self, width: int) -> list[Cells]:
+        told = self._about(self.current) if self.current is not None else ""
+        pieces = textwrap.wrap(told, max(width - 2, 10))[:FOOT]
+        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT - len(pieces))))]
+
+    def empty(self, width: int) -> list[Cells]:
+        return [[(" nothing yet", "dim")]]
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Draw these rows instead; the cursor stays on its row where that is still there."""
+        current, self.rows = self.current, list(rows)
+        if current in self.rows:
+            self.cursor = self.rows.index(current)
+        self.rows_changed()
+
+
+class TableScreen(ModalScreen[Any], Generic[Row]):
+    """Shows rows until it is closed. A subclass says what the keys return."""
+
+    TITLE_TEXT: ClassVar[str] = ""
+    KEYS_TEXT: ClassVar[str] = "enter chooses, q closes"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c,f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", "Choose", show=False),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+    ]
+
+    def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
+        super().__init__()
+        self._table: Rows[Row] = Rows(columns, rows, self.about)
+
+    def about(self, row: Row) -> str:
+        """What the lines under the table say of a row."""
+        return ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title, box.border_subtitle = self.TITLE_TEXT, self.KEYS_TEXT
+            yield self._table
+
+    def on_mount(self) -> None:
+        self._fit()
+        self._table.focus()
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Show these rows, in a box that grows with them."""
+        self._table.show(rows)
+        self._fit()
+
+    def tell(self, text: str) -> None:
+        """Say what is going on, in the box's title."""
+        self.query_one("#box").border_title = f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT
+
+    def _fit(self) -> None:
+        height = max(len(self._table.rows), 3) + FOOT + 4
+        self.query_one("#box").styles.height = min(height, max(self.app.size.height - 4, 8))
+
+    @property
+    def current(self) -> Row | None:
+        return self._table.current
+
+    def action_choose(self) -> None:
+        if self.current is not None:
+            self.dismiss(self.current)
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
+
+    def action_move(self, method: str) -> None:
+        getattr(self._table, method)()

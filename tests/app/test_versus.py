@@ -1,0 +1,71 @@
+"""A/B in the workbench: the recipe on the screen beside another, and presets side by side. On the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buddy.app.screens.presets import PresetsScreen
+from buddy.app.unified import unified
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir, passes = bench.app.ir, bench.app.passes
+        await bench.press("B")
+        await bench.type("as it is now")
+        await bench.press("enter")
+        await bench.until(lambda: ir.comparison.others is not None, "the other side")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
+        passes.toggle()
+        await bench.settled()
+        ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
+        await bench.until(lambda: ir.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
+        assert ir.diff.hunks
+        assert "from fuse-elementwise by the recipe as it is now" in ir.diff_parts()
+        ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
+        await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the diff")
+        assert not ir.diff.hunks
+        assert bench.app.state.compiled == bench.app.workspace.recipe, "the recipe on the screen is still compiled"
+
+
+async def test_two_graphs_are_compared(workbench: Open) -> None:
+    async with workbench("two_models.py", size=(120, 40)) as bench:
+        await bench.press("B")
+        await bench.type("graph 1")
+        await bench.press("enter")
+        ir = bench.app.ir
+        await bench.until(lambda: ir.comparison.others is not None, "the other graph")
+        ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
+        await bench.until(lambda: ir.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
+        assert ir.diff.hunks
+
+
+async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        await bench.press("g", "p")
+        screen = bench.app.screen
+        assert isinstance(screen, PresetsScreen)
+        rows = screen._table.rows
+        assert [row.title for row in rows] == [preset.name for preset in bench.app.state.presets]
+        await bench.until(lambda: all(row.compiled for row in screen._table.rows), "all presets")
+        assert all(row.operations and row.assembly_lines and row.changing for row in screen._table.rows)
+        await bench.press("r")
+        await bench.until(lambda: all(row.report for row in screen._table.rows), "all runs")
+        assert all(row.report.ok for row in screen._table.rows)
+        await bench.press("j", "enter")
+        await bench.settled()
+        assert bench.app.workspace.recipe.preset == bench.app.state.presets[1].name
+
+
+def test_a_unified_diff_is_one_that_diff_would_write() -> None:
+    before = "".join(f"line {k}\n" for k in range(1, 31))
+    after = before.replace("line 3\n", "LINE 3\n").replace("line 20\n", "")
+    text = unified(before, after, [(2, 1, 2, 1), (19, 1, 19, 0)], "a", "b")
+    assert text.splitlines()[:4] == ["--- a", "+++ b", "@@ -1,6 +1,6 @@", " line 1"]
+    assert "@@ -17,7 +17,6 @@\n line 17\n line 18\n line 19\n-line 20\n line 21\n" in text
