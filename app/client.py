@@ -14,6 +14,7 @@ from typing import IO, Any, Literal, TypeVar
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
+    CheckIr,
     Compare,
     Compared,
     Compile,
@@ -26,6 +27,7 @@ from buddy.compiler.protocol import (
     FindNode,
     Found,
     Hello,
+    IrChecked,
     Lines,
     Ran,
     Run,
@@ -208,6 +210,10 @@ class EngineClient:
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
         """Where the text `after` differs from `before`."""
         return await self.ask_patiently(Compare(self.next_request(), before, after, how, language), Compared)
+
+    async def check_ir(self, content: str) -> IrChecked:
+        """What is wrong with a module."""
+        return await self.ask_patiently(CheckIr(self.next_request(), content), IrChecked)
 
     async def compile_beside(self, recipe: Recipe) -> Compiled:
         """All stages of a recipe that is compared with others."""

@@ -225,6 +225,10 @@ class Session:
         """Where the text `after` differs from `before`."""
         return await self._asked(lambda client: client.compare(before, after, how, language))
 
+    async def check_ir(self, content: str) -> p.IrChecked:
+        """What is wrong with a module."""
+        return await self._asked(lambda client: client.check_ir(content))
+
     async def compile_beside(self, recipe: Recipe) -> p.Compiled:
         """All stages of a recipe to compare with; what is on the screen stays."""
         return await self._asked(lambda client: client.compile_beside(recipe))

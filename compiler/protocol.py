@@ -324,6 +324,13 @@ class ListPresets(Frame, frozen=True):
     request: int
 
 
+class CheckIr(Frame, frozen=True):
+    """Whether `content` is a module that parses and verifies; answered by `IrChecked`."""
+
+    request: int
+    content: str
+
+
 class Shutdown(Frame, frozen=True):
     """End the engine and its workers."""
 
@@ -527,6 +534,15 @@ class Compared(Frame, frozen=True):
     after_lines: int
 
 
+class IrChecked(Frame, frozen=True):
+    """What is wrong with a module, "" where nothing is; line and column count from 1, 0 where none is known."""
+
+    request: int
+    line: int = 0
+    column: int = 0
+    message: str = ""
+
+
 class Passes(Frame, frozen=True):
     request: int
     passes: tuple[PassInfo, ...]
@@ -561,6 +577,7 @@ ClientFrame = (
     | DescribeOp
     | FindNode
     | Compare
+    | CheckIr
     | ListPasses
     | ListOps
     | ListPresets
@@ -587,6 +604,7 @@ EngineFrame = (
     | Reprinted
     | OpSummary
     | Compared
+    | IrChecked
     | Passes
     | Ops
     | Presets

@@ -16,6 +16,7 @@ import msgspec
 
 from buddy.compiler.engine.connection import Connection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
+from buddy.compiler.engine.probing import Probing
 from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
@@ -23,6 +24,7 @@ from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
+    CheckIr,
     ClientFrame,
     Compare,
     Compile,
@@ -79,6 +81,7 @@ class Server:
         self._session = Session(self._send, self._store, listener)
         self._texts = Texts(self._store, self._send)
         self._reprinting = Reprinting(self._store, self._send)
+        self._probing = Probing(self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
         self._utf8: dict[str, codecs.IncrementalDecoder] = {}
@@ -175,6 +178,7 @@ class Server:
             DescribeOp: self._reprinting.describe,
             FindNode: texts.node,
             Compare: texts.compare,
+            CheckIr: self._probing.check,
         }
         answer = answers[type(frame)]
         return lambda job: answer(frame, job), _slot(frame)

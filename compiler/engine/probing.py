@@ -1,0 +1,40 @@
+"""Answers about IR that nobody has compiled yet: edited texts, what passes would do. Each in a disposable process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.engine.apart import TookTooLong, ask_apart
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.protocol import CheckIr, Diagnostic, IrChecked
+
+TIMEOUT = 60.0
+# A module run by name: importing it here would bring MLIR into the engine.
+_CHECK = "buddy.compiler.ir_check"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """As `buddy.compiler.ir_check.Problem`."""
+
+    line: int = 0
+    column: int = 0
+    message: str = ""
+
+
+class Probing:
+    """Asks processes that know MLIR."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self._send = send
+
+    async def check(self, frame: CheckIr, job: Job) -> None:
+        try:
+            found = await ask_apart(_CHECK, frame.content, Problem, TIMEOUT)
+        except TookTooLong as error:
+            raise JobFailed(Diagnostic(str(error), "the check of the edited IR")) from error
+        except ValueError:
+            found = Problem(message="MLIR crashed while it read this text; the log has more")
+        self._send(IrChecked(job.request, found.line, found.column, found.message))

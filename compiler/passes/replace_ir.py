@@ -1,0 +1,88 @@
+"""`replace-ir`: the module becomes a text, which is how IR edited by hand stands in a recipe.
+
+Being a pass like any other, it is undone, switched off, moved and replayed as one. Where the module it replaces has the
+same line as the text, ops keep the graph nodes that they came from; those of changed lines get the nodes of the lines
+they took the place of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
+from buddy.compiler.printing import marked_text, print_mlir
+from buddy.compiler.provenance import FILE, LocationSets
+from buddy.compiler.text.diff import difference
+
+# How the parser names a place in a text that comes from no file.
+_PLACE = re.compile(r'loc\("-":(\d+):\d+\)')
+_MESSAGE = re.compile(r'"-":(\d+):(\d+): (.*)')
+
+
+@register
+@dataclass(frozen=True)
+class ReplaceIr(MlirPass):
+    """`text` is a module as the workbench shows it."""
+
+    text: str = ""
+
+    name: ClassVar[str] = "replace-ir"
+    summary: ClassVar[str] = "the module becomes the text that the option gives: IR edited by hand"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        if not self.text.strip():
+            context.remark(self.name, root.location, "no text is given, so nothing is replaced")
+            return
+        try:
+            edited = ir.Module.parse(self.text).operation
+            numbers = line_numbers(root, self.text, context.locations)
+            marked = edited.get_asm(enable_debug_info=True, assume_verified=True)
+            located = ir.Module.parse(_PLACE.sub(lambda found: _location(numbers, int(found[1])), marked)).operation
+        except (ir.MLIRError, ValueError) as error:
+            raise PassError(parse_problem(error)[2]) from error
+        _move(located, root)
+
+
+def line_numbers(root: Any, text: str, locations: LocationSets) -> list[int]:
+    """The number of the set of nodes that each line of `text`, an edit of `root`'s own text, comes from."""
+    before = print_mlir(marked_text(root, locations), locations)
+    sets = list(before.line_sets)
+    numbers: list[int] = []
+    place = 0
+    for start, removed, after, added in difference(before.content, text).hunks:
+        numbers += sets[place : place + after - len(numbers)]
+        replaced = [name for number in sets[start : start + removed] for name in locations.sets[number]]
+        numbers += [locations.intern(replaced)] * added
+        place = start + removed
+    return numbers + sets[place:]
+
+
+def _location(numbers: Sequence[int], line: int) -> str:
+    number = numbers[line - 1] if 0 < line <= len(numbers) else 0
+    return f'loc("{FILE}":{number}:0)'
+
+
+def _move(source: Any, target: Any) -> None:
+    """Make `target` hold what `source` does."""
+    block, new = target.regions[0].blocks[0], source.regions[0].blocks[0]
+    for op in reversed(list(block.operations)):
+        op.erase()
+    for op in list(new.operations):
+        op.detach_from_parent()
+        block.append(op)
+    for key in [attribute.name for attribute in target.attributes]:
+        del target.attributes[key]
+    for attribute in source.attributes:
+        target.attributes[attribute.name] = attribute.attr
+
+
+def parse_problem(error: Exception) -> tuple[int, int, str]:
+    """Line and column, counted from 1 (0 where the parser names none), and what is wrong there."""
+    found = _MESSAGE.search(str(error))
+    if found is None:
+        return 0, 0, str(error).strip().partition("\n")[0]
+    return int(found[1]), int(found[2]), f"line {found[1]}, column {found[2]}: {found[3]}"
