@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from traceback import extract_tb
 from typing import Any, Literal
 
 from buddy.compiler.bindings import func, ir
@@ -31,6 +32,7 @@ from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
+from buddy.compiler.registrations import is_ours
 
 Table = dict[tuple[str, int], Any]
 # Told of each node with the MLIR ops made for it, in order.
@@ -205,12 +207,13 @@ class _Lowerer:
         before = len(block.operations)
         try:
             return lowering(node, table)
-        except (LoweringError, *_GIVING_UP) as error:
-            if not isinstance(error, LoweringError) and not _has_dynamic(node):
+        except Exception as error:
+            reason = _why_given_up(error, lowering, node)
+            if reason is None:
                 raise
             for op in reversed(list(block.operations)[before:]):
                 op.operation.erase()
-            raise error if isinstance(error, LoweringError) else LoweringError(_sizes_needed(error)) from error
+            raise reason from error
 
     @staticmethod
     def _enter(node: Op, table: Table, results: Any) -> None:
@@ -242,6 +245,21 @@ _GIVING_UP = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
 def _has_dynamic(node: Op) -> bool:
     metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
     return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
+
+
+def _why_given_up(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
+    """What an error of a lowering says of the node; `None` where it is a fault of ours.
+
+    A fault of somebody else's lowering costs its node alone: the next registry is tried.
+    """
+    if isinstance(error, LoweringError):
+        return error
+    if not is_ours(lowering):
+        frame = extract_tb(error.__traceback__)[-1]
+        return LoweringError(f"it raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
+    if isinstance(error, _GIVING_UP) and _has_dynamic(node):
+        return LoweringError(_sizes_needed(error))
+    return None
 
 
 def _sizes_needed(error: Exception) -> str:

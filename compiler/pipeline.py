@@ -27,12 +27,17 @@ class StepError(Exception):
         self.message, self.detail, self.node = message, detail, node
 
 
-@lru_cache(maxsize=1)
 def own_passes() -> dict[str, type[MlirPass]]:
-    """The passes written here, by name; importing the folder's modules registers them."""
+    """The passes written in Python, by name: those of this folder, and what others have registered by now."""
+    _import_all()
+    return registered()
+
+
+@lru_cache(maxsize=1)
+def _import_all() -> None:
+    """Importing the folder's modules registers their passes."""
     for module in iter_modules(passes.__path__):
         import_module(f"{passes.__name__}.{module.name}")
-    return registered()
 
 
 def run_step(operation: Any, step: PassStep, context: PassContext) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from buddy.compiler import artifact as artifacts
+from buddy.compiler import registrations
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.bindings import PACKAGE, version
 from buddy.compiler.disk_cache import PROGRAMS
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op
 from buddy.compiler.recipe import Recipe, digest
 from buddy.compiler.target import host_features
-
-_OURS = "buddy.compiler."
 
 
 def find(graph: Graph, recipe: Recipe) -> Artifact | None:
@@ -38,29 +35,11 @@ def keep(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
 
 def is_ours(graph: Graph, recipe: Recipe) -> bool:
     """Whether all code that compiles `graph` is of this package: what a user adds may change without a trace."""
-    names = {type(op).__name__ for op in graph.body}
-    return all(map(_is_own_class, map(type, graph.body))) and _own_lowerings(names) and _own_passes(recipe)
-
-
-def _is_own_class(cls: type[Op]) -> bool:
-    return cls.__module__.startswith(_OURS)
-
-
-def _own_lowerings(names: set[str]) -> bool:
-    """A registry whose module nobody has imported holds what we put there."""
-    from buddy.compiler.ops import registries
-
-    loaded = [sys.modules.get(f"{_OURS}ops.{name}") for name in ("linalg", "math", "tosa")]
-    if not any(loaded):
-        return True
-    found = (registry[name] for registry in registries().values() for name in names if name in registry)
-    return all(lowering.__module__.startswith(_OURS) for lowering in found)
-
-
-def _own_passes(recipe: Recipe) -> bool:
-    base = sys.modules.get(f"{_OURS}passes.base")
-    known = base.registered() if base is not None else {}
-    return all(known[step.name].__module__.startswith(_OURS) for step in recipe.steps if step.name in known)
+    classes = {type(op) for op in graph.body}
+    used: set[registrations.Key] = {("graph pass", step.name) for step in recipe.steps}
+    used |= {("MLIR pass", step.name) for step in recipe.steps}
+    used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in registrations.DIALECTS for cls in classes}
+    return all(map(registrations.is_ours, classes)) and used.isdisjoint(registrations.of_others())
 
 
 def _key(graph: Graph, recipe: Recipe) -> str:

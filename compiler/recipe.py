@@ -56,8 +56,17 @@ class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
     lowering: str
 
 
+class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """A user's file that adds to the registries: its path, and a hash of what it says ("" where nobody has looked)."""
+
+    path: str
+    hash: str = ""
+
+
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What determines a compilation of graph number `graph` of the program that `source` gives.
+
+    `plugins` are loaded before the source, in order.
 
     `threads` is how many threads compiled code and eager, beside which it is timed, may use. It is 1 unless said
     otherwise: the IR is then plain loops, the same on every machine, and timings say what the code is worth rather than
@@ -74,6 +83,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choices: tuple[OpChoice, ...] = ()
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = 1
     opt_level: int = 3
+    plugins: tuple[PluginFile, ...] = ()
 
     def choice_map(self) -> dict[str, str]:
         return {choice.node: choice.lowering for choice in self.choices}
@@ -93,6 +103,12 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def toggled(self, index: int) -> Recipe:
         return self.with_step(index, enabled=not self.steps[index].enabled)
+
+
+def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
+    """The passes of `pipeline` for the graph of `program`, with the latter's choices of lowerings and its threads."""
+    names = ("source", "arguments", "graph", "choices", "threads", "plugins")
+    return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -119,8 +135,9 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
 
     A disabled step has the key of the step before it, so switching it off leaves what precedes it untouched.
     """
-    graph_steps = [step for step in recipe.steps if step.level == "graph" and step.enabled]
-    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, [_identity(s) for s in graph_steps])
+    graph_steps = [_identity(step) for step in recipe.steps if step.level == "graph" and step.enabled]
+    plugins = [plugin.hash for plugin in recipe.plugins]
+    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, graph_steps, plugins)
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":

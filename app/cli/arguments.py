@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from buddy.compiler.recipe import MAX_THREADS, PluginFile
+
 _SOURCE = "script.py, script.py:name, package.module:name"
 _SCRIPT_ARGUMENTS = """
 SOURCE is a Python script, path.py:name, or package.module:name. Options that we do not know, behind SOURCE, are passed
@@ -38,7 +40,18 @@ def source_parser(verb: str, summary: str) -> Parser:
     parser = Parser(verb, summary, _SCRIPT_ARGUMENTS)
     parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
     add_engine_options(parser)
+    add_plugin_option(parser)
     return parser
+
+
+def add_plugin_option(parser: argparse.ArgumentParser) -> None:
+    text = "load a Python file that adds ops, lowerings, decompositions or passes; may be given more than once"
+    parser.add_argument("--plugin", metavar="FILE.py", action="append", default=[], help=text)
+
+
+def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
+    """The plug-ins that the command line names, whatever they hold."""
+    return tuple(PluginFile(path) for path in options.plugin)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +127,6 @@ def positive_number(text: str) -> int:
 
 
 def thread_number(text: str) -> int:
-    from buddy.compiler.recipe import MAX_THREADS
-
     value = positive_number(text)
     if value > MAX_THREADS:
         raise argparse.ArgumentTypeError(f"must be {MAX_THREADS} or less")

@@ -19,6 +19,7 @@ def catalogue_parser(verb: str, summary: str) -> arguments.Parser:
     parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that hold TEXT")
     arguments.add_output_options(parser)
     arguments.add_engine_options(parser)
+    arguments.add_plugin_option(parser)
     return parser
 
 

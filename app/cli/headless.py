@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from buddy.app.cli import FAILURE, USAGE
 from buddy.app.cli.arguments import directory, engine_command
 from buddy.app.cli.console import Console
@@ -108,10 +110,12 @@ class Headless:
         """Open the source; the recipes of its graphs that the options ask for."""
         presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
         bases = base_recipes(options, presets.presets, arguments)
-        frame = Open(self.client.next_request(), options.source, arguments, directory(options))
+        wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
+        frame = Open(self.client.next_request(), options.source, arguments, directory(options), wanted)
         captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
+        bases = [msgspec.structs.replace(base, plugins=captured.plugins) for base in bases]
         self.graphs = captured.graphs
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
         return with_eager_nodes(recipes, options.eager, captured.graphs)

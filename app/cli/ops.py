@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from buddy.app.cli import VERBS
+from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser, show
 from buddy.app.cli.console import Console, table
 from buddy.app.cli.headless import Headless, converse
@@ -18,10 +18,14 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list(engine: Headless, options: argparse.Namespace) -> int:
-    found = await engine.client.ask(ListOps(engine.client.next_request()), Ops)
+    request = ListOps(engine.client.next_request(), arguments.directory(options), arguments.plugins(options))
+    found = await engine.client.ask(request, Ops)
+    for note in found.notes:
+        engine.console.note(f"note: {note}")
     return show(options, found.ops, lambda item: f"{item.target} {item.op}", _table)
 
 
 def _table(ops: Sequence[OpInfo]) -> str:
-    heading = ["target", "op", "registries"]
-    return table(heading, [[op.target, op.op, ", ".join(op.registries)] for op in ops], frozenset(heading))
+    heading = ["target", "op", "registries", "whose"]
+    rows = [[op.target, op.op or "decomposed", ", ".join(op.registries), op.origin or "ours"] for op in ops]
+    return table(heading, rows, frozenset(heading))

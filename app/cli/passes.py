@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from buddy.app.cli import VERBS
+from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser, show
 from buddy.app.cli.console import Console, table
 from buddy.app.cli.headless import Headless, converse
@@ -18,11 +18,18 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list(engine: Headless, options: argparse.Namespace) -> int:
-    found = await engine.client.ask(ListPasses(engine.client.next_request()), Passes)
+    request = ListPasses(engine.client.next_request(), arguments.directory(options), arguments.plugins(options))
+    found = await engine.client.ask(request, Passes)
+    for note in found.notes:
+        engine.console.note(f"note: {note}")
     return show(options, found.passes, lambda item: f"{item.name} {item.summary}", _table)
 
 
+def _whose(item: PassInfo) -> str:
+    return item.origin or ("ours" if item.ours else "")
+
+
 def _table(passes: Sequence[PassInfo]) -> str:
-    rows = [[item.name, item.level, "ours" if item.ours else "", item.anchor, item.summary] for item in passes]
+    rows = [[item.name, item.level, _whose(item), item.anchor, item.summary] for item in passes]
     heading = ["pass", "level", "whose", "runs on", "summary"]
     return table(heading, rows, frozenset(heading))

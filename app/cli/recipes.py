@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from buddy.app.cli.arguments import plugins
 from buddy.compiler.protocol import GraphInfo, Preset
 from buddy.compiler.recipe import EAGER, Recipe, from_toml
 
@@ -38,6 +39,7 @@ def _changed(
         recipe = msgspec.structs.replace(recipe, preset=name, steps=preset_named(presets, name).recipe.steps)
     changes = {key: getattr(options, key) for key in ("flavour", "partition", "threads")}
     changes = {key: value for key, value in changes.items() if value is not None}
+    changes["plugins"] = (*recipe.plugins, *plugins(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _switched(_switched(recipe, options.disable, False), options.enable, True)
 

@@ -25,14 +25,17 @@ from buddy.compiler.engine.messages import (
     Message,
     OpList,
     PassList,
+    PluginsUsed,
     Ready,
     Refused,
     Reply,
     StageData,
     StageNote,
     Trouble,
+    UsePlugins,
 )
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.recipe import Recipe
 
 _MAX_GRAPHS = 8
 
@@ -44,6 +47,7 @@ class CompilerWorker:
         self._channel = channel
         self._compilers: OrderedDict[str, Any] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
+            UsePlugins: _use_plugins,
             AddGraph: self._add_graph,
             CompileGraph: self._compile,
             DescribePasses: _passes,
@@ -72,24 +76,29 @@ class CompilerWorker:
         return Done()
 
     def _compile(self, request: CompileGraph) -> Reply:
-        from buddy.compiler.artifact import to_bytes
-        from buddy.compiler.compilation import CompilationError
-
-        compiler, packer = self._compilers[request.key], _Packer(self._channel, request.known)
         self._compilers.move_to_end(request.key)
-        try:
-            self._channel.send(Assignments(compiler.assignments(request.recipe)))
-            result = compiler.compile(request.recipe, packer.stage_made)
-        except CompilationError as error:
-            return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
-        return CompileDone(
-            packer.stages(result.stages),
-            to_bytes(result.artifact),
-            tuple(result.assignments),
-            tuple(result.remarks),
-            result.seconds,
-            result.reused,
-        )
+        return compiled(self._channel, self._compilers[request.key], request.recipe, request.known)
+
+
+def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
+    """What a `Compiler` makes of `recipe`: stages are sent as they are made, the reply is the rest."""
+    from buddy.compiler.artifact import to_bytes
+    from buddy.compiler.compilation import CompilationError
+
+    packer = _Packer(channel, known)
+    try:
+        channel.send(Assignments(compiler.assignments(recipe)))
+        result = compiler.compile(recipe, packer.stage_made)
+    except CompilationError as error:
+        return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
+    return CompileDone(
+        packer.stages(result.stages),
+        to_bytes(result.artifact),
+        tuple(result.assignments),
+        tuple(result.remarks),
+        result.seconds,
+        result.reused,
+    )
 
 
 class _Packer:
@@ -119,6 +128,13 @@ class _Packer:
             StageData(msgspec.structs.replace(stage, text=sent[stage.index].text, lines=sent[stage.index].lines))
             for stage in final
         )
+
+
+def _use_plugins(request: UsePlugins) -> Reply:
+    from buddy.compiler import plugins
+
+    loaded = [*plugins.installed(), *map(plugins.load_file, request.plugins)]
+    return PluginsUsed(plugins.problems(loaded))
 
 
 def _passes(request: Message) -> Reply:

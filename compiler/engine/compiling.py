@@ -12,7 +12,6 @@ from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.engine.messages import (
     Assignments,
     CompileDone,
-    CompileGraph,
     Message,
     StageData,
     StageNote,
@@ -46,12 +45,17 @@ class Compilation:
         self._enabled = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
         self._stages: dict[int, Stage] = {}
 
-    async def result(self, call: Callable[[Message, Callable[[Message], None]], Any]) -> CompileResult:
-        """Have `call` compile; raises `JobFailed` with the stages at the failure."""
+    async def result(
+        self, request: Callable[[tuple[str, ...]], Message], call: Callable[[Message, Callable[[Message], None]], Any]
+    ) -> CompileResult:
+        """Have `call` compile, by a `request` that says which texts are known.
+
+        Raises `JobFailed` with the stages at the failure.
+        """
         known = self._store.names()
         self._store.pin(("request", self._request), known)
         try:
-            done = await call(CompileGraph(self._graph.key, self._recipe, known), self._note)
+            done = await call(request(known), self._note)
             return self._finished(done)
         except RequestRefused as refused:
             stages = self._at_failure(refused.refused.stages)
@@ -93,7 +97,7 @@ class Compilation:
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 
     def _pin(self, kind: str, stages: Any) -> None:
-        """Keep what the client shows: the texts of the latest good and of the latest failed compilation."""
+        """Keep what the client shows: the texts of the latest good, compared and failed compilation."""
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 
     def _tell_what_is_next(self, step: int) -> None:

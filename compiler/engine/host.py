@@ -11,12 +11,15 @@ import importlib
 import sys
 import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 
+from buddy.compiler import registrations
 from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
 from buddy.compiler.engine.messages import (
     Activity,
     CapturedGraphData,
+    CompileHere,
     Execute,
     HostRequest,
     Load,
@@ -27,7 +30,7 @@ from buddy.compiler.engine.messages import (
     StageData,
     Trouble,
 )
-from buddy.compiler.engine.runner_process import run_in_child
+from buddy.compiler.engine.runner_process import compile_in_child, run_in_child
 from buddy.compiler.protocol import Diagnostic, Stage
 
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
@@ -46,27 +49,45 @@ class Host:
             if isinstance(request, Load):
                 self._channel.send(self._load(request))
             elif isinstance(request, Execute):
-                self._channel.send(self._execute(request))
+                self._channel.send(self._in_child(request, run_in_child))
+            elif isinstance(request, CompileHere):
+                self._channel.send(self._in_child(request, compile_in_child))
 
     def _load(self, request: Load) -> Reply:
         started = time.perf_counter()
         try:
+            problems, before = _load_plugins(request), registrations.of_others()
             self._program = _load_program(request, self._progress)
             graphs = tuple(_data(captured) for captured in self._program.graphs)
-            return Loaded(graphs, tuple(self._program.notes), time.perf_counter() - started)
+            notes = (*map(str, problems), *self._program.notes)
+            return Loaded(graphs, notes, time.perf_counter() - started, _own_code(self._program, before))
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
             return Refused(_diagnostic(error, request.source))
         finally:
             _flush()
 
-    def _execute(self, request: Execute) -> Reply:
+    def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
         if self._program is None or request.graph >= len(self._program.graphs):
             return Refused(Diagnostic(f"graph {request.graph} is not loaded", todo="open the source again"))
-        return run_in_child(self._channel, self._program.graphs[request.graph], request)
+        return act(self._channel, self._program.graphs[request.graph], request)
 
     def _progress(self, what: str) -> None:
         self._channel.send(Activity(what))
+
+
+def _load_plugins(request: Load) -> tuple[Diagnostic, ...]:
+    from buddy.compiler import plugins
+
+    return plugins.problems([*plugins.installed(), *map(plugins.load_file, request.plugins)])
+
+
+def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
+    """A hash of the code with which a program's script has added to the registries, "" where it has not."""
+    from buddy.compiler.plugins import registered_since
+
+    first = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
+    return registrations.code_hash([*registered_since(before).values(), *first])
 
 
 def _load_program(request: Load, progress: Any) -> Any:
@@ -114,6 +135,7 @@ def _warm_up() -> None:
     torch.set_num_threads(1)
     for module in ("sources", "frontend", "runner"):
         importlib.import_module(f"buddy.compiler.{module}")
+    importlib.import_module("buddy.compiler.plugins").installed()
 
 
 def _rehearse() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OpInfo, PassInfo, RunReport, Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import PluginFile, Recipe
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -40,11 +40,12 @@ class StageData(msgspec.Struct, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """Run a source and capture its graphs: `Loaded`."""
+    """Load plug-ins, run a source and capture its graphs: `Loaded`."""
 
     source: str
     arguments: tuple[str, ...]
     directory: str
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class Execute(Message, frozen=True):
@@ -59,8 +60,22 @@ class Execute(Message, frozen=True):
     timeout: float
 
 
+class CompileHere(Message, frozen=True):
+    """Compile graph number `graph` of the loaded program with what its script registered, as `CompileGraph` does."""
+
+    graph: int
+    recipe: Recipe
+    known: tuple[str, ...]
+
+
 class StopRunner(Message, frozen=True):
-    """Kill the runner; the `Execute` under way is refused."""
+    """Kill the runner; the `Execute` or `CompileHere` under way is refused."""
+
+
+class UsePlugins(Message, frozen=True):
+    """Load plug-ins, in a process that has loaded no others: `PluginsUsed`."""
+
+    plugins: tuple[PluginFile, ...]
 
 
 class AddGraph(Message, frozen=True):
@@ -89,8 +104,8 @@ class DescribeOps(Message, frozen=True):
     """The table of ops: `OpList`."""
 
 
-HostRequest = Load | Execute | StopRunner
-CompilerRequest = AddGraph | CompileGraph | DescribePasses | DescribeOps
+HostRequest = Load | Execute | CompileHere | StopRunner
+CompilerRequest = UsePlugins | AddGraph | CompileGraph | DescribePasses | DescribeOps
 
 
 # ---- any worker to the engine ---------------------------------------------------------------------------------------
@@ -131,9 +146,12 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
 
 
 class Loaded(Reply, frozen=True):
+    """`own` is a hash of the code with which the script added to the registries, "" where it added nothing."""
+
     graphs: tuple[CapturedGraphData, ...]
     notes: tuple[str, ...]
     seconds: float
+    own: str = ""
 
 
 class RunnerState(Message, frozen=True):
@@ -164,6 +182,12 @@ class CompileDone(Reply, frozen=True):
     reused: int
 
 
+class PluginsUsed(Reply, frozen=True):
+    """What was wrong with those that failed, installed ones among them."""
+
+    problems: tuple[Diagnostic, ...]
+
+
 class PassList(Reply, frozen=True):
     passes: tuple[PassInfo, ...]
 
@@ -172,6 +196,6 @@ class OpList(Reply, frozen=True):
     ops: tuple[OpInfo, ...]
 
 
-HostMessage = Ready | Activity | Trouble | RunnerState | Loaded | Executed | Refused
 CompilerNote = Activity | Trouble | Assignments | StageNote
-CompilerMessage = Ready | CompilerNote | CompileDone | PassList | OpList | Done | Refused
+HostMessage = Ready | CompilerNote | RunnerState | Loaded | Executed | CompileDone | Refused
+CompilerMessage = Ready | CompilerNote | CompileDone | PluginsUsed | PassList | OpList | Done | Refused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import msgspec
 
 from buddy.compiler.engine.messages import CapturedGraphData, Loaded
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.recipe import EAGER, PluginFile, Recipe, digest
 
 _MAX_RESULTS = 16
 
@@ -22,16 +21,22 @@ class ProgramKey:
     source: str
     arguments: tuple[str, ...]
     directory: str
+    plugins: tuple[PluginFile, ...] = ()
 
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """A captured graph; `key` is a hash of `data`, the graph as plain bytes. `fx` is its first stage."""
+    """A captured graph; `key` is a hash of `data`, the graph as plain bytes, and of the script's `own` code.
+
+    `own` is "" unless the script has added to the registries: such a graph is compiled where the script ran. `fx` is
+    its first stage.
+    """
 
     key: str
     data: bytes
     info: GraphInfo
     fx: Stage
+    own: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ class CompileResult:
 
 
 def program_of(key: ProgramKey, loaded: Loaded) -> Program:
-    return Program(key, tuple(map(_record, loaded.graphs)), loaded.notes, loaded.seconds)
+    graphs = tuple(_record(data, loaded.own) for data in loaded.graphs)
+    return Program(key, graphs, loaded.notes, loaded.seconds)
 
 
-def _record(data: CapturedGraphData) -> GraphRecord:
-    return GraphRecord(hashlib.sha256(data.graph).hexdigest()[:24], data.graph, data.info, data.fx.stage)
+def _record(data: CapturedGraphData, own: str) -> GraphRecord:
+    return GraphRecord(digest(data.graph, own), data.graph, data.info, data.fx.stage, own)
 
 
 class Programs:
@@ -82,9 +88,14 @@ class Programs:
         return replaced
 
     def find(self, recipe: Recipe) -> Program | None:
-        """The program that `recipe` speaks of: the latest opened by its source and arguments; "" is the latest."""
+        """The program that `recipe` speaks of: the latest opened by its source, arguments and plug-ins.
+
+        Without a source it is the latest.
+        """
+        wanted = (recipe.source, recipe.arguments, recipe.plugins)
         for program in reversed(self._opened.values()):
-            if not recipe.source or (program.key.source, program.key.arguments) == (recipe.source, recipe.arguments):
+            key = program.key
+            if not recipe.source or (key.source, key.arguments, key.plugins) == wanted:
                 return program
         return None
 

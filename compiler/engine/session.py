@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from buddy.compiler.engine.compiling import Compilation, keep
 from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.messages import (
     Activity,
     AddGraph,
+    CompileGraph,
+    CompileHere,
     CompilerMessage,
     DescribeOps,
     DescribePasses,
@@ -21,7 +21,9 @@ from buddy.compiler.engine.messages import (
     Message,
     RunnerState,
     StopRunner,
+    UsePlugins,
 )
+from buddy.compiler.engine.plugin_files import NO_PLUGINS, InCompiler, as_they_are
 from buddy.compiler.engine.programs import (
     CompileResult,
     GraphRecord,
@@ -49,10 +51,11 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import PluginFile, Recipe
 from buddy.compiler.text.store import TextStore
 
 Send = Callable[[Any], None]
+Plugins = tuple[PluginFile, ...]
 
 
 class Session:
@@ -64,9 +67,8 @@ class Session:
         self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, listener)
         self.compiler = Worker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
-        self._in_compiler: tuple[int, set[str]] = (0, set())
-        self._passes: Passes | None = None
-        self._ops: Ops | None = None
+        self._in_compiler = InCompiler()
+        self._described: dict[tuple[type, Plugins], Any] = {}
 
     def start(self) -> None:
         """Start the workers now, so that they are warm when they are needed."""
@@ -80,13 +82,14 @@ class Session:
     # ---- opening ------------------------------------------------------------------------------------------------
 
     async def open(self, frame: Open, job: Job) -> None:
-        key = ProgramKey(frame.source, frame.arguments, frame.directory)
+        plugins, changed = as_they_are(frame.plugins, frame.directory)
+        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins)
         async with self.host.turn:
             job.begun = True
             program = await self._load(key, job)
         self._forget(self._programs.add(program), program)
         graphs = tuple(record.info for record in program.graphs)
-        self._send(Captured(job.request, graphs, program.notes, program.seconds))
+        self._send(Captured(job.request, graphs, (*changed, *program.notes), program.seconds, plugins))
 
     def _forget(self, old: Program | None, new: Program) -> None:
         """Let go of the texts of graphs that a source no longer has."""
@@ -104,7 +107,8 @@ class Session:
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
         try:
-            loaded = await self._ask_host(Load(key.source, key.arguments, key.directory), _load_death(key), job)
+            request = Load(key.source, key.arguments, key.directory, key.plugins)
+            loaded = await self._ask_host(request, _load_death(key), job)
         except JobFailed:
             self._replace_host()
             raise
@@ -171,6 +175,21 @@ class Session:
                 self._store.pin((kind, graph.key), [stage.text for stage in kept.stages])
         return kept
 
+    async def _in_worker(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
+        graph = _graph(program, recipe)
+        await self._give_graph(graph, program.key.plugins, job)
+        return await found.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
+
+    async def _where_script_ran(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
+        """In a process forked from the one that ran the script: what that has registered is nowhere else."""
+        async with self.host.turn:
+            await self._in_host_again(program, recipe, job)
+
+            def call(request: Message, note: Callable[[Message], None]) -> Any:
+                return self.host.call(request, note, StopRunner())
+
+            return await found.result(lambda known: CompileHere(recipe.graph, recipe, known), call)
+
     def _tell_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
         self._send(Assigned(job.request, recipe.graph, result.assignments))
         for stage in result.stages:
@@ -178,14 +197,28 @@ class Session:
         reused = len(result.stages)
         self._send(Compiled(job.request, recipe.graph, result.stages, 0.0, reused, result.remarks))
 
-    async def _give_graph(self, graph: GraphRecord, job: Job) -> None:
-        """See to it that the compiler worker that lives now has `graph`."""
-        await self._compiler_up(job)
-        if self._in_compiler[0] != self.compiler.life:
-            self._in_compiler = (self.compiler.life, set())
-        if graph.key not in self._in_compiler[1]:
+    async def _give_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
+        """See to it that the compiler worker that lives now has `plugins` and `graph`."""
+        await self._compiler_with(plugins, job)
+        if graph.key not in self._in_compiler.graphs:
             await self._ask_compiler(AddGraph(graph.key, graph.data))
-            self._in_compiler[1].add(graph.key)
+            self._in_compiler.graphs.add(graph.key)
+
+    async def _compiler_with(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
+        """See to it that the compiler worker has just `plugins`; what was wrong with them.
+
+        Nothing can be taken out of a process again, so one with others is replaced.
+        """
+        await self._compiler_up(job)
+        if self._in_compiler.life == self.compiler.life and self._in_compiler.plugins not in (NO_PLUGINS, plugins):
+            await self.compiler.restart("a fresh compiler for other plug-ins")
+            await self._compiler_up(job)
+        if self._in_compiler.life != self.compiler.life:
+            self._in_compiler = InCompiler(self.compiler.life)
+        if self._in_compiler.plugins != plugins or not self._in_compiler.asked:
+            used = await self._ask_compiler(UsePlugins(plugins))
+            self._in_compiler.use(plugins, tuple(map(str, used.problems)))
+        return self._in_compiler.notes
 
     async def _compiler_up(self, job: Job) -> None:
         if not self.compiler.is_ready:
@@ -246,22 +279,24 @@ class Session:
     # ---- describing ---------------------------------------------------------------------------------------------
 
     async def passes(self, frame: ListPasses, job: Job) -> None:
-        if self._passes is None:
-            found = await self._described(DescribePasses(), job)
-            self._passes = Passes(0, found.passes)
-        self._send(msgspec.structs.replace(self._passes, request=job.request))
+        found, notes = await self._catalogue(DescribePasses(), frame, job)
+        self._send(Passes(job.request, found.passes, notes))
 
     async def ops(self, frame: ListOps, job: Job) -> None:
-        if self._ops is None:
-            found = await self._described(DescribeOps(), job)
-            self._ops = Ops(0, found.ops)
-        self._send(msgspec.structs.replace(self._ops, request=job.request))
+        found, notes = await self._catalogue(DescribeOps(), frame, job)
+        self._send(Ops(job.request, found.ops, notes))
 
-    async def _described(self, request: Message, job: Job) -> Any:
-        async with self.compiler.turn:
-            job.begun = True
-            await self._compiler_up(job)
-            return await self._ask_compiler(request)
+    async def _catalogue(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
+        """A catalogue as it is with the plug-ins that `frame` names, and what is wrong with those."""
+        plugins, _ = as_they_are(frame.plugins, frame.directory)
+        key = type(request), plugins
+        if key not in self._described:
+            async with self.compiler.turn:
+                job.begun = True
+                notes = await self._compiler_with(plugins, job)
+                self._described[key] = await self._ask_compiler(request), notes
+        found: tuple[Any, tuple[str, ...]] = self._described[key]
+        return found
 
     # ---- small things -------------------------------------------------------------------------------------------
 

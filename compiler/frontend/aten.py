@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import dropout, encoder_layer, formulas, grid_sampling, recurrent
 from buddy.compiler.frontend.names import source_name
+from buddy.compiler.frontend.others import decompositions_of_others
 from buddy.compiler.graph.operation import Op, default_ops_map
 
 GraphKind = Literal["inference", "forward", "backward"]
@@ -99,9 +100,12 @@ def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:
 
 
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
-    """Torch's core ATen decompositions and a few more, without those of ops that have a class of their own."""
+    """Torch's core ATen decompositions and a few more, without those of ops that have a class of their own.
+
+    Those that others have registered come before all that is known here.
+    """
     known = default_ops_map() if ops_map is None else ops_map
-    return {op: rule for op, (key, rule) in _rules().items() if key not in known}
+    return {op: rule for op, (key, rule) in _rules().items() if key not in known} | decompositions_of_others()
 
 
 @lru_cache(maxsize=1)
@@ -121,7 +125,8 @@ def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsM
     lowers, or to none.
     """
     own = "torch._inductor.decomposition"
-    return {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
+    kept = {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
+    return kept | decompositions_of_others()
 
 
 def target_key(target: Any) -> str:

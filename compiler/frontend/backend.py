@@ -18,6 +18,7 @@ from buddy.compiler.artifact import Artifact, symbols_of
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
+from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.frontend.results import Results
 from buddy.compiler.graph.graph import Graph
@@ -101,6 +102,7 @@ def buddy_backend(
     `decompositions` that of the default ones. `on_static` is told of each Dynamo graph of fixed sizes before it is
     compiled, with its real inputs.
     """
+    load_plugins()
     settings, compile_one = Settings.of(options), compile_graph or compile_aten
 
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:

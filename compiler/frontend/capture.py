@@ -16,6 +16,7 @@ from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
+from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.frontend.table import fx_table, graph_info
 from buddy.compiler.graph.graph import Graph
@@ -119,6 +120,7 @@ def capture(
     recorder = recorder or Recorder(callable_name(function))
     before = len(recorder.graphs)
     torch._dynamo.reset()
+    load_plugins()
     break_at_ops_without_fake()
     try:
         with torch.set_grad_enabled(grad), capture_settings():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class CapturedGraph:
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
     the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it.
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
-    sizes that only a call tells.
+    sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries.
     """
 
     graph: Graph
@@ -32,6 +32,7 @@ class CapturedGraph:
     table: str = ""
     parameters: frozenset[int] = frozenset()
     numbers: tuple[Any, ...] = ()
+    first: Callable[[], Mapping[str, Any] | None] = lambda: None
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:

@@ -19,6 +19,7 @@ from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.export import export
 from buddy.compiler.frontend.imported import Imported, Params, argument_order
 from buddy.compiler.frontend.listeners import quietly, recording, tell
+from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph, Settings
@@ -60,7 +61,6 @@ class DynamoCompiler:
         self.compile_backward = compile_backward
         self._verbose_path = verbose_path
         self._enable_external_calls = enable_external_calls
-        self._ops_map: dict[str, type[Op]] = default_ops_map()
         self._imported: dict[Graph, Imported] = {}
         self._arguments: tuple[str, ...] = ()
         if capture_scalar_outputs:
@@ -170,6 +170,12 @@ class DynamoCompiler:
     # ---- lowerings ---------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _ops_map(self) -> dict[str, type[Op]]:
+        """FX target name to op class; what a script puts in holds for this compiler alone."""
+        load_plugins()
+        return default_ops_map()
+
+    @cached_property
     def _ops_registry(self) -> ChainMap[str, Lowering]:
         """Every lowering by op class name, in the order they are searched; what a script adds comes first."""
         from buddy.compiler.ops import registries
@@ -212,7 +218,8 @@ class DynamoCompiler:
             self._print(captured.table)
         if recording():
             # The script may rewrite its graph, whoever listens keeps the one that was captured.
-            tell(replace(captured, graph=serialize.from_bytes(serialize.to_bytes(captured.graph))))
+            copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
+            tell(replace(captured, graph=copied, first=self._first_registry))
         imported = Imported(captured, self._arguments)
         imported.graph.settings = self._settings()
         self._imported[imported.graph] = imported

@@ -19,13 +19,18 @@ def registries(flavour: str = "linalg") -> dict[str, Registry]:
 
 
 def op_table() -> tuple[OpInfo, ...]:
-    """Every ATen target that has an op class, with the registries that lower it."""
+    """Every ATen target that has an op class, with the registries that lower it; then what others decompose."""
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
+    from buddy.compiler.graph import decompositions
     from buddy.compiler.graph.operation import default_ops_map
+    from buddy.compiler.plugins import origin
     from buddy.compiler.protocol import OpInfo
 
     found = registries()
-    return tuple(
-        OpInfo(target, cls.__name__, tuple(name for name, registry in found.items() if cls.__name__ in registry))
-        for target, cls in sorted(default_ops_map().items())
-    )
+    table = []
+    for target, cls in sorted(default_ops_map().items()):
+        dialects = tuple(name for name, registry in found.items() if cls.__name__ in registry)
+        keys = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
+        table.append(OpInfo(target, cls.__name__, dialects, origin(("op class", cls.__name__), *keys)))
+    decomposed = (OpInfo(target, "", (), origin(("decomposition", target))) for target in decompositions.registered())
+    return (*table, *decomposed)

@@ -11,6 +11,7 @@ from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.graph.transform import Transform, options_of, transforms
 from buddy.compiler.passes.base import MlirPass
 from buddy.compiler.pipeline import own_passes
+from buddy.compiler.plugins import origin
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.recipe import OptionValue
 
@@ -18,15 +19,22 @@ _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
 _ANCHORS = ("builtin.module", "func.func")
 
 
-@lru_cache(maxsize=1)
 def catalogue() -> tuple[PassInfo, ...]:
-    """The passes in order of name: graph passes, ours, MLIR's. Those of MLIR's that this build lacks are left out."""
+    """The passes in order of name: graph passes, those written in Python, MLIR's.
+
+    Those of MLIR's that this build lacks are left out.
+    """
     graph = [_of_graphs(name, transform) for name, transform in transforms().items()]
     ours = [_own(found) for found in own_passes().values()]
     known = {info.name for info in (*graph, *ours)}
-    with ir.Context():
-        upstream = [info for name, text in _upstream() if name not in known and (info := _registered(name, text))]
+    upstream = [info for info in _of_mlir() if info.name not in known]
     return tuple(sorted((*graph, *ours, *upstream), key=lambda info: info.name))
+
+
+@lru_cache(maxsize=1)
+def _of_mlir() -> tuple[PassInfo, ...]:
+    with ir.Context():
+        return tuple(info for name, text in _upstream() if (info := _registered(name, text)))
 
 
 def _first_line(text: str | None) -> str:
@@ -35,12 +43,14 @@ def _first_line(text: str | None) -> str:
 
 def _of_graphs(name: str, transform: Transform) -> PassInfo:
     options = tuple(OptionInfo(key, _spelled(default)) for key, default in options_of(transform).items())
-    return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, ours=True)
+    whose = origin(("graph pass", name))
+    return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, not whose, whose)
 
 
 def _own(found: type[MlirPass]) -> PassInfo:
     options = tuple(OptionInfo(name, _spelled(default)) for name, default in found.options().items())
-    return PassInfo(found.name, "mlir", found.summary, found.anchor, options, ours=True)
+    whose = origin(("MLIR pass", found.name))
+    return PassInfo(found.name, "mlir", found.summary, found.anchor, options, not whose, whose)
 
 
 def _spelled(value: OptionValue) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "eliminate_transpose",
     "flash_attention_prefill",
     "gqa_attention_fusion",
+    "graph_pass",
     "maxpool2d_simplify",
     "options_of",
     "replace_matmul_with_onednn",
@@ -52,11 +53,22 @@ _ALL: tuple[Transform, ...] = (
     apply_classic_fusion,
     simply_fuse,
 )
+_OF_OTHERS: dict[str, Transform] = {}
+
+
+def graph_pass(transform: Transform) -> Transform:
+    """Decorator: register a graph pass of one's own under its name, with `-` for `_`, for recipes to name."""
+    _OF_OTHERS[_name(transform)] = transform
+    return transform
 
 
 def transforms() -> dict[str, Transform]:
-    """The graph passes by name, in an order in which all of them may run."""
-    return {function.__name__.replace("_", "-"): function for function in _ALL}
+    """The graph passes by name, in an order in which all of them may run; those of others last."""
+    return {**{_name(transform): transform for transform in _ALL}, **_OF_OTHERS}
+
+
+def _name(transform: Transform) -> str:
+    return transform.__name__.replace("_", "-")
 
 
 def options_of(transform: Transform) -> dict[str, OptionValue]:
@@ -78,4 +90,5 @@ def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -
         if key not in known:
             raise TransformError(f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}")
     with graph.rewriting():
-        return transform(graph, **{key.replace("-", "_"): type(known[key])(value) for key, value in options.items()})
+        given = {key.replace("-", "_"): type(known[key])(value) for key, value in options.items()}
+        return transform(graph, **given) or []

@@ -18,4 +18,4 @@ class Note(NamedTuple):
 
 
 # A graph pass rewrites the graph in place. Options are keyword arguments with defaults.
-Transform = Callable[..., list[Note]]
+Transform = Callable[..., list[Note] | None]

@@ -1,0 +1,53 @@
+"""Plug-in files as the engine sees them: paths and hashes of what they hold. They are loaded by the workers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from buddy.compiler.engine.jobs import JobFailed
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.recipe import PluginFile, digest
+
+NO_PLUGINS: tuple[PluginFile, ...] = ()
+
+
+@dataclass
+class InCompiler:
+    """What one life of the compiler worker has been given, and what it said of the plug-ins."""
+
+    life: int = 0
+    graphs: set[str] = field(default_factory=set)
+    plugins: tuple[PluginFile, ...] = NO_PLUGINS
+    notes: tuple[str, ...] = ()
+    asked: bool = False
+
+    def use(self, plugins: tuple[PluginFile, ...], notes: tuple[str, ...]) -> None:
+        """It has loaded `plugins`; graphs that it was given before may hold ops that it knows only now."""
+        self.plugins, self.notes, self.asked = plugins, notes, True
+        self.graphs.clear()
+
+
+def hashed(path: str, directory: str = "") -> PluginFile:
+    """The file at `path`, relative to `directory`, as it is now. Raises `OSError` where it cannot be read."""
+    whole = Path(directory, path).resolve()
+    return PluginFile(str(whole), digest(whole.read_bytes()))
+
+
+def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[PluginFile, ...], tuple[str, ...]]:
+    """Plug-in files with whole paths and the hashes of what they hold now, and a note of each that had another.
+
+    Raises `JobFailed` for one that cannot be read.
+    """
+    found, notes = [], []
+    for plugin in plugins:
+        try:
+            now = hashed(plugin.path, directory)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {why}", plugin.path, "check the path")) from error
+        if plugin.hash not in ("", now.hash):
+            notes.append(f"plug-in {plugin.path} is another one than when the recipe was written")
+        found.append(now)
+    return tuple(dict.fromkeys(found)), tuple(notes)

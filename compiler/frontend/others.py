@@ -1,0 +1,50 @@
+"""What others bring to capture: installed plug-ins, and decompositions, whose faults cost their op alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from traceback import extract_tb
+from typing import Any
+
+import torch
+
+from buddy.compiler import plugins
+from buddy.compiler.graph import decompositions
+
+
+@lru_cache(maxsize=1)
+def load_plugins() -> None:
+    """Load the plug-ins of installed packages, once a process, with a warning for each that fails."""
+    for problem in plugins.problems(plugins.installed()):
+        warnings.warn(str(problem), stacklevel=3)
+
+
+def decompositions_of_others() -> dict[Any, Callable[..., Any]]:
+    """The registered rules by overload; one of an op that nobody has defined by now is of no use yet."""
+    found = ((_overload(target), rule) for target, rule in decompositions.registered().items())
+    return {overload: _guarded(overload, rule) for overload, rule in found if overload is not None}
+
+
+def _overload(target: str) -> Any:
+    """`add.Tensor` and `aten.add.Tensor` are ATen's; another namespace is written out."""
+    namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
+    return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
+
+
+def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule`, which leaves the op as it is where it raises."""
+
+    @wraps(rule)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except Exception as error:
+            frame = extract_tb(error.__traceback__)[-1]
+            where = f"{rule.__code__.co_filename}:{rule.__code__.co_firstlineno}"
+            said = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+            warnings.warn(f"the decomposition of {overload} at {where} {said}", stacklevel=2)
+            return NotImplemented
+
+    return decomposed
