@@ -121,12 +121,6 @@ class PrefixKeys:
 
 def digest(*parts: object) -> str:
     """A short stable hash of plain values."""
-def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
-    """The passes of `pipeline` for the graph of `program`, with the latter's choices of lowerings and its threads."""
-    names = ("source", "arguments", "graph", "choices", "threads", "plugins")
-    return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
-
-
     return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:24]
 
 
