@@ -32,6 +32,7 @@ from buddy.app.selection import Selection
 from buddy.app.session import Session
 from buddy.app.settings import Settings
 from buddy.app.state import State, Topic
+from buddy.app.text_editing import TextEditing
 from buddy.app.versus import Versus
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.cursor_view import CursorView
@@ -94,6 +95,7 @@ class Workbench(App[int]):
         self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
         self._silence: Timer | None = None
+        self.texts = TextEditing(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -203,6 +205,7 @@ class Workbench(App[int]):
             diff=self.ir.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
+            compiling=state.compiled != workspace.recipe,
         )
 
     def _header(self, width: int) -> Cells:
@@ -313,8 +316,8 @@ class Workbench(App[int]):
         if reason:
             self.say(f"{action.title}: {reason}")
             return
-        parts = {"app": (self, self.editing, self.overlays, self.graphs, self.versus), "any": (self.pane,)}
-        for part in parts.get(action.pane) or (self.panes[action.pane],):
+        parts = (self, self.editing, self.overlays, self.graphs, self.versus, self.texts)
+        for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)
                 break

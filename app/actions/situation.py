@@ -29,6 +29,7 @@ class Situation:
     diff: bool = False
     problem: bool = False
     edited: bool = False
+    compiling: bool = False
 
 
 def needs_engine(s: Situation) -> str:
@@ -105,6 +106,15 @@ def needs_diff(s: Situation) -> str:
 
 def needs_busy(s: Situation) -> str:
     return "" if s.busy else "nothing is under way"
+
+
+def needs_mlir(s: Situation) -> str:
+    if reason := needs_engine_stage(s):
+        return reason
+    assert s.stage is not None
+    if s.stage.language != "mlir" or s.stage.state == "failed":
+        return "only MLIR that verifies can be edited and resumed from"
+    return "the recipe is still being compiled" if s.busy or s.compiling else ""
 
 
 def needs_undo(s: Situation) -> str:

@@ -114,6 +114,10 @@ class IrPane(Diffing):
         self._view, self._asked = View(""), None
         self.rows_changed()
 
+    def expect(self, key: Key) -> None:
+        """Show the stage of that key as soon as there is one."""
+        self._wanted = key
+
     def choose(self, row: StageRow, *, tell: bool = True) -> None:
         """Show the stage of `row`."""
         self._wanted = None

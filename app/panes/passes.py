@@ -28,6 +28,9 @@ OWN_STEPS = {
 }
 
 
+ANCHORS = ("builtin.module", "func.func")
+
+
 class PassRow(NamedTuple):
     """A pass of the recipe (`number` is its place in `steps`), or a step of the line itself (`number` is -1)."""
 
@@ -141,6 +144,28 @@ class PassesPane(TablePane[PassRow]):
             steps = list(self.workspace.recipe.steps)
             del steps[row.number]
             self._edit_steps(steps, f"{row.name} removed")
+
+    def duplicate(self) -> None:
+        row = self.current
+        if row is not None and row.step is not None:
+            steps = list(self.workspace.recipe.steps)
+            steps.insert(row.number + 1, msgspec.structs.replace(row.step, enabled=True))
+            self._edit_steps(steps, f"{row.name} duplicated")
+            self._show_step(row.number + 1)
+
+    def turn_anchor(self) -> None:
+        """Let the pass run on the other of the anchors that passes can stand on."""
+        row = self.current
+        if row is None or row.step is None:
+            return
+        info = next((entry for entry in self.state.passes if entry.name == row.name), None)
+        if row.step.level != "mlir" or (info is not None and info.ours):
+            self.bench.say(f"{row.name} runs on {row.step.anchor or 'the graph'} and nothing else")
+            return
+        anchor = (
+            ANCHORS[(ANCHORS.index(row.step.anchor) + 1) % len(ANCHORS)] if row.step.anchor in ANCHORS else ANCHORS[0]
+        )
+        self.bench.editing.edit(self.workspace.recipe.with_step(row.number, anchor=anchor), f"{row.name} on {anchor}")
 
     def move_step_down(self) -> None:
         self._move_step(1)

@@ -10,6 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from buddy.app.pipeline_text import option_text, option_value
 from buddy.app.widgets.still_input import StillInput
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.recipe import OptionValue, PassStep
@@ -59,19 +60,3 @@ class OptionScreen(ModalScreen[Options]):
 def _title(option: OptionInfo) -> str:
     default = f" (default {option.default})" if option.default else ""
     return f"{option.name}{default}" + (f": {option.summary}" if option.summary else "")
-
-
-def option_text(value: OptionValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def option_value(text: str) -> OptionValue:
-    """What the text of an option stands for: a truth value, a number, or itself."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

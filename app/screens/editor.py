@@ -1,0 +1,100 @@
+"""A simple editor over the workbench: a text, what is wrong with it and where, and a way out that loses nothing."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static, TextArea
+
+from buddy.app.widgets.look import Cells, look_of
+
+
+class Wrong(NamedTuple):
+    """What is wrong with a text; line and column count from 0, -1 where no place is known."""
+
+    message: str
+    line: int = -1
+    column: int = 0
+
+
+class EditorScreen(ModalScreen[str]):
+    """Returns the text once `check` finds nothing wrong with it, `None` when the user goes back."""
+
+    NOTE_LINES: ClassVar[int] = 1
+    TAB: ClassVar[Literal["focus", "indent"]] = "indent"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "accept", "Accept", show=False, priority=True),
+        Binding("escape,ctrl+c", "leave", "Cancel", show=False, priority=True),
+    ]
+
+    def __init__(self, title: str, text: str, wrong: Wrong | None = None) -> None:
+        super().__init__()
+        self._title, self._text, self._wrong = title, text, wrong
+        self._warned = False
+
+    async def check(self, text: str) -> Wrong | None:
+        """What is wrong with the text, if anything."""
+        return None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box", classes="editor") as box:
+            box.border_title = self._title
+            box.border_subtitle = "ctrl+s accepts, ctrl+z undoes, ctrl+c goes back"
+            yield TextArea(self._text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
+            yield Static("", id="note")
+
+    def on_mount(self) -> None:
+        area = self.area
+        area.cursor_blink = False
+        area.indent_width = 2
+        self.query_one("#note").styles.height = self.NOTE_LINES
+        area.focus()
+        if self._wrong is not None:
+            self.show_wrong(self._wrong)
+
+    @property
+    def area(self) -> TextArea:
+        return self.query_one(TextArea)
+
+    def note(self, lines: list[Cells]) -> None:
+        """Say something under the text."""
+        from rich.text import Text
+
+        look = look_of(self.app.theme)
+        told = Text("\n").join(Text.assemble(*((text, look.style(role)) for text, role in line)) for line in lines)
+        self.query_one("#note", Static).update(told)
+
+    def show_wrong(self, wrong: Wrong) -> None:
+        """Put the cursor where the text is wrong, and say why."""
+        if wrong.line >= 0:
+            self.area.move_cursor((wrong.line, wrong.column), center=True)
+        self.note([[("[!] ", "bad"), (wrong.message, "text")]])
+
+    def action_accept(self) -> None:
+        self._accept()
+
+    @work(exclusive=True, group="accept")
+    async def _accept(self) -> None:
+        text = self.area.text
+        self.note([[("checking", "accent")]])
+        wrong = await self.check(text)
+        if wrong is None:
+            self.dismiss(text)
+        else:
+            self.show_wrong(wrong)
+
+    def action_leave(self) -> None:
+        """Go back; what has been typed is thrown away only when this is asked for twice."""
+        if self.area.text == self._text or self._warned:
+            self.dismiss(None)
+        else:
+            self._warned = True
+            self.note([[("[?] ", "warn"), ("the text has been changed: ctrl+c once more throws that away", "text")]])
+
+    def on_text_area_changed(self) -> None:
+        self._warned = False

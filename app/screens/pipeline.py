@@ -1,0 +1,113 @@
+"""The pipeline as text: errors are told while it is typed, and words are completed from the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from buddy.app import figures
+from buddy.app.pipeline_text import Candidate, PipelineError, check, completions, parse
+from buddy.app.screens.editor import EditorScreen, Wrong
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import PassInfo
+
+SHOWN = 4
+
+
+class PipelineScreen(EditorScreen):
+    """Returns the text of a pipeline that can be read, of passes that exist."""
+
+    NOTE_LINES = SHOWN + 1
+    # A text area that indents takes the key before any binding sees it.
+    TAB = "focus"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "complete", "Complete", show=False, priority=True),
+        Binding("ctrl+n", "turn(1)", show=False, priority=True),
+        Binding("ctrl+p", "turn(-1)", show=False, priority=True),
+    ]
+
+    def __init__(self, text: str, catalogue: Sequence[PassInfo]) -> None:
+        super().__init__("Pipeline", text)
+        self._catalogue = catalogue
+        self._candidates: list[Candidate] = []
+        self._chosen = 0
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one("#box").border_subtitle = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+c goes back"
+        self._tell()
+
+    async def check(self, text: str) -> Wrong | None:
+        error = self._error(text)
+        return Wrong(error.message, *_place(text, error.offset)) if error else None
+
+    def _error(self, text: str) -> PipelineError | None:
+        try:
+            check(parse(text), self._catalogue)
+        except PipelineError as error:
+            return error
+        return None
+
+    # ---- while it is typed ---------------------------------------------------------------------------------------
+
+    def on_text_area_changed(self) -> None:
+        super().on_text_area_changed()
+        self._chosen = 0
+        self._tell()
+
+    def on_text_area_selection_changed(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        """What is wrong, or how many passes there are; then what the word at the cursor could become."""
+        text, offset = self.area.text, self._offset
+        error = self._error(text)
+        if error is None:
+            items = parse(text)
+            off = sum(not item.enabled for item in items)
+            state: Cells = [("[x] ", "ok"), (f"{len(items) - off} passes" + f", {off} off" * bool(off), "text")]
+        else:
+            line, _ = _place(text, error.offset)
+            state = [("[!] ", "bad"), (f"line {line + 1}: {error.message}", "text")]
+        start, self._candidates = completions(text, offset, self._catalogue)
+        typed = offset > start or text[max(0, start - 1) : start] == "{"
+        whole = any(candidate.word == text[start:offset] for candidate in self._candidates)
+        self.note([state, *(self._shown() if typed and not whole else [])])
+
+    def _shown(self) -> list[Cells]:
+        first = max(0, min(self._chosen - 1, len(self._candidates) - SHOWN))
+        width = self.area.size.width
+        lines: list[Cells] = []
+        for k, candidate in enumerate(self._candidates[first : first + SHOWN], first):
+            mark = ">" if k == self._chosen else " "
+            summary = figures.clip(candidate.summary, max(width - len(candidate.word) - 6, 0), figures.UNICODE)
+            lines.append([(f" {mark} ", "key"), (candidate.word, "accent"), (f"  {summary}", "dim")])
+        return lines
+
+    @property
+    def _offset(self) -> int:
+        row, column = self.area.cursor_location
+        return sum(len(line) + 1 for line in self.area.text.split("\n")[:row]) + column
+
+    # ---- completion ----------------------------------------------------------------------------------------------
+
+    def action_turn(self, by: int) -> None:
+        if self._candidates:
+            self._chosen = (self._chosen + by) % len(self._candidates)
+            self._tell()
+
+    def action_complete(self) -> None:
+        """Put the chosen word in place of what has been typed of it."""
+        text, offset = self.area.text, self._offset
+        start, found = completions(text, offset, self._catalogue)
+        if found:
+            word = found[min(self._chosen, len(found) - 1)].word
+            self.area.replace(word, _place(text, start), _place(text, offset))
+
+
+def _place(text: str, offset: int) -> tuple[int, int]:
+    """Line and column, counted from 0, of a character."""
+    before = text[:offset]
+    return before.count("\n"), offset - (before.rfind("\n") + 1)

@@ -1,0 +1,149 @@
+"""The recipe edited as text: its pipeline, and the IR of any snapshot, from which compilation resumes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+from textual.app import SuspendNotSupported
+
+from buddy.app.lines import UnavailableError
+from buddy.app.pipeline_text import parse, pipeline_text, steps_of
+from buddy.app.screens.editor import EditorScreen, Wrong
+from buddy.app.stages import StageRow, phase_of
+from buddy.compiler.recipe import PassStep, Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.session import Session
+    from buddy.app.workbench import Workbench
+
+REPLACE = "replace-ir"
+# Characters beyond which the editor of the workbench is slower than anyone types; $EDITOR knows no such bound.
+LONGEST = 2_000_000
+
+
+class IrEditor(EditorScreen):
+    """An editor that lets go of a module only once MLIR has parsed and verified it."""
+
+    def __init__(self, session: Session, title: str, text: str, wrong: Wrong | None = None) -> None:
+        super().__init__(title, text, wrong)
+        self._session = session
+
+    async def check(self, text: str) -> Wrong | None:
+        try:
+            found = await self._session.check_ir(text)
+        except UnavailableError as error:
+            return Wrong(str(error))
+        return Wrong(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None
+
+
+class TextEditing:
+    """What opens an editor, and what comes of it."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    # ---- the pipeline --------------------------------------------------------------------------------------------
+
+    def edit_pipeline(self) -> None:
+        """The passes as text; what is accepted is one edit of the recipe."""
+        from buddy.app.screens.pipeline import PipelineScreen
+
+        steps = self._bench.workspace.recipe.steps
+        self._bench.push_screen(PipelineScreen(pipeline_text(steps), self._bench.state.passes), self._use_pipeline)
+
+    def _use_pipeline(self, text: str | None) -> None:
+        if text is None:
+            return
+        recipe = self._bench.workspace.recipe
+        steps = steps_of(parse(text), recipe.steps)
+        self._bench.editing.edit(replace(recipe, steps=steps), "the pipeline edited as text")
+
+    # ---- IR ------------------------------------------------------------------------------------------------------
+
+    def edit_ir(self) -> None:
+        """The stage's IR in $VISUAL or $EDITOR; in the workbench's own editor where there is none."""
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        self._bench.run_worker(self._edit(shlex.split(editor) if editor else []), group="edit", exclusive=True)
+
+    def edit_ir_here(self) -> None:
+        self._bench.run_worker(self._edit([]), group="edit", exclusive=True)
+
+    async def _edit(self, editor: Sequence[str]) -> None:
+        bench, row = self._bench, self._bench.ir.shown
+        if row is None:
+            return
+        recipe = bench.workspace.recipe
+        try:
+            text = await bench.session.whole_text(row.stage.text)
+        except UnavailableError as error:
+            bench.say(str(error))
+            return
+        edited, wrong = self._in_editor(editor, row, text), None
+        if edited is not None and edited != text:
+            wrong = await IrEditor(bench.session, "", edited).check(edited)
+        if edited is None or wrong is not None:
+            edited = await self._in_pane(row, edited or text, wrong)
+        if edited is not None:
+            self._resume(recipe, row, text, edited)
+
+    def _in_editor(self, editor: Sequence[str], row: StageRow, text: str) -> str | None:
+        """What the user's own editor leaves, `None` where it cannot be run."""
+        if not editor:
+            return None
+        with tempfile.TemporaryDirectory(prefix="buddy-tui-") as folder:
+            path = Path(folder) / f"{row.stage.index:02d}-{row.stage.name}.mlir"
+            path.write_text(text, "utf-8")
+            try:
+                with self._bench.suspend():
+                    subprocess.run([*editor, str(path)], check=False)
+            except SuspendNotSupported:
+                return None
+            except OSError as error:
+                self._bench.say(f"{editor[0]} does not start: {error.strerror}")
+                return None
+            return path.read_text("utf-8", "replace")
+
+    async def _in_pane(self, row: StageRow, text: str, wrong: Wrong | None) -> str | None:
+        if len(text) > LONGEST:
+            self._bench.say("this stage is too long for the editor here: set $EDITOR, then E")
+            return None
+        screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong)
+        return await self._bench.push_screen_wait(screen)
+
+    def _resume(self, recipe: Recipe, row: StageRow, before: str, after: str) -> None:
+        bench = self._bench
+        if before == after:
+            bench.say("nothing was changed")
+            return
+        if bench.workspace.recipe != recipe:
+            bench.say(
+                "the recipe has changed meanwhile, so the edit has no place: E begins again from what there is now"
+            )
+            return
+        rows = bench.ir.rows
+        phase = phase_of(rows, next(k for k, other in enumerate(rows) if other.key == row.key))
+        steps, place = with_ir(recipe.steps, row.stage.step, after, phase)
+        number = sum(step.name == REPLACE and step.enabled for step in steps[:place])
+        bench.ir.expect((REPLACE, number))
+        bench.editing.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
+
+
+def with_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:
+    """The steps with `text` as the module after step `step` (-1: what the graph is lowered to), and where that stands.
+
+    The text of a step that is such a text itself takes its place.
+    """
+    found = list(steps)
+    if step >= 0 and found[step].name == REPLACE:
+        found[step] = replace(found[step], options=(("text", text),), enabled=True)
+        return tuple(found), step
+    place = step + 1 if step >= 0 else sum(each.level == "graph" for each in steps)
+    found.insert(place, PassStep(REPLACE, options=(("text", text),), phase=phase))
+    return tuple(found), place

@@ -1,0 +1,105 @@
+"""The pipeline as text: what is written can be read again, and what cannot be read is told with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app.pipeline_text import (
+    PipelineError,
+    check,
+    completions,
+    mlir_pipeline,
+    parse,
+    pipeline_text,
+    steps_of,
+)
+from buddy.compiler.presets import presets
+from buddy.compiler.protocol import OptionInfo, PassInfo
+from buddy.compiler.recipe import PassStep
+
+CATALOGUE = (
+    PassInfo("canonicalize", "mlir", "Canonicalize operations", options=(OptionInfo("top-down", "true"),)),
+    PassInfo("convert-linalg-to-loops", "mlir", "Lower linalg to loops", "func.func"),
+    PassInfo("cse", "mlir", "Eliminate common sub-expressions"),
+    PassInfo("fuse-rows", "mlir", "rows at once", ours=True),
+    PassInfo("linear-sums", "graph", "sums of products", "", ours=True),
+)
+
+
+@pytest.mark.parametrize("name", list(presets()))
+def test_every_preset_comes_back_as_it_was(name: str) -> None:
+    steps = presets()[name].recipe.steps
+    graph = tuple(step for step in steps if step.level == "graph")
+    rest = tuple(step for step in steps if step.level != "graph")
+    assert steps_of(parse(pipeline_text(steps)), steps) == graph + rest
+
+
+def test_text_of_ir_stands_for_itself_by_a_hash() -> None:
+    steps = (PassStep("replace-ir", options=(("text", "module {\n}\n"),), phase="fused"), PassStep("cse"))
+    text = pipeline_text(steps)
+    assert "module {" not in text
+    assert steps_of(parse(text), steps) == steps
+
+
+def test_what_mlir_opt_prints_is_read() -> None:
+    text = "builtin.module(func.func(convert-linalg-to-loops),canonicalize{  max-iterations=10 top-down=true},cse)"
+    items = parse(text)
+    assert [(item.name, item.anchor) for item in items] == [
+        ("convert-linalg-to-loops", "func.func"),
+        ("canonicalize", "builtin.module"),
+        ("cse", "builtin.module"),
+    ]
+    assert items[1].options == (("max-iterations", 10), ("top-down", True))
+    steps = steps_of(items, ())
+    assert mlir_pipeline(steps) == text.replace("{  ", "{")
+
+
+def test_comments_spell_passes_that_are_off() -> None:
+    items = parse("builtin.module(\n  cse,\n  // canonicalize{top-down=false}\n  // a remark of mine\n  fuse-rows\n)")
+    assert [(item.name, item.enabled) for item in items] == [
+        ("cse", True),
+        ("canonicalize", False),
+        ("fuse-rows", True),
+    ]
+    assert items[1].options == (("top-down", False),)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("builtin.module(cse", 14, "not closed"),
+        ("builtin.module(cse canonicalize)", 19, "a comma"),
+        ("builtin.module(canonicalize{top-down})", 36, "has no value"),
+        ("builtin.module(canonicalize{top-down=1", 27, "brace"),
+        ("nothing(cse)", 0, "is no anchor"),
+        ("builtin.module(csee)", 15, "did you mean cse"),
+        ("graph(cse)", 6, "does not stand in graph"),
+        ("builtin.module(linear-sums)", 15, "stands in graph"),
+        ("func.func(fuse-rows)", 10, "runs on builtin.module"),
+        ("builtin.module(canonicalize{top-dwn=1})", 28, "did you mean top-down"),
+        ("builtin.module(cse))", 19, "not ')'"),
+        ("func.func(func.func(cse))", 10, "cannot stand inside"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text: str, place: int, message: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        check(parse(text), CATALOGUE)
+    assert caught.value.offset == place
+    assert message in caught.value.message
+
+
+def test_a_new_pass_gets_the_phase_of_its_neighbour() -> None:
+    before = (PassStep("cse", phase="fused"), PassStep("fuse-rows", phase="vector"))
+    steps = steps_of(parse("builtin.module(cse, canonicalize, fuse-rows)"), before)
+    assert [step.phase for step in steps] == ["fused", "fused", "vector"]
+
+
+def test_words_are_completed_by_where_they_stand() -> None:
+    def words(text: str) -> list[str]:
+        return [found.word for found in completions(text, len(text), CATALOGUE)[1]]
+
+    assert words("builtin.module(c") == ["canonicalize", "convert-linalg-to-loops", "cse", "func.func("]
+    assert words("builtin.module(cse, loops") == ["convert-linalg-to-loops"]
+    assert words("graph(") == ["linear-sums"]
+    assert words("builtin.module(canonicalize{") == ["top-down="]
+    assert completions("builtin.module(can", 18, CATALOGUE)[0] == 15
