@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
+import hashlib
+import io
 import re
-import tempfile
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from buddy.compiler.bindings import PACKAGE, execution_engine, ir, llvm, version
+from buddy.compiler.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.disk_cache import OBJECTS
 from buddy.compiler.kernels.packing import ONCE
+from buddy.compiler.objects import objects_of
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import digest
 from buddy.compiler.target import host_features
 
+# The attributes by which ops name functions and globals.
+_SYMBOLS = {"llvm.call": ("callee",), "llvm.mlir.addressof": ("global_name",)}
 _LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 
 
@@ -36,11 +37,28 @@ def to_llvm_ir(operation: Any) -> str:
 
 
 def compile_functions(operation: Any, locations: LocationSets, opt_level: int) -> list[FunctionObject]:
-    """An object for each function of a module in the LLVM dialect that has a body."""
+    """An object for each function of a module in the LLVM dialect that has a body, from the cache where its own module
+    is known there."""
     block = operation.regions[0].blocks[0]
     symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
-    bodies = [op for op in symbols.values() if op.name == "llvm.func" and _has_body(op)]
-    return [_compile(function, symbols, locations, opt_level) for function in bodies]
+    bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
+    with operation.context, ir.Location.unknown():
+        alone = [_alone(function, symbols, locations) for function in bodies.values()]
+    keys = [digest(_digested(code), opt_level, host_features(), PACKAGE, version()) for code, _ in alone]
+    found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
+    missing = {key: code for key, (code, _) in zip(keys, alone, strict=True) if key not in found}
+    made = dict(zip(missing, objects_of(list(missing.values()), opt_level), strict=True))
+    for key, data in made.items():
+        OBJECTS.write(key, data)
+    found |= made
+    return [
+        FunctionObject(name, found[key], sets, key not in made)
+        for name, key, (_, sets) in zip(bodies, keys, alone, strict=True)
+    ]
+
+
+def _digested(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
 
 
 def _name(op: Any) -> str:
@@ -51,35 +69,19 @@ def _has_body(op: Any) -> bool:
     return len(op.regions[0].blocks) > 0
 
 
-def _compile(function: Any, symbols: dict[str, Any], locations: LocationSets, opt_level: int) -> FunctionObject:
-    """The object of one function, from the cache where its text is known there."""
-    with function.context, ir.Location.unknown():
-        module, externals, sets = _alone(function, symbols, locations)
-        text = module.operation.get_asm(enable_debug_info=True)
-        key = digest(text, opt_level, host_features(), PACKAGE, version())
-        data = OBJECTS.read(key)
-        reused = data is not None
-        if data is None:
-            data = _emit(module, externals, opt_level)
-            OBJECTS.write(key, data)
-    return FunctionObject(_name(function), data, sets, reused)
-
-
-def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[Any, list[str], tuple[int, ...]]:
-    """A module of this function and declarations of what it refers to, with the names of those that are functions.
+def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[bytes, tuple[int, ...]]:
+    """The bytecode of a module of this function and declarations of what it refers to, and its location sets.
 
     Locations are renumbered from 1 in order of appearance, so that equal functions of different programs are equal.
     """
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
         copy = function.clone()
-        needed = _references(copy, symbols)
-        externals = []
+        needed, sets = _renumber(copy, locations)
         for name in needed:
-            if name == _name(function):
+            if name == _name(function) or name not in symbols:
                 continue
             if symbols[name].name == "llvm.func":
-                externals.append(name)
                 _declare(symbols[name])
             else:
                 symbols[name].clone()
@@ -88,23 +90,9 @@ def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> t
     copy.attributes["sym_visibility"] = ir.StringAttr.get("public")
     # Functions call each other across objects, so none may be local to its own.
     copy.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<external>")
-    return module, externals, _renumber(copy, locations)
-
-
-def _references(root: Any, symbols: dict[str, Any]) -> list[str]:
-    """Symbols that ops in `root` refer to: callees, addresses, and what globals among them refer to."""
-    found: dict[str, None] = {}
-
-    def visit(op: Any) -> Any:
-        for key in ("callee", "global_name"):
-            if key in op.attributes:
-                name = ir.FlatSymbolRefAttr(op.attributes[key]).value
-                if name in symbols:
-                    found.setdefault(name)
-        return ir.WalkResult.ADVANCE
-
-    root.walk(visit)
-    return list(found)
+    written = io.BytesIO()
+    module.operation.write_bytecode(written)
+    return written.getvalue(), sets
 
 
 def _declare(function: Any) -> None:
@@ -116,41 +104,31 @@ def _declare(function: Any) -> None:
     ir.Operation.create("llvm.func", attributes={**kept, **linkage}, regions=1)
 
 
-def _renumber(function: Any, locations: LocationSets) -> tuple[int, ...]:
+def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[int, ...]]:
+    """Number the location sets of `function` from 1; the symbols that its ops refer to, and its sets in that order."""
     numbers: dict[int, int] = {}
+    symbols: dict[str, None] = {}
+    nowhere = locations.nowhere(function.context)
+    places = {0: nowhere}
+    number_of, onward = locations.number_of, ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
-        if op != function:
-            number = locations.number_of(op.location)
-            local = numbers.setdefault(number, len(numbers) + 1) if number else 0
-            op.location = ir.Location.file(FILE, local, 0)
-        for region in op.regions:
-            for block in region.blocks:
-                for argument in block.arguments:
-                    argument.set_location(nowhere)
-        return ir.WalkResult.ADVANCE
+        for key in _SYMBOLS.get(op.name, ()):
+            if key in op.attributes:
+                symbols.setdefault(ir.FlatSymbolRefAttr(op.attributes[key]).value)
+        number = number_of(op.location)
+        if number not in places:
+            numbers[number] = len(numbers) + 1
+            places[number] = ir.Location.file(FILE, numbers[number], 0)
+        op.location = places[number]
+        return onward
 
-    nowhere = locations.nowhere(function.context)
-    function.walk(visit)
+    for block in function.regions[0].blocks:
+        for argument in block.arguments:
+            argument.set_location(nowhere)
+        for op in block.operations:
+            op.operation.walk(visit)
     # The debug scope's own line is that of the whole function's set; at 0, a prologue comes from no node.
     scope = _LINES.sub(r"\g<1>0", str(function.location))
     function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
-    return tuple(numbers)
-
-
-@lru_cache(maxsize=1)
-def _nowhere() -> Any:
-    """An address for symbols that are only resolved when the object is linked for real."""
-    return ctypes.CFUNCTYPE(None)(lambda: None)
-
-
-def _emit(module: Any, externals: list[str], opt_level: int) -> bytes:
-    engine = execution_engine.ExecutionEngine(module, opt_level=opt_level, shared_libs=[])
-    for name in externals:
-        engine.raw_register_runtime(name, ctypes.cast(_nowhere(), ctypes.c_void_p))
-    (name,) = (_name(op) for op in module.body if op.operation.name == "llvm.func" and _has_body(op.operation))
-    engine.raw_lookup(name)
-    with tempfile.TemporaryDirectory(prefix="buddy-") as folder:
-        path = Path(folder, "function.o")
-        engine.dump_to_object_file(str(path))
-        return path.read_bytes()
+    return list(symbols), tuple(numbers)

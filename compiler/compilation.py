@@ -224,7 +224,7 @@ def transformed(stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bo
     try:
         return stages.after(recipe, add)
     except GraphPassError as error:
-        raise CompilationError(diagnosis.of_step(_failed(error), error.step, error.index)) from error
+        raise graph_pass_failure(error) from error
 
 
 def lowered_graph(
@@ -259,6 +259,11 @@ def artifact_of(
     return signature.artifact(
         graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph)
     )
+
+
+def graph_pass_failure(error: GraphPassError) -> CompilationError:
+    """What to raise where a graph pass failed."""
+    return CompilationError(diagnosis.of_step(_failed(error), error.step, error.index))
 
 
 def _failed(error: GraphPassError) -> StepError:

@@ -10,6 +10,7 @@ from buddy.compiler import snapshots
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform import run_transform
+from buddy.compiler.graph.transform.notes import Note
 from buddy.compiler.passes.base import Remark
 from buddy.compiler.recipe import PassStep, Recipe, digest
 from buddy.compiler.snapshots import Snapshot
@@ -48,10 +49,7 @@ class GraphStages:
     @staticmethod
     def _run(data: bytes, before: Snapshot, step: PassStep, index: int) -> tuple[bytes, Snapshot]:
         graph, start = serialize.from_bytes(data), time.perf_counter()
-        try:
-            notes = run_transform(graph, step.name, dict(step.options))
-        except Exception as error:
-            raise GraphPassError(step, index, error) from error
+        notes = _transform(graph, step, index)
         seconds = time.perf_counter() - start
         remarks = tuple(Remark(step.name, (note.node,), note.text) for note in notes)
         return serialize.to_bytes(graph), snapshots.of_graph(step.name, graph, index, seconds, before, remarks)
@@ -61,6 +59,25 @@ class GraphStages:
         self._known.move_to_end(key)
         while len(self._known) > MAX_GRAPHS:
             self._known.popitem(last=False)
+
+
+def graph_after(graph: Graph, recipe: Recipe) -> Graph:
+    """A copy of `graph` after the graph passes of `recipe`, with no stage kept.
+
+    Raises what the graph passes raise, wrapped in a `GraphPassError`.
+    """
+    copy = serialize.from_bytes(serialize.to_bytes(graph))
+    for index, step in enumerate(recipe.steps):
+        if step.level == "graph" and step.enabled:
+            _transform(copy, step, index)
+    return copy
+
+
+def _transform(graph: Graph, step: PassStep, index: int) -> list[Note]:
+    try:
+        return run_transform(graph, step.name, dict(step.options))
+    except Exception as error:
+        raise GraphPassError(step, index, error) from error
 
 
 class GraphPassError(Exception):

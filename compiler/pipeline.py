@@ -40,19 +40,21 @@ def _import_all() -> None:
         import_module(f"{passes.__name__}.{module.name}")
 
 
-def run_step(operation: Any, step: PassStep, context: PassContext) -> None:
+def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool = True) -> None:
     """Run `step` on a module, in place.
 
-    Raises `StepError` when the pass is unknown or faulty, its options are wrong, it fails, or what it leaves does not
-    verify. The module may then be half rewritten.
+    Raises `StepError` when the pass is unknown or faulty, its options are wrong, it fails, or (with `verify`) what it
+    leaves does not verify. The module may then be half rewritten.
     """
     with _Diagnostics(operation.context, context.locations) as said:
         try:
             own = own_passes().get(step.name)
             if own is not None:
                 _run_own(own.create(dict(step.options)), operation, step, context)
+                if verify:
+                    operation.verify()
             else:
-                _parsed(step, operation.context).run(operation)
+                _parsed(step, operation.context, verify).run(operation)
         except PassError as error:
             raise StepError(str(error)) from error
         except (ir.MLIRError, ValueError) as error:
@@ -68,13 +70,12 @@ def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassConte
             found.run(operation, context)
         else:
             raise PassError(f"{found.name} runs on {found.anchor}, not on {step.anchor}")
-        operation.verify()
 
 
-def _parsed(step: PassStep, context: Any) -> Any:
+def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
     nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
     manager = passmanager.PassManager.parse(f"builtin.module({nested})", context=context)
-    manager.enable_verifier(True)
+    manager.enable_verifier(verify)
     return manager
 
 

@@ -21,6 +21,7 @@ class LocationSets:
     def __init__(self) -> None:
         self.sets: list[tuple[str, ...]] = [()]
         self._numbers: dict[tuple[str, ...], int] = {(): 0}
+        self._spelt: dict[str, int] = {}
 
     def intern(self, names: Iterable[str]) -> int:
         """The number of the set of `names`, whatever their order."""
@@ -36,10 +37,16 @@ class LocationSets:
 
     def number_of(self, location: Any) -> int:
         """The set that `location` (of any kind) stands for; several sets inside are united."""
-        found = {int(number) for number in _NUMBER.findall(str(location))}
-        if len(found) <= 1:
-            return found.pop() if found else 0
-        return self.intern(name for number in found for name in self.sets[number])
+        text = str(location)
+        known = self._spelt.get(text)
+        if known is None:
+            known = self._spelt[text] = self._united({int(number) for number in _NUMBER.findall(text)})
+        return known
+
+    def _united(self, numbers: set[int]) -> int:
+        if len(numbers) <= 1:
+            return next(iter(numbers), 0)
+        return self.intern(name for number in numbers for name in self.sets[number])
 
     def nowhere(self, context: Any = None) -> Any:
         """The location of what comes from no node: never `unknown`, which LLVM's debug information refuses."""
@@ -70,5 +77,4 @@ class LocationSets:
 
     def union(self, locations: Sequence[Any]) -> Any:
         """One location for what comes from all of `locations`: what a fusion gives its result."""
-        numbers = {self.number_of(location) for location in locations}
-        return self.location(name for number in numbers for name in self.sets[number])
+        return ir.Location.file(FILE, self._united({self.number_of(location) for location in locations}), 0)

@@ -64,6 +64,22 @@ def of_module(module: Any) -> Entry | None:
     return Entry(tuple(argument for argument in found if argument is not None), arena, tuple(symbols))
 
 
+class Reader:
+    """How a module's entry is called, as passes change it; read anew where its type or attributes are others."""
+
+    def __init__(self) -> None:
+        self.last: Entry | None = None
+        self._seen: tuple[Any, ...] = ()
+
+    def read(self, module: Any) -> None:
+        operation = entry_of(module)
+        if operation is None:
+            return
+        seen = operation.attributes["function_type"], operation.attributes["arg_attrs"]
+        if seen != self._seen:
+            self.last, self._seen = of_module(module) or self.last, seen
+
+
 def _is_entry(operation: Any) -> bool:
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from buddy.compiler import codegen, diagnosis, signature
+from buddy.compiler import codegen, diagnosis, graph_stages, objects, program_cache, signature
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.compilation import CompilationError, artifact_of, check_entry, lowered_graph, transformed
+from buddy.compiler.bindings import ir
+from buddy.compiler.compilation import CompilationError, artifact_of, check_entry, graph_pass_failure, lowered_graph
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph_stages import GraphStages
 from buddy.compiler.lowering import Lowered, new_context
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
@@ -18,45 +20,97 @@ from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe
 
+# Programs of fewer nodes have too few functions for processes beside this one to be worth their start.
+MIN_NODES = 64
+
+OnLowered = Callable[[Lowered], None]
+
 
 def compile_graph(
-    graph: Graph, recipe: Recipe, first: Registry | None = None, on_lowered: Callable[[Lowered], None] | None = None
+    graph: Graph, recipe: Recipe, first: Registry | None = None, on_lowered: OnLowered | None = None
 ) -> Artifact:
     """What `Compiler(graph, first).compile(recipe)` hands over, in a third of the time.
 
     `on_lowered` is told how each node was lowered, before any pass has run. Raises `CompilationError` as that does,
     without the IR at the failure.
     """
+    if len(graph.body) >= MIN_NODES:
+        objects.start()
+    with _collector_paused():
+        try:
+            rewritten = graph_stages.graph_after(graph, recipe)
+        except graph_stages.GraphPassError as error:
+            raise graph_pass_failure(error) from error
+        trusted = first is None and program_cache.is_ours(graph, recipe)
+        done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted)
+        left = diagnosis.left_over(done.module, recipe, done.locations)
+        if left is not None:
+            raise CompilationError(left)
+        check_entry(done.module, done.entry, rewritten)
+        with done.module.context, done.locations.nowhere(done.module.context):
+            done.locations.fill(done.module)
+        images = codegen.compile_functions(done.module, done.locations, recipe.opt_level)
+        return artifact_of(rewritten, recipe, done.module, done.entry, done.calls, images)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Python looks for garbage by the number of new objects: MLIR's are many and in no cycles, and each look goes
+    through all that torch holds."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Done(NamedTuple):
+    module: Any
+    locations: LocationSets
+    entry: signature.Entry | None
+    calls: Any
+
+
+def _in_llvm_dialect(
+    graph: Graph, recipe: Recipe, first: Registry | None, on_lowered: OnLowered | None, trusted: bool
+) -> _Done:
+    """The module after all MLIR passes. What comes of `trusted` code alone is verified once, at the end; where that, or
+    a pass, fails, all is done again with IR verified after each pass, which tells the pass that is at fault."""
     locations = LocationSets()
-    rewritten = transformed(GraphStages(graph), recipe, lambda _snapshot, _reused: None)
-    lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
+    lowered = lowered_graph(graph, recipe, new_context(), locations, first)
     if on_lowered is not None:
         on_lowered(lowered)
-    module, calls = lowered.module, eager_calls(lowered.module.operation)
-    entry = to_llvm_dialect(module, recipe, locations)
-    left = diagnosis.left_over(module.operation, recipe, locations)
-    if left is not None:
-        raise CompilationError(left)
-    check_entry(module.operation, entry, rewritten)
-    with module.context, locations.nowhere(module.context):
-        locations.fill(module.operation)
-    objects = codegen.compile_functions(module.operation, locations, recipe.opt_level)
-    return artifact_of(rewritten, recipe, module.operation, entry, calls, objects)
+    operation = lowered.module.operation
+    calls = eager_calls(operation)
+    try:
+        entry = to_llvm_dialect(lowered.module, recipe, locations, verify=not trusted)
+        if trusted:
+            operation.verify()
+    except (CompilationError, ir.MLIRError):
+        if not trusted:
+            raise
+        return _in_llvm_dialect(graph, recipe, first, None, trusted=False)
+    return _Done(operation, locations, entry, calls)
 
 
-def to_llvm_dialect(module: Any, recipe: Recipe, locations: LocationSets) -> signature.Entry | None:
-    """Take a top-level module through the MLIR passes of `recipe`, in place.
+def to_llvm_dialect(
+    module: Any, recipe: Recipe, locations: LocationSets, verify: bool = True
+) -> signature.Entry | None:
+    """Take a top-level module through the MLIR passes of `recipe`, in place; `verify` looks at the IR after each.
 
     Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
     pass fails; the module may then be half rewritten.
     """
-    entry = signature.of_module(module.operation)
+    entry = signature.Reader()
+    entry.read(module.operation)
     for index, step in enumerate(recipe.steps):
         if step.level != "mlir" or not step.enabled:
             continue
         try:
-            run_step(module.operation, step, PassContext(locations, threads=recipe.threads))
+            run_step(module.operation, step, PassContext(locations, threads=recipe.threads), verify)
         except StepError as error:
             raise CompilationError(diagnosis.of_step(error, step, index)) from error
-        entry = signature.of_module(module.operation) or entry
-    return entry
+        entry.read(module.operation)
+    return entry.last

@@ -10,14 +10,14 @@ from buddy.compiler.bindings import ir
 def collect(root: Any) -> list[Any]:
     """All operations below `root`, in pre-order, `root` itself not among them."""
     found: list[Any] = []
+    add, onward = found.append, ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
-        if op.operation != root.operation:
-            found.append(op.operation)
-        return ir.WalkResult.ADVANCE
+        add(op)
+        return onward
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found
+    return found[1:]
 
 
 def surroundings(op: Any) -> tuple[Any, bool]:

@@ -1,0 +1,99 @@
+"""Processes beside this one that make objects: LLVM holds the interpreter's lock, so threads would not help."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from buddy.compiler.engine.process import safe_path
+from buddy.compiler.target import cores
+
+# Each takes about 150 MB until it has been idle for a minute.
+MAX_WORKERS = 3
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process. `pending` are the numbers of the modules it was asked for, in order, of which no answer came yet."""
+
+    process: Any
+    pending: list[int] = field(default_factory=list)
+    _rest: bytes = b""
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def ask(self, number: int, level: int, path: str) -> bool:
+        """Whether the process was there to take the question."""
+        try:
+            # A line is far shorter than a pipe is deep, so this never waits.
+            self.process.stdin.write(f"{number} {level} {path}\n".encode())
+        except OSError:
+            return False
+        self.pending.append(number)
+        return True
+
+    def answers(self) -> list[int]:
+        """The numbers that the process has finished since; `pending` knows them no more. Call when there is output.
+
+        Raises `BrokenPipeError` where it has ended.
+        """
+        read = os.read(self.process.stdout.fileno(), 4096)
+        if not read:
+            raise BrokenPipeError("the process has ended")
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        done = [int(line) for line in lines]
+        self.pending = [number for number in self.pending if number not in done]
+        return done
+
+    def end(self) -> None:
+        """Kill the process, whatever it is doing."""
+        process, self.process, self.pending = self.process, None, []
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        process.wait()
+
+
+_workers: list[Worker] = []
+
+
+def start() -> None:
+    """See that there are processes for a compilation that is about to begin; they get ready meanwhile."""
+    _workers[:] = [worker for worker in _workers if worker.alive]
+    with contextlib.suppress(OSError):
+        while len(_workers) < min(cores() - 1, MAX_WORKERS):
+            _workers.append(Worker(_started()))
+
+
+def idle() -> list[Worker]:
+    """The processes that are there and have nothing to do."""
+    return [worker for worker in _workers if not worker.pending and worker.alive]
+
+
+def _started() -> Any:
+    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.objects.worker"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0)
+
+
+def _forked() -> None:
+    """A fork does not share its parent's processes, whose answers it would steal and whose ends it would hold open."""
+    for worker in _workers:
+        if worker.process is not None:
+            worker.process.stdin.close()
+            worker.process.stdout.close()
+            worker.process.returncode = 0
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

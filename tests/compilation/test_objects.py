@@ -1,0 +1,113 @@
+"""Objects made in processes beside this one: the same bytes, and all of them whatever becomes of those processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.objects import objects_of, workers
+from buddy.compiler.objects.workers import Worker
+
+# Sums of a vector's first elements: modules of different sizes.
+_MODULE = """
+llvm.func @sum(%source: !llvm.ptr, %target: !llvm.ptr) {{
+  %x0 = llvm.load %source : !llvm.ptr -> f32
+  {body}
+  llvm.call @further(%target) : (!llvm.ptr) -> ()
+  llvm.store %x{last}, %target : f32, !llvm.ptr
+  llvm.return
+}}
+llvm.func @further(!llvm.ptr)
+"""
+
+
+def bytecode(terms: int) -> bytes:
+    steps = (
+        f"%p{i} = llvm.getelementptr %source[{i}] : (!llvm.ptr) -> !llvm.ptr, f32\n"
+        f"%v{i} = llvm.load %p{i} : !llvm.ptr -> f32\n"
+        f"%x{i} = llvm.fadd %x{i - 1}, %v{i} : f32"
+        for i in range(1, terms + 1)
+    )
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.parse(_MODULE.format(body="\n".join(steps), last=terms))
+        written = io.BytesIO()
+        module.operation.write_bytecode(written)
+    return written.getvalue()
+
+
+MODULES = [bytecode(terms) for terms in (1, 5, 2, 9, 3, 7)]
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Worker]]:
+    """Two processes beside this one, which no other test sees."""
+    found: list[Worker] = []
+    monkeypatch.setattr(workers, "_workers", found)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    workers.start()
+    yield found
+    for worker in found:
+        worker.end()
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[bytes]:
+    return [objects_of([module], 2)[0] for module in MODULES]
+
+
+def test_the_bytes_do_not_tell_who_made_them(beside: list[Worker], alone: list[bytes]) -> None:
+    assert len(beside) == 2
+    assert objects_of(MODULES, 2) == alone
+    assert len(workers.idle()) == 2
+
+
+def test_a_process_has_a_part_in_it(beside: list[Worker], alone: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[int] = []
+    answers = Worker.answers
+    monkeypatch.setattr(Worker, "answers", lambda self: answered.extend(found := answers(self)) or found)
+    assert objects_of(MODULES * 3, 2) == alone * 3
+    assert answered
+
+
+@pytest.mark.parametrize("when", ["before", "while it is at work"])
+def test_what_a_process_does_not_live_to_do_is_done_here(
+    beside: list[Worker], alone: list[bytes], when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Worker.ask
+
+    def ask_and_kill(worker: Worker, number: int, level: int, path: str) -> bool:
+        taken = ask(worker, number, level, path)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        return taken
+
+    if when == "before":
+        for worker in beside:
+            os.kill(worker.process.pid, signal.SIGKILL)
+    else:
+        monkeypatch.setattr(Worker, "ask", ask_and_kill)
+    assert objects_of(MODULES, 2) == alone
+    assert not workers.idle()
+
+
+def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(beside: list[Worker]) -> None:
+    with ir.Context() as context, ir.Location.unknown():
+        context.allow_unregistered_dialects = True
+        written = io.BytesIO()
+        module = ir.Module.parse('llvm.func @f() { "nobodys.op"() : () -> () \n llvm.return }')
+        module.operation.write_bytecode(written)
+    with pytest.raises((ir.MLIRError, RuntimeError)):
+        objects_of([*MODULES, written.getvalue()], 2)
+    assert all(not worker.pending for worker in beside)
+
+
+def test_a_fork_knows_no_processes(beside: list[Worker]) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(len(workers.idle()))
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(workers.idle()) == 2
