@@ -83,6 +83,7 @@ _LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), en
 _ROWS = _steps("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
 _KERNELS = _steps(
     "kernels",
+    "epilogues-in-place",
     "convolutions-to-kernels",
     "contractions-to-kernels",
     "read-in-place",

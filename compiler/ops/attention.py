@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir, scf, tensor
-from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp
+from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
+from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp, ViewOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.attention_blocks import Rows, Tail, rows_of
@@ -112,7 +112,8 @@ class _State:
 class _Attention:
     """`k` and `v` are parts that follow each other along the keys, several where nothing has to put them together.
     `order` is how the result lies in memory, as in `_Operand`. With `zeros` a row that is masked whole gives zeros,
-    as in eager's kernel; otherwise NaN, as where softmax stands by itself."""
+    as in eager's kernel; otherwise NaN, as where softmax stands by itself. With `in_place` each block of rows of the
+    result takes the place of the queries that it was computed from, which nothing else reads."""
 
     q: _Operand
     k: tuple[_Operand, ...]
@@ -123,6 +124,7 @@ class _Attention:
     causal: bool
     order: tuple[int, ...]
     zeros: bool
+    in_place: bool
 
     @staticmethod
     def of(node: Op, symbol_table: SymbolTable) -> _Attention:
@@ -140,8 +142,9 @@ class _Attention:
         scale = node.kwargs.get("scale")
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         masked = None if mask is None else _mask(mask, symbol_table, len(q.shape))
-        zeros = not isinstance(node, MaskedSoftmaxAttentionOp)
-        return _Attention(q, k, v, masked, dtype, scale, causal, _out_order(node), zeros)
+        zeros, order = not isinstance(node, MaskedSoftmaxAttentionOp), _out_order(node)
+        in_place = q.order == order and q.shape[-1] == v[0].shape[-1] and _read_once(node.args[0])
+        return _Attention(q, k, v, masked, dtype, scale, causal, order, zeros, in_place)
 
     @property
     def block(self) -> int:
@@ -159,7 +162,8 @@ class _Attention:
         *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
         sizes = [*batch, rows, width]
         own = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
-        out = _parallel(batch, _Operand(empty(own, self.dtype), self.dtype, self.order), [rows, width], self._head)
+        start = self.q.value if self.in_place else empty(own, self.dtype)
+        out = _parallel(batch, _Operand(start, self.dtype, self.order), [rows, width], self._head)
         return transpose(out, self.order, self.dtype)
 
     def _shares_rows(self) -> bool:
@@ -172,7 +176,7 @@ class _Attention:
         groups, plain = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
         source = transpose(self.q.value, self.q.order, self.dtype)
         q = _Operand(reshape(source, (*batch, groups, heads // groups, width), self.dtype), self.dtype, plain)
-        out = dataclasses.replace(self, q=q, causal=False, order=plain).emit()
+        out = dataclasses.replace(self, q=q, causal=False, order=plain, in_place=False).emit()
         return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.dtype)
 
     def _head(self, head: list[Index], out: Any) -> Any:
@@ -183,7 +187,7 @@ class _Attention:
         for rows in rows_of(self.q.shape[-2], keys[0].count, self.block, self.key_block, self.causal):
 
             def block(i: Index, carried: list[Any], rows: Rows = rows) -> list[Any]:
-                return [_Block(self, head, keys, rows, i).into(*carried)]
+                return [_Block(self, head, keys, rows, i, *carried).written()]
 
             (out,) = _loop(rows.first, rows.end, [out], block)
         return out
@@ -229,17 +233,19 @@ class _Keys:
 
 
 class _Block:
-    """Block number `index` of the rows of one head; `rows` says which of the first `parts` of the keys they meet."""
+    """Block number `index` of the rows of one head, whose results go into `out`; `rows` says which of the first `parts`
+    of the keys they meet."""
 
     def __init__(
-        self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: Rows, index: Index
+        self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: Rows, index: Index, out: Any
     ) -> None:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
         self.start = _times(index, attention.block)
+        self.out = _Operand(out, self.dtype, (0, 1))
         self.queries = self._scaled_queries()
 
-    def into(self, out: Any) -> Any:
+    def written(self) -> Any:
         """`out` with the result of these rows."""
         keys, *others = self.parts
         state, first = self._first(keys)
@@ -248,7 +254,7 @@ class _Block:
             state = self._over(keys, 0, keys.full, state)
             rest = keys.count - keys.full * keys.block
             state = self._joined(keys, keys.full, rest, state) if rest else state
-        return self._written(state, out)
+        return self._finished(state)
 
     def _over(self, keys: _Keys, first: Index, end: Index, state: _State) -> _State:
         """The state after the full blocks of `keys` from number `first` to `end` too."""
@@ -261,9 +267,12 @@ class _Block:
 
     def _scaled_queries(self) -> Any:
         q, scale = self.attention.q, self.attention.scale
-        sizes = [*[1] * len(self.head), self.rows.rows, q.shape[-1]]
-        tile = q.tile([*self.head, self.start, 0], sizes)
-        return _updated(empty(sizes[-2:], self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
+        sizes = [self.rows.rows, q.shape[-1]]
+        if self.attention.in_place:
+            tile = self.out.tile([self.start, 0], sizes)
+        else:
+            tile = q.tile([*self.head, self.start, 0], [*[1] * len(self.head), *sizes])
+        return _updated(empty(sizes, self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
 
     def _first(self, keys: _Keys) -> tuple[_State, int]:
         """The state after one block, the tail where there is one; and the first full block that is left."""
@@ -327,16 +336,15 @@ class _Block:
     def _summed(self, powers: Any, start: Any) -> Any:
         return _folded(powers, start, self.dtype, lambda total, x: total + x)
 
-    def _written(self, state: _State, out: Any) -> Any:
+    def _finished(self, state: _State) -> Any:
         def body(_: Scalar, x: Scalar) -> Scalar:
             return s.select(x.compare("eq", 0), x.like(0), 1.0 / x) if self.attention.zeros else 1.0 / x
 
         inverse = _updated(empty([self.rows.rows, 1], self.dtype), self.dtype, [(state.total, self.dtype)], body)
-        whole = _Operand(out, self.dtype, (0, 1))
         place = [self.start, 0], [self.rows.rows, self.attention.v[0].shape[-1]]
         inputs = [(state.values, self.dtype), (inverse, self.dtype)]
-        tile = _updated(whole.tile(*place), self.dtype, inputs, lambda _, x, i: x * i)
-        return tensor.insert_slice(tile, out, *_place(*place))
+        tile = _updated(self.out.tile(*place), self.dtype, inputs, lambda _, x, i: x * i)
+        return tensor.insert_slice(tile, self.out.value, *_place(*place))
 
 
 # ---- operands --------------------------------------------------------------------------------------------------------
@@ -400,10 +408,29 @@ def _out_order(node: Op) -> tuple[int, ...]:
     """How the result lies in memory: heads inside rows where every reader transposes it to that."""
     rank = len(node.tensor_meta.shape)
     swapped = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
-    readers = node._children
+    readers = list(_readers(node))
     if readers and all(isinstance(op, (TransposeOp, PermuteOp)) and permutation_of(op) == swapped for op in readers):
         return tuple(swapped)
     return tuple(range(rank))
+
+
+def _readers(node: Op) -> Iterator[Op]:
+    """What reads `node`, through views of the same shape."""
+    for op in node._children:
+        if isinstance(op, ViewOp) and op.tensor_meta.shape == node.tensor_meta.shape:
+            yield from _readers(op)
+        else:
+            yield op
+
+
+def _read_once(node: Op) -> bool:
+    """Whether one op computes the tensor `node`, or that in another shape, for a single reader.
+
+    Parts of a larger tensor, and what comes from outside, others may read too.
+    """
+    while isinstance(node, (ViewOp, TransposeOp, PermuteOp)) and len(node._children) == 1:
+        node = node.args[0]
+    return len(node._children) == 1 and not isinstance(node, (PlaceholderOp, ReshapeFamilyOp, GetItemOp))
 
 
 # ---- building blocks -------------------------------------------------------------------------------------------------

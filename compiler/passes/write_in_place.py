@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.contraction import indexing_maps
 from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.kernels.walk import callee_of, collect, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
-_KINDS = ("linalg.generic", "linalg.copy", "memref.copy")
+_GENERIC, _CALL = "linalg.generic", "func.call"
+_KINDS = (_GENERIC, "linalg.copy", "memref.copy")
 # Views that hold all of their source, element by element in the same order.
 _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 
@@ -20,29 +21,118 @@ _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 @register
 @dataclass(frozen=True)
 class WriteInPlace(MlirPass):
-    """An op reads element `i` of the operand before it writes element `i` of the result, so both may be one buffer."""
+    """An op reads element `i` of the operand before it writes element `i` of the result, so both may be one buffer.
+
+    So may an operand and a result of a function that reads all of the one before it writes any of the other.
+    """
 
     name: ClassVar[str] = "write-in-place"
-    summary: ClassVar[str] = "element-wise ops and copies write over an operand that nothing reads again"
+    summary: ClassVar[str] = "element-wise ops, copies and calls write over an operand that nothing reads again"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name in _KINDS]:
-            found = next((pair for pair in _pairs(op) if _may_be_one(op, *pair)), None)
-            if found is None:
+            if not write_over(op, pairs(op)):
                 continue
-            operand, result = found
-            _merge(root_of(operand), root_of(result))
-            if op.name == "linalg.generic":
+            if op.name == _GENERIC:
                 context.remark(self.name, op.location, "the result is written over an operand")
             else:
                 context.remark(self.name, op.location, "no copy: nothing else reads its source")
                 op.erase()
+        functions = _Functions({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if is_function(op)})
+        # Callees come first: what one may be given the same buffer for must not change afterwards.
+        for op in functions.calls():
+            while write_over(op, functions.pairs(op)):
+                context.remark(self.name, op.location, f"{callee_of(op)} writes its result over an operand")
 
 
-def _pairs(op: Any) -> Iterator[tuple[Any, Any]]:
+def write_over(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
+    """Make the first operand and result among the `candidates` that may be one buffer one; whether there are any."""
+    found = next((pair for pair in candidates if _may_be_one(op, *pair)), None)
+    if found is not None:
+        _merge(*map(root_of, found))
+    return found is not None
+
+
+def is_function(op: Any) -> bool:
+    return bool(op.operation.name == "func.func")
+
+
+@dataclass
+class _Functions:
+    """The functions of a module, and which of their arguments may be one buffer."""
+
+    functions: dict[str, Any]
+    known: dict[tuple[str, int, int], bool] = field(default_factory=dict)
+
+    def calls(self) -> list[Any]:
+        """The calls of functions with a body, those in callees first."""
+        order: dict[str, list[Any]] = {}
+
+        def visit(name: str) -> None:
+            if name in order:
+                return
+            order[name] = []
+            found = [op for op in collect(self.functions[name]) if op.name == _CALL and self._body(callee_of(op))]
+            for op in found:
+                visit(callee_of(op))
+            order[name] = order.pop(name) + found  # behind its callees
+
+        for name in self.functions:
+            visit(name)
+        return [op for found in order.values() for op in found]
+
+    def pairs(self, call: Any) -> Iterator[tuple[Any, Any]]:
+        """Operands of `call` with its results, where the callee has done with the one before it begins the other."""
+        values, body = list(call.operands), self._body(callee_of(call))
+        arguments = list(body.arguments) if body is not None else []
+        for j, result in enumerate(values[: len(arguments)]):
+            for i, value in enumerate(values[: len(arguments)]):
+                alike = stands_alone(arguments[j]) and not stands_alone(arguments[i]) and value.type == result.type
+                if alike and _given_once(value, values) and self._follows(callee_of(call), i, j):
+                    yield value, result
+
+    def _body(self, name: str) -> Any | None:
+        function = self.functions.get(name)
+        return function.regions[0].blocks[0] if function is not None and len(function.regions[0].blocks) else None
+
+    def _follows(self, name: str, i: int, j: int) -> bool:
+        """Whether function `name` accesses argument `i` for the last time before it first accesses argument `j`."""
+        if (name, i, j) not in self.known:
+            self.known[name, i, j] = False  # a function that calls itself
+            body = self._body(name)
+            self.known[name, i, j] = body is not None and self._one_follows(body.arguments[i], body.arguments[j])
+        return self.known[name, i, j]
+
+    def _one_follows(self, before: Any, after: Any) -> bool:
+        block = before.owner
+        positions = {op.operation: number for number, op in enumerate(block.operations)}
+        reads = {_around(user, block) for user in accesses(before)}
+        writes = {_around(user, block) for user in accesses(after)}
+        if not reads or not writes or None in reads | writes:
+            return False
+        last, first = max(positions[op] for op in reads), min(positions[op] for op in writes)
+        return last < first or (last == first and self._does_both(block.operations[last].operation, before, after))
+
+    def _does_both(self, op: Any, before: Any, after: Any) -> bool:
+        """Whether `op` takes both buffers whole, and for it too they may be one."""
+        if op.name not in (_GENERIC, _CALL) or (op.name == _CALL and self._body(callee_of(op)) is None):
+            return False
+        found = pairs(op) if op.name == _GENERIC else self.pairs(op)
+        return any(
+            (root_of(value), root_of(result)) == (before, after) and value.type == result.type
+            and _is_whole(value) and _is_whole(result) for value, result in found
+        )  # fmt: skip
+
+
+def _given_once(value: Any, values: Sequence[Any]) -> bool:
+    memrefs = [other for other in values if isinstance(other.type, ir.MemRefType)]
+    return value in memrefs and sum(root_of(other) == root_of(value) for other in memrefs) == 1
+
+
+def pairs(op: Any) -> Iterator[tuple[Any, Any]]:
     """Operands of `op` with its only result, where the same element of both belongs to each iteration."""
     values = list(op.operands)
-    if op.name != "linalg.generic":
+    if op.name != _GENERIC:
         yield values[0], values[1]
         return
     inputs, outputs = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
@@ -52,7 +142,7 @@ def _pairs(op: Any) -> Iterator[tuple[Any, Any]]:
         return
     maps = indexing_maps(op)
     for value, map_ in zip(values[:inputs], maps, strict=False):
-        if map_ == maps[-1] and sum(root_of(other) == root_of(value) for other in values) == 1:
+        if map_ == maps[-1] and _given_once(value, values):
             yield value, values[-1]
 
 

@@ -89,3 +89,10 @@ def test_an_edit_shows_from_the_stage_behind_it(run_python: RunPython) -> None:
     assert 0 < found["early pass"]["reused"] < found["late pass"]["reused"] < found["late pass"]["stages"]
     for name in ("late pass", "early pass", "op"):
         assert found[name]["shown"]["median"] < found[name]["whole"]["median"]
+
+
+@pytest.mark.slow
+def test_memory_is_told_beside_eagers_for_chosen_models(run_python: RunPython) -> None:
+    (figures,) = results(run_python, "memory", "lstm")["models"].values()
+    assert 0 < figures["arena"] <= figures["compiled"]
+    assert figures["ratio"] == round(figures["compiled"] / figures["eager"], 3)

@@ -119,3 +119,49 @@ def assert_f(compiled: Compiled, expected: object) -> None:
     out = np.full_like(x, np.nan)
     compiled("f", x, out)
     np.testing.assert_allclose(out, expected(x), rtol=1e-6)  # type: ignore[operator]
+
+
+def layers(order: str) -> str:
+    """Two calls of @layer, which doubles its operand by way of a buffer of its own; `order` is its body's."""
+    kinds = f"({KIND}, {KIND}) -> ()"
+    body = {
+        "reads first": f"{double('%x', '%t')}\n{double('%t', '%y')}",
+        "element by element": double("%x", "%y"),
+        "writes first": f"linalg.fill ins(%f : f32) outs(%y : {KIND})\n{double('%x', '%y')}",
+        "in one loop": f"""scf.for %i = %c0 to %c8 step %c1 {{ scf.for %j = %c0 to %c16 step %c1 {{
+            %e = memref.load %x[%c0, %j] : {KIND}
+            memref.store %e, %y[%i, %j] : {KIND} }} }}""",
+        "in a function of its own": f"func.call @inner(%x, %y) : {kinds}",
+    }[order]
+    return f"""
+    func.func private @inner(%x: {KIND}, %y: {KIND} {{buddy.result}}) {{
+      {double("%x", "%y")}
+      return
+    }}
+    func.func private @layer(%x: {KIND}, %y: {KIND} {{buddy.result}}) {{
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c8 = arith.constant 8 : index
+      %c16 = arith.constant 16 : index
+      %t = memref.alloc() : {KIND}
+      %f = arith.constant 1.0 : f32
+      {body}
+      return
+    }}
+    {function(f"{double('%x', '%a')} func.call @layer(%a, %b) : {kinds} func.call @layer(%b, %out) : {kinds}")}"""
+
+
+@pytest.mark.parametrize(
+    ("order", "calls", "expected"),
+    [
+        ("reads first", 2, lambda x: 2 * 16 * x),
+        ("element by element", 2, lambda x: 2 * 4 * x),
+        ("in a function of its own", 2, lambda x: 2 * 4 * x),
+        ("writes first", 0, lambda x: 2 * 4 * x),
+        ("in one loop", 0, lambda x: 2 * np.tile(x[:1], (8, 1))),
+    ],
+)
+def test_a_call_writes_over_what_its_function_has_read_before(order: str, calls: int, expected: object) -> None:
+    compiled = Compiled(layers(order), [WriteInPlace(), PlanMemory()])
+    assert sum("writes its result over an operand" in text for text in compiled.remarks) == calls
+    assert_f(compiled, expected)

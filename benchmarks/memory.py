@@ -1,0 +1,90 @@
+"""Memory for activations at the peak of a call, compiled beside eager, over the models of a suite.
+
+Both are what torch's allocator held at most at one time, results among it, on top of weights and inputs; packed weights
+are told apart. The arena is planned when compiling, so these figures are the same on every run. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import json as msgspec_json
+from msgspec import structs
+from support import printing
+
+from buddy.compiler.bench.plan import Subject, read_suite
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.runner.allocations import with_peak
+from buddy.compiler.runner.loaded import LoadedProgram
+from buddy.compiler.sources import load_program
+from buddy.compiler.straight import compile_graph
+
+SUITE = Path(__file__).resolve().parent / "models.toml"
+WANTED = {"ratio": 1.1}
+# Programs that have no small form, and are left out of a small run.
+LARGE = ("resnet50", "mlp")
+
+
+def measure(subject: Subject) -> dict[str, Any]:
+    """Bytes at the peak of a subject's first graph, in this process."""
+    torch.set_num_threads(1)
+    captured = load_program(subject.source, subject.arguments).graphs[0]
+    artifact = compile_graph(captured.graph, default_recipe())
+    program = LoadedProgram(artifact)
+    with torch.no_grad():
+        _, first = with_peak(lambda: program(captured.tensors, captured.numbers))
+        _, eager = with_peak(lambda: captured.eager(captured.tensors))
+    ours = max(0, first - program.packed_bytes)
+    return {
+        "compiled": ours,
+        "arena": artifact.arena,
+        "eager": eager,
+        "ratio": round(ours / eager, 3) if eager else None,
+        "packed": program.packed_bytes,
+    }
+
+
+def apart(subject: Subject) -> dict[str, Any]:
+    """`measure` in a process of its own, which gives the memory of a model back when it ends."""
+    words = [sys.executable, __file__, "--one", msgspec_json.encode(subject).decode()]
+    said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    # The profiler, and what a script imports, may print lines of their own.
+    found: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    return found
+
+
+def small(subject: Subject) -> Subject:
+    return structs.replace(subject, arguments=("--tiny", *(a for a in subject.arguments if a == "--decode")))
+
+
+def row(name: str, found: dict[str, Any]) -> list[object]:
+    return [name, *(f"{found[key] / 1e6:.3f}" for key in ("compiled", "arena", "eager", "packed")), found["ratio"]]
+
+
+def main() -> int:
+    parser = printing.parser(__doc__, 1, "not used: the figures do not vary")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names of the suite (all of them)")
+    parser.add_argument("--one", default="", metavar="SUBJECT", help="measure one subject, given as JSON, and end")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(msgspec_json.decode(options.one, type=Subject))))
+        return 0
+    subjects = read_suite(SUITE)
+    if options.tiny:
+        subjects = tuple(small(subject) for subject in subjects if subject.name not in LARGE)
+    wanted = options.models or [subject.name for subject in subjects]
+    found = {subject.name: apart(subject) for subject in subjects if subject.name in wanted}
+    met = {name: figures["ratio"] is None or figures["ratio"] <= WANTED["ratio"] for name, figures in found.items()}
+    heading = ["model", "compiled, MB", "arena", "eager", "packed weights", "ratio"]
+    result = {"models": found, "wanted": WANTED, "met": met}
+    printing.tell(result, heading, [row(name, figures) for name, figures in found.items()])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""`epilogues-in-place`: what a kernel computes from its sums and another tensor is written over that tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.epilogue import EPILOGUE
+from buddy.compiler.kernels.memory import accesses, root_of
+from buddy.compiler.kernels.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.write_in_place import pairs, write_over
+
+
+@register
+@dataclass(frozen=True)
+class EpiloguesInPlace(MlirPass):
+    """A kernel reads what its epilogue needs for a vector right before it stores that vector, and not again.
+
+    So a residual, or the gate of a product, may be overwritten. The factors of the contraction are read until the end.
+    """
+
+    name: ClassVar[str] = "epilogues-in-place"
+    summary: ClassVar[str] = "epilogues write over a residual or gate that nothing reads again"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
+            needed = _needed(op)
+            if write_over(op, (pair for pair in pairs(op) if root_of(pair[0]) not in needed)):
+                context.remark(self.name, op.location, "the result is written over an operand")
+
+
+def _needed(op: Any) -> set[Any]:
+    """The sums that the epilogue `op` reads, and all buffers that they are made of."""
+    sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
+    makers = [user for user in accesses(sums) if user != op]
+    return {root_of(value) for maker in makers for value in maker.operands if isinstance(value.type, ir.MemRefType)}
