@@ -93,11 +93,12 @@ class Session:
 
     def _greet(self, client: EngineClient) -> None:
         """Ask for what every session needs, and open the program."""
-        for frame in (p.ListPresets, p.ListPasses, p.ListOps):
-            client.send(frame(client.next_request()))
+        here, workspace = os.getcwd(), self.workspace
+        client.send(p.ListPresets(client.next_request()))
+        for frame in (p.ListPasses, p.ListOps):
+            client.send(frame(client.next_request(), here, workspace.plugins))
         request = client.next_request()
-        workspace = self.workspace
-        client.send(p.Open(request, workspace.source, workspace.arguments, os.getcwd()))
+        client.send(p.Open(request, workspace.source, workspace.arguments, here, workspace.plugins))
         self.state.captured = False
         self.state.began("open", request)
         self.changed(ALL)
@@ -127,6 +128,8 @@ class Session:
         topics = self.state.apply(frame)
         if isinstance(frame, p.Presets):
             self._begin(frame)
+        if isinstance(frame, p.Captured):
+            self.workspace.plugins = frame.plugins
         if isinstance(frame, p.Captured | p.Presets):
             self._choose_graph()
             self.build()

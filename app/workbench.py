@@ -40,6 +40,7 @@ from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import Compared, Diagnostic, Found
+from buddy.compiler.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
@@ -75,6 +76,7 @@ class Workbench(App[int]):
         settings: Settings | None = None,
         log: Path | None = None,
         store: Path | None = None,
+        plugins: tuple[PluginFile, ...] = (),
     ) -> None:
         super().__init__()
         self.title = f"buddy-tui {source}"
@@ -82,7 +84,7 @@ class Workbench(App[int]):
         self.settings = settings or Settings()
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
         self.log_path = log
-        self.workspace = Workspace(source, arguments, store)
+        self.workspace = Workspace(source, arguments, store, plugins=plugins)
         self.session = Session(self.workspace, self.session_changed, engine_command, log)
         self.session.auto_run = self.settings.auto_run
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
@@ -484,6 +486,7 @@ def run_workbench(
     ascii_mode: bool = False,
     theme: str | None = None,
     log: Path | None = None,
+    plugins: tuple[PluginFile, ...] = (),
 ) -> int:
     """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
     import msgspec
@@ -494,8 +497,9 @@ def run_workbench(
     if theme:
         settings = msgspec.structs.replace(settings, theme=theme)
     bench = Workbench(
-        source, arguments, engine_command=engine_command, ascii_mode=ascii_mode, settings=settings, log=log
-    )
+        source, arguments, engine_command=engine_command, ascii_mode=ascii_mode, settings=settings, log=log,
+        plugins=plugins,
+    )  # fmt: skip
     if problem:
         bench.call_later(bench.say, problem)
     code = asyncio.run(_stay(bench, mouse))

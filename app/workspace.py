@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from buddy.app.history import Edit, History
-from buddy.compiler.recipe import Recipe, digest, from_toml, to_toml
+from buddy.compiler.recipe import PluginFile, Recipe, digest, from_toml, to_toml
 
 Origin = Literal["none", "preset", "restored", "edited"]
 
@@ -19,7 +19,8 @@ Origin = Literal["none", "preset", "restored", "edited"]
 class Workspace:
     """One program's recipes. `graph` is the number of the graph on the screen: `recipe`, edits and undo are its own.
 
-    Every edit is kept at once under `store`, and so is which graph is shown.
+    Every edit is kept at once under `store`, and so is which graph is shown. `plugins` are the files that every recipe
+    names, as the user has given them until the engine has told what they hold.
     """
 
     def __init__(
@@ -28,9 +29,11 @@ class Workspace:
         arguments: tuple[str, ...] = (),
         store: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        plugins: tuple[PluginFile, ...] = (),
     ) -> None:
         self.source = source
         self.arguments = arguments
+        self.plugins = plugins
         self.graph = 0
         self.ready = False
         self.problem = ""
@@ -49,16 +52,16 @@ class Workspace:
 
     @property
     def recipe(self) -> Recipe:
-        return self._history.recipe
+        return self.recipe_of(self.graph)
 
     def recipe_of(self, graph: int) -> Recipe:
         """The recipe of a graph, whether it has been shown or not."""
-        return self._history_of(graph).recipe
+        return self._plugged(self._history_of(graph).recipe)
 
     @property
     def preset(self) -> Recipe:
         """What the recipe was before any edit of the user's."""
-        return self._history.preset
+        return self._plugged(self._history.preset)
 
     @property
     def origin(self) -> Origin:
@@ -83,7 +86,7 @@ class Workspace:
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
         """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
-        if not self._history.edit(recipe, title, merge):
+        if not self._history.edit(self._addressed(recipe, self.graph), title, merge):
             return False
         self._try(self._keep)
         return True
@@ -128,7 +131,11 @@ class Workspace:
         return self._histories[graph]
 
     def _addressed(self, recipe: Recipe, graph: int) -> Recipe:
-        return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph)
+        return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
+
+    def _plugged(self, recipe: Recipe) -> Recipe:
+        """The recipe with the plug-ins as the engine has loaded them, whatever they held when it was edited."""
+        return msgspec.structs.replace(recipe, plugins=self.plugins)
 
     # ---- what is kept --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """An op of one's own: `torch.library.custom_op` tells PyTorch what it does, a lowering here how it is compiled.
 
-`python samples/custom_op.py` compiles the op. The workbench compiles in a process that knows the package's lowerings
-only: there the op runs in eager, with the program compiled around it.
+What a script registers holds for that script: `python samples/custom_op.py` compiles the op, and so does the workbench.
+Ops that several programs use belong into a plug-in; docs/adding-an-operator.md has one.
 """
 
 from __future__ import annotations

@@ -40,4 +40,5 @@ def main(words: Sequence[str]) -> int:
         ascii_mode=options.ascii,
         theme=options.theme,
         log=options.log,
+        plugins=arguments.plugins(options),
     )

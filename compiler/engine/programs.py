@@ -88,16 +88,17 @@ class Programs:
         return replaced
 
     def find(self, recipe: Recipe) -> Program | None:
-        """The program that `recipe` speaks of: the latest opened by its source, arguments and plug-ins.
+        """The program that `recipe` speaks of: the latest opened by its source and arguments; "" is the latest.
 
-        Without a source it is the latest.
+        One that was opened with the recipe's plug-ins comes before those with others.
         """
-        wanted = (recipe.source, recipe.arguments, recipe.plugins)
-        for program in reversed(self._opened.values()):
-            key = program.key
-            if not recipe.source or (key.source, key.arguments, key.plugins) == wanted:
-                return program
-        return None
+        latest = [program for program in reversed(self._opened.values()) if _is_of(program.key, recipe)]
+        same = (program for program in latest if program.key.plugins == recipe.plugins)
+        return next(same, latest[0] if latest else None)
+
+
+def _is_of(key: ProgramKey, recipe: Recipe) -> bool:
+    return not recipe.source or (key.source, key.arguments) == (recipe.source, recipe.arguments)
 
 
 class Results:

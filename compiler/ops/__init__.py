@@ -19,7 +19,7 @@ def registries(flavour: str = "linalg") -> dict[str, Registry]:
 
 
 def op_table() -> tuple[OpInfo, ...]:
-    """Every ATen target that has an op class, with the registries that lower it; then what others decompose."""
+    """Every ATen target that has an op class, with the registries that lower it, and those that others decompose."""
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
     from buddy.compiler.graph import decompositions
     from buddy.compiler.graph.operation import default_ops_map
@@ -33,4 +33,4 @@ def op_table() -> tuple[OpInfo, ...]:
         keys = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
         table.append(OpInfo(target, cls.__name__, dialects, origin(("op class", cls.__name__), *keys)))
     decomposed = (OpInfo(target, "", (), origin(("decomposition", target))) for target in decompositions.registered())
-    return (*table, *decomposed)
+    return tuple(sorted((*table, *decomposed), key=lambda info: info.target))

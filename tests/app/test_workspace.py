@@ -8,7 +8,7 @@ import pytest
 
 from buddy.app.editing import thread_choices
 from buddy.app.workspace import Workspace, recipe_path
-from buddy.compiler.recipe import Recipe, to_toml
+from buddy.compiler.recipe import PassStep, PluginFile, Recipe, to_toml
 
 
 class Clock:
@@ -163,3 +163,18 @@ def test_threads_to_choose_from_go_up_to_the_cores_and_have_the_present_number()
     assert thread_choices(2, 1) == [1, 2]
     assert thread_choices(1, 3) == [1, 3]
     assert thread_choices(48, 6) == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 48]
+
+
+def test_recipes_name_the_plugins_as_the_engine_has_loaded_them(tmp_path: Path) -> None:
+    workspace = Workspace("model.py", (), tmp_path, plugins=(PluginFile("plug.py"),))
+    workspace.begin(Recipe(steps=(PassStep("canonicalize"),)))
+    workspace.plugins = (PluginFile("/home/plug.py", "first"),)
+    assert workspace.recipe.plugins == workspace.plugins
+    assert workspace.origin == "preset"
+    workspace.edit(workspace.recipe.toggled(0), "switch canonicalize off")
+    workspace.plugins = (PluginFile("/home/plug.py", "second"),)
+    assert workspace.recipe.plugins == workspace.plugins, "edited since"
+    assert not workspace.recipe.steps[0].enabled
+    assert workspace.undo() == "switch canonicalize off"
+    assert workspace.recipe.plugins == workspace.plugins
+    assert workspace.origin == "preset"

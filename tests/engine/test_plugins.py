@@ -1,0 +1,228 @@
+"""Plug-ins in the engine: by file, by installed package, and what a script itself registers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from buddy.app.client import EngineClient
+from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Ops, Passes, Run
+from buddy.compiler.recipe import EAGER, PassStep, PluginFile, Recipe
+
+from engine_bench import Bench  # isort: skip  (stands beside this file)
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+MODEL = """\
+import torch
+
+
+@torch.library.custom_op("plugged::squareplus", mutates_args=())
+def squareplus(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (x + torch.sqrt(x * x + 4))
+
+
+@torch.library.custom_op("plugged::cube", mutates_args=())
+def cube(x: torch.Tensor) -> torch.Tensor:
+    return x * x * x
+
+
+squareplus.register_fake(torch.empty_like)
+cube.register_fake(torch.empty_like)
+
+
+def model(x):
+    return squareplus(x) + cube(x)
+
+
+example_inputs = (torch.linspace(-2, 2, {width}),)
+"""
+LOWERING = """\
+from buddy.compiler.graph.operation import ElementwiseOp
+from buddy.compiler.ops import linalg, scalar
+from buddy.compiler.ops.elementwise import lower_expression
+
+
+class SquareplusOp(ElementwiseOp):
+    targets = ("plugged.squareplus.default",)
+
+
+@linalg.ops_registry.lowering("SquareplusOp")
+def lower_squareplus(node, symbol_table):
+    return lower_expression(node, symbol_table, lambda x: 0.5 * (x + scalar.sqrt(x * x + 4)))
+"""
+REST = """\
+
+from dataclasses import dataclass
+
+from buddy.compiler.graph.decompositions import decomposition
+from buddy.compiler.graph.transform import graph_pass
+from buddy.compiler.passes.base import MlirPass, register
+
+
+@decomposition("plugged.cube.default")
+def cube(x):
+    return x * x * x
+
+
+@graph_pass
+def look_around(graph):
+    "Rewrites nothing."
+
+
+@register
+@dataclass(frozen=True)
+class DoNothing(MlirPass):
+    name = "do-nothing"
+    summary = "leaves the module as it is"
+
+    def run(self, root, context):
+        context.remark(self.name, root.location, "nothing was done")
+"""
+BROKEN = "from buddy.compiler.ops import linalg\n\nlinalg.no_such_registry\n"
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+async def opened(bench: Bench, source: Path, plugins: tuple[PluginFile, ...] = ()) -> tuple[Any, Recipe]:
+    """The captured program, and the default recipe of its first graph."""
+    captured = await bench.ask(Open(bench.client.next_request(), str(source), plugins=plugins))
+    assert not isinstance(captured, Failed), captured
+    recipe = await bench.recipe(source)
+    return captured, msgspec.structs.replace(recipe, plugins=captured.plugins)
+
+
+async def in_eager(bench: Bench, recipe: Recipe) -> list[Any]:
+    """The assignments of the nodes that stay in eager, once `recipe` is compiled."""
+    bench.seen.clear()
+    compiled = await bench.ask(Compile(bench.client.next_request(), recipe))
+    assert not isinstance(compiled, Failed), compiled
+    (told,) = (frame for frame in bench.seen if type(frame).__name__ == "Assigned")
+    return [found for found in told.assignments if found.lowering == EAGER]
+
+
+async def verdict(bench: Bench, recipe: Recipe) -> str:
+    ran = await bench.ask(Run(bench.client.next_request(), recipe, repeats=1))
+    assert not isinstance(ran, Failed), ran
+    return str(ran.report.outputs[0].verdict)
+
+
+async def test_a_file_adds_an_op_a_lowering_a_decomposition_and_passes(bench: Bench, tmp_path: Path) -> None:
+    model = written(tmp_path / "model.py", MODEL.format(width=7))
+    plugin = written(tmp_path / "plug.py", LOWERING + REST)
+    captured, recipe = await opened(bench, model, (PluginFile(str(plugin)),))
+    assert captured.plugins[0].path == str(plugin)
+    assert not captured.notes
+    steps = (PassStep("look-around", "graph", ""), PassStep("do-nothing"), *recipe.steps)
+    recipe = msgspec.structs.replace(recipe, steps=steps)
+    assert await in_eager(bench, recipe) == []
+    assert await verdict(bench, recipe) == "ok"
+
+    listed = await bench.client.ask(ListPasses(bench.client.next_request(), plugins=captured.plugins), Passes)
+    origins = {found.name: found.origin for found in listed.passes if found.origin}
+    assert origins == {"look-around": "plug.py", "do-nothing": "plug.py"}
+    told = await bench.client.ask(ListOps(bench.client.next_request(), plugins=captured.plugins), Ops)
+    mine = [(op.target, op.op, op.registries) for op in told.ops if op.origin == "plug.py"]
+    assert mine == [("plugged.squareplus.default", "SquareplusOp", ("linalg",)), ("plugged.cube.default", "", ())]
+
+    bare = await bench.client.ask(ListOps(bench.client.next_request()), Ops)
+    assert not [op for op in bare.ops if op.origin], "what one client's plug-ins add is not there without them"
+
+
+async def test_a_file_that_has_changed_is_told_of_and_nothing_kept_is_used(bench: Bench, tmp_path: Path) -> None:
+    model, plugin = written(tmp_path / "model.py", MODEL.format(width=8)), written(tmp_path / "plug.py", LOWERING)
+    captured, recipe = await opened(bench, model, (PluginFile(str(plugin)),))
+    assert await verdict(bench, recipe) == "ok"
+    written(plugin, LOWERING.replace("0.5 *", "0.75 *"))
+    again, changed = await opened(bench, model, captured.plugins)
+    assert "another one than when the recipe was written" in again.notes[0]
+    assert again.plugins[0].hash != captured.plugins[0].hash
+    assert await verdict(bench, changed) == "mismatch", "the new lowering is wrong, and must be seen to be"
+
+
+async def test_broken_plugins_are_named_with_their_line_and_keep_nothing_from_working(
+    bench: Bench, tmp_path: Path
+) -> None:
+    model = written(tmp_path / "model.py", MODEL.format(width=9))
+    broken, wrong = written(tmp_path / "broken.py", BROKEN), written(tmp_path / "wrong.py", "def f(:\n")
+    good = written(tmp_path / "good.py", LOWERING)
+    captured, recipe = await opened(bench, model, tuple(PluginFile(str(path)) for path in (broken, wrong, good)))
+    raised, unparsed = captured.notes
+    assert "plug-in broken.py raised AttributeError" in raised
+    assert f"{broken}:3" in raised
+    assert f"{wrong}:1" in unparsed
+    assert [found.node for found in await in_eager(bench, recipe)] == ["plugged.1"]
+    missing = Open(bench.client.next_request(), str(model), plugins=(PluginFile(str(tmp_path / "none.py")),))
+    failed = await bench.ask(missing)
+    assert "none.py: No such file" in failed.diagnostic.what
+
+
+async def test_installed_packages_are_found_by_their_entry_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("squareplus_plugin", LOWERING + REST), ("broken_plugin", BROKEN)):
+        written(tmp_path / f"{name}.py", text)
+        folder = tmp_path / f"{name}-0.1.dist-info"
+        folder.mkdir()
+        written(folder / "METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 0.1\n")
+        written(folder / "entry_points.txt", f"[buddy.plugins]\n{name} = {name}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    model = written(tmp_path / "model.py", MODEL.format(width=10))
+    client = EngineClient()
+    await client.start()
+    try:
+        bench = Bench(client)
+        captured, recipe = await opened(bench, model)
+        (note,) = captured.notes
+        assert "plug-in broken-plugin 0.1 raised AttributeError" in note
+        assert f"{tmp_path / 'broken_plugin.py'}:3" in note
+        assert await in_eager(bench, recipe) == []
+        told = await client.ask(ListOps(client.next_request()), Ops)
+        assert {op.target for op in told.ops if op.origin == "squareplus-plugin 0.1"} == {
+            "plugged.squareplus.default",
+            "plugged.cube.default",
+        }
+    finally:
+        await client.close()
+
+
+async def test_what_a_script_registers_compiles(bench: Bench, root: Path) -> None:
+    captured, recipe = await opened(bench, root / "samples" / "custom_op.py")
+    assert not captured.notes
+    assert await in_eager(bench, recipe) == []
+    assert await verdict(bench, recipe) == "ok"
+
+
+async def test_a_script_whose_lowering_has_changed_is_compiled_anew(bench: Bench, tmp_path: Path) -> None:
+    model = written(tmp_path / "model.py", LOWERING + MODEL.format(width=11))
+    _, recipe = await opened(bench, model)
+    assert [found.node for found in await in_eager(bench, recipe)] == ["plugged.1"]
+    assert await verdict(bench, recipe) == "ok"
+    written(model, model.read_text().replace("lambda x: 0.5 *", "lambda x: 0.75 *"))
+    _, recipe = await opened(bench, model)
+    assert await verdict(bench, recipe) == "mismatch"
+
+
+async def test_a_faulty_lowering_costs_its_node_and_a_crashing_one_its_compilation(
+    bench: Bench, tmp_path: Path
+) -> None:
+    faulty = LOWERING.replace("    return lower_expression", "    {}['no such key']\n    return lower_expression")
+    model = written(tmp_path / "model.py", faulty + MODEL.format(width=12))
+    _, recipe = await opened(bench, model)
+    first = (await in_eager(bench, recipe))[0]
+    line = faulty[: faulty.index("no such key")].count("\n") + 1
+    assert f"linalg: it raised KeyError: 'no such key' ({model}:{line})" in first.reason
+    assert await verdict(bench, recipe) == "ok"
+
+    written(model, model.read_text().replace("{}['no such key']", "__import__('os').abort()"))
+    _, recipe = await opened(bench, model)
+    failed = await bench.ask(Compile(bench.client.next_request(), recipe))
+    assert isinstance(failed, Failed)
+    assert "the compiler crashed (SIGABRT" in failed.diagnostic.what
+    assert await in_eager(bench, recipe.with_choice("plugged.0", EAGER)), "the engine goes on"
