@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
@@ -35,12 +35,15 @@ from buddy.compiler.protocol import (
     Search,
     Shutdown,
     Text,
+    TriedAll,
+    TryPasses,
     Welcome,
 )
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
+Interim = Callable[[Any], None]
 _READ = 1 << 18
 _TAIL = 4000
 _PATIENCE = 3.0
@@ -79,7 +82,7 @@ class EngineClient:
         self._numbers = 0
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._waiting: dict[int, tuple[asyncio.Future[Any], type]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Any], type, Interim]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._lost: EngineLost | None = None
         self._tail = bytearray()
@@ -172,13 +175,13 @@ class EngineClient:
                 raise frame
             yield frame
 
-    async def ask(self, frame: Any, answer: type[Answer]) -> Answer:
-        """Send a request and wait for the frame that ends it; those before it are dropped.
+    async def ask(self, frame: Any, answer: type[Answer], interim: Interim = lambda _frame: None) -> Answer:
+        """Send a request and wait for the frame that ends it; `interim` gets those before it.
 
         Raises `RequestFailed` and `EngineLost`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[frame.request] = future, answer
+        self._waiting[frame.request] = future, answer, interim
         try:
             self.send(frame)
             found = await future
@@ -223,10 +226,17 @@ class EngineClient:
         """What running a recipe that is compared with others gives."""
         return (await self.ask_patiently(Run(self.next_request(), recipe, repeats, beside=True), Ran)).report
 
-    async def ask_patiently(self, frame: Any, answer: type[Answer]) -> Answer:
+    async def try_passes(
+        self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Interim, seconds: float = 60.0
+    ) -> TriedAll:
+        """What each candidate would do to a stage: `came` gets a `Tried` for each."""
+        frame = TryPasses(self.next_request(), text, candidates, threads, timeout=seconds)
+        return await self.ask_patiently(frame, TriedAll, came)
+
+    async def ask_patiently(self, frame: Any, answer: type[Answer], interim: Interim = lambda _frame: None) -> Answer:
         """As `ask`, for what takes long: the engine stops when the caller no longer waits."""
         try:
-            return await self.ask(frame, answer)
+            return await self.ask(frame, answer, interim)
         except asyncio.CancelledError:
             with contextlib.suppress(EngineLost):
                 self.send(Cancel(frame.request))
@@ -265,10 +275,14 @@ class EngineClient:
         """Pass a frame on; the reason why the engine is about to end, where the frame is one."""
         if not greeted.done():
             return self._greeting_came(frame, greeted)
-        future, answer = self._waiting.get(getattr(frame, "request", 0), (None, Failed))
-        if future is None:
+        waiting = self._waiting.get(getattr(frame, "request", 0))
+        if waiting is None:
             self._frames.put_nowait(frame)
-        elif not future.done() and isinstance(frame, (answer, Failed)):
+            return ""
+        future, answer, interim = waiting
+        if not isinstance(frame, (answer, Failed)):
+            interim(frame)
+        elif not future.done():
             future.set_result(frame)
         return ""
 
@@ -290,7 +304,7 @@ class EngineClient:
     def _lose(self, lost: EngineLost) -> None:
         self._lost = lost
         self._frames.put_nowait(lost)
-        for future, _ in self._waiting.values():
+        for future, _, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(lost)
 

@@ -13,7 +13,7 @@ from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.client import EngineClient
@@ -231,6 +231,12 @@ class Session:
     async def check_ir(self, content: str) -> p.IrChecked:
         """What is wrong with a module."""
         return await self._asked(lambda client: client.check_ir(content))
+
+    async def try_passes(
+        self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Callable[[p.Frame], None]
+    ) -> p.TriedAll:
+        """What each candidate would do to a stage; `came` is told of one after another."""
+        return await self._asked(lambda client: client.try_passes(text, candidates, threads, came))
 
     async def compile_beside(self, recipe: Recipe) -> p.Compiled:
         """All stages of a recipe to compare with; what is on the screen stays."""

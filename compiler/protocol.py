@@ -11,7 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.recipe import PluginFile, Recipe
+from buddy.compiler.plain_values import Assignment, Diagnostic, GraphInfo, OpInfo, PassInfo, Preset, Stage
+from buddy.compiler.plain_values import NodeRow as NodeRow
+from buddy.compiler.plain_values import OptionInfo as OptionInfo
+from buddy.compiler.recipe import PassStep, PluginFile, Recipe
 from buddy.compiler.run_report import Memory as Memory
 from buddy.compiler.run_report import OutputReport as OutputReport
 from buddy.compiler.run_report import RunReport
@@ -20,135 +23,9 @@ from buddy.compiler.run_report import Timing as Timing
 PROTOCOL_VERSION = 2
 MAX_FRAME = 1 << 30
 
-StageState = Literal["done", "failed", "stale"]
-Severity = Literal["error", "warning", "note"]
-
 
 class Frame(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_defaults=True):
     """Base of all frames."""
-
-
-# ---- plain values inside frames -------------------------------------------------------------------------------------
-
-
-class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message for a person: what happened, where, and what to do."""
-
-    what: str
-    where: str = ""
-    todo: str = ""
-    severity: Severity = "error"
-    detail: str = ""
-    step: int = -1
-    node: str = ""
-
-    def __str__(self) -> str:
-        return " · ".join(part for part in (self.what, self.where, self.todo) if part)
-
-
-class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A row of the FX table. `stable` survives renumbering; shapes are printed as `128x768`, several joined by `, `."""
-
-    index: int
-    stable: str
-    opcode: str
-    name: str
-    target: str
-    args: str
-    kwargs: str
-    shape: str = ""
-    dtype: str = ""
-    module: str = ""
-    location: str = ""
-
-
-class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a node is lowered under a recipe: the chosen registry, those that could, its function, and why."""
-
-    node: str
-    lowering: str
-    choices: tuple[str, ...] = ()
-    function: str = ""
-    reason: str = ""
-
-
-class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One captured graph of a program.
-
-    `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`). `strict` graphs
-    come from a script that allows no node in eager (`fallback="error"`).
-    """
-
-    name: str
-    rows: tuple[NodeRow, ...]
-    inputs: int = 0
-    parameters: int = 0
-    dtype: str = ""
-    broke: str = ""
-    broke_at: str = ""
-    strict: bool = False
-
-
-class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One snapshot of the program on its way down.
-
-    `step` is the index of the recipe's step that made it, or -1 for the line's own acts (`fx`, `graph`, `lower`,
-    `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` is the
-    number of ops that are gone, `added` of those that are new, since the stage before.
-    """
-
-    index: int
-    name: str
-    phase: str
-    text: str
-    lines: int
-    step: int = -1
-    milliseconds: float = 0.0
-    ops: int = 0
-    added: int = 0
-    removed: int = 0
-    changed: bool = True
-    state: StageState = "done"
-    language: Literal["fx", "buddy", "mlir", "llvm", "asm"] = "mlir"
-
-
-class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    default: str
-    summary: str = ""
-
-
-class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry of the pass catalogue; `origin` names the plug-in that it comes from, if it does."""
-
-    name: str
-    level: str
-    summary: str
-    anchor: str = "builtin.module"
-    options: tuple[OptionInfo, ...] = ()
-    ours: bool = False
-    origin: str = ""
-
-
-class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An ATen target that can be compiled, its op class, and the registries that lower the class.
-
-    The class is "" for a target that a plug-in decomposes; `origin` names the plug-ins that had a part in it.
-    """
-
-    target: str
-    op: str
-    registries: tuple[str, ...]
-    origin: str = ""
-
-
-class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A named pipeline and the phases it goes through, in order: `(name, language)`."""
-
-    name: str
-    summary: str
-    recipe: Recipe
-    phases: tuple[tuple[str, str], ...]
 
 
 # ---- client to engine -----------------------------------------------------------------------------------------------
@@ -329,6 +206,20 @@ class CheckIr(Frame, frozen=True):
 
     request: int
     content: str
+
+
+class TryPasses(Frame, frozen=True):
+    """What each of `candidates` would do to the module `text`: a `Tried` each, then `TriedAll`.
+
+    A candidate gets `each` seconds, all of them together `timeout`.
+    """
+
+    request: int
+    text: str
+    candidates: tuple[PassStep, ...]
+    threads: int = 1
+    each: float = 5.0
+    timeout: float = 60.0
 
 
 class Shutdown(Frame, frozen=True):
@@ -543,6 +434,25 @@ class IrChecked(Frame, frozen=True):
     message: str = ""
 
 
+class Tried(Frame, frozen=True):
+    """What candidate `number` would do: ops by how many more there are, or why it failed."""
+
+    request: int
+    number: int
+    changed: bool = False
+    deltas: tuple[tuple[str, int], ...] = ()
+    milliseconds: float = 0.0
+    problem: str = ""
+
+
+class TriedAll(Frame, frozen=True):
+    """How many of the candidates were tried before the time was up."""
+
+    request: int
+    tried: int
+    candidates: int
+
+
 class Passes(Frame, frozen=True):
     request: int
     passes: tuple[PassInfo, ...]
@@ -578,6 +488,7 @@ ClientFrame = (
     | FindNode
     | Compare
     | CheckIr
+    | TryPasses
     | ListPasses
     | ListOps
     | ListPresets
@@ -605,6 +516,8 @@ EngineFrame = (
     | OpSummary
     | Compared
     | IrChecked
+    | Tried
+    | TriedAll
     | Passes
     | Ops
     | Presets

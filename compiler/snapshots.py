@@ -79,8 +79,10 @@ def after_step(
     changed = text.content != before.text.content
     counts = op_counts(text.content) if changed else before.counts
     added, removed = _difference(before.counts, counts)
-    phase = step.phase or before.stage.phase
-    stage = Stage(0, step.name, phase, "", 0, index, seconds * 1e3, counts.total(), added, removed, changed)
+    phase, milliseconds, deltas = step.phase or before.stage.phase, seconds * 1e3, count_deltas(before.counts, counts)
+    stage = Stage(
+        0, step.name, phase, "", 0, index, milliseconds, counts.total(), added, removed, changed, deltas=deltas
+    )
     entry = of_module(operation) or before.entry
     return Snapshot(stage, text, counts, operation, entry, remarks, mark)
 
@@ -94,3 +96,9 @@ def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: i
 def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
     """How many ops are new and how many are gone, name by name."""
     return (after - before).total(), (before - after).total()
+
+
+def count_deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Names of ops with how many more or fewer there are, the greatest change first."""
+    changed = {name: after[name] - before[name] for name in {*before, *after} if after[name] != before[name]}
+    return tuple(sorted(changed.items(), key=lambda pair: (-abs(pair[1]), pair[0])))

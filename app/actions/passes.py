@@ -57,6 +57,16 @@ ACTIONS: tuple[Action, ...] = (
         needs_insert,
         "as text",
     ),
+    A(
+        "passes.try",
+        ("w",),
+        "What would change",
+        "Try every pass of the catalogue on this snapshot, in the background, and insert one that changes something",
+        "try_passes",
+        "passes",
+        needs_insert,
+    ),
+    A("passes.details", ("o",), "Pass details", "What the pass did, op by op, and said of nodes", "details", "passes"),
     A("passes.delete", ("delete", "x"), "Remove pass", "Take the pass out of the list", "delete", "passes", needs_step),
     A(
         "passes.down",

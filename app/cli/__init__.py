@@ -12,6 +12,7 @@ VERBS = {
     "dump": "write the IR of one stage, or of all",
     "stages": "list the stages a program goes through",
     "diff": "what differs in a stage under two recipes, or between two stages",
+    "trials": "what each pass of the catalogue would change in a stage",
     "presets": "compile a program by every preset, and show the figures side by side",
     "passes": "list the passes that a recipe may name",
     "ops": "list the ATen ops that are compiled",

@@ -13,8 +13,10 @@ from buddy.app.bindings import pane_bindings
 from buddy.app.panes.pane import Column, TablePane
 from buddy.app.screens.options import OptionScreen
 from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.screens.trials import TrialsScreen
 from buddy.app.stages import StageRow
 from buddy.app.state import Topic
+from buddy.app.trials import candidates
 from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import PassInfo
 from buddy.compiler.recipe import OptionValue, PassStep, Recipe, rebased
@@ -28,6 +30,7 @@ OWN_STEPS = {
 }
 
 
+BAR = 16
 ANCHORS = ("builtin.module", "func.func")
 
 
@@ -56,6 +59,7 @@ class PassesPane(TablePane[PassRow]):
             Column("pass", 0, lambda row: (row.name, self._name_role(row))),
             Column("options", 0, lambda row: (_options(row.step), "dim"), since=76),
             Column("time", 7, self._time, right=True),
+            Column("", BAR, self._bar, since=100),
             Column("ops", 11, self._change, right=True, since=54),
         ]
 
@@ -86,6 +90,13 @@ class PassesPane(TablePane[PassRow]):
         if row.step is not None and not row.step.enabled:
             return ("off", "faint")
         return (figures.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
+
+    def _bar(self, row: PassRow) -> Cell:
+        """How the row's time compares with the slowest one's."""
+        slowest = max((each.stage.stage.milliseconds for each in self.rows if each.stage), default=0.0)
+        if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR):
+            return ("", "dim")
+        return (figures.bar(row.stage.stage.milliseconds / slowest, BAR, self.glyphs), "bar")
 
     def _change(self, row: PassRow) -> Cell:
         if row.stage is None or (row.step is not None and not row.step.enabled):
@@ -145,6 +156,41 @@ class PassesPane(TablePane[PassRow]):
             del steps[row.number]
             self._edit_steps(steps, f"{row.name} removed")
 
+    def try_passes(self) -> None:
+        """Try the catalogue on the snapshot of the row, and insert what the user chooses below it."""
+        row = self.current
+        if row is None or row.stage is None or row.stage.stage.language != "mlir":
+            self.bench.say("passes are tried on MLIR: choose a pass that has run, or `lower`")
+            return
+        recipe = self.workspace.recipe
+        wanted = candidates(recipe.steps, self.state.passes)
+        screen = TrialsScreen(self.bench.session, row.stage.stage.text, wanted, recipe.threads)
+        self.app.push_screen(screen, self._insert_step)
+
+    def _insert_step(self, step: PassStep | None) -> None:
+        if step is None:
+            return
+        steps = list(self.workspace.recipe.steps)
+        place = insertion_place(steps, self._step_above, step.level)
+        phase = next((each.phase for each in reversed(steps[:place]) if each.level != "graph" and each.phase), "")
+        steps.insert(place, msgspec.structs.replace(step, phase=phase))
+        self._edit_steps(steps, f"{step.name} inserted")
+        self._show_step(place)
+
+    @property
+    def _step_above(self) -> int:
+        """The recipe's step at the cursor, or the last above it; -1 for none."""
+        above = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
+        return above[-1] if above else -1
+
+    def details(self) -> None:
+        """All that is known of the pass: what it did, op by op, and what it said of nodes."""
+        from buddy.app.screens.pass_details import pass_screen
+
+        if self.current is not None:
+            remarks = [entry for entry in self.state.remarks if entry[0] == self.current.name]
+            self.app.push_screen(pass_screen(self.current, self._summary(self.current), remarks, self.glyphs))
+
     def duplicate(self) -> None:
         row = self.current
         if row is not None and row.step is not None:
@@ -194,8 +240,7 @@ class PassesPane(TablePane[PassRow]):
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
-        above = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
-        place = insertion_place(steps, above[-1] if above else -1, info.level)
+        place = insertion_place(steps, self._step_above, info.level)
         steps.insert(place, new_step(info, steps, place))
         self._edit_steps(steps, f"{info.name} inserted")
         self._show_step(place)

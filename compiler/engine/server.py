@@ -20,6 +20,7 @@ from buddy.compiler.engine.probing import Probing
 from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
+from buddy.compiler.engine.trials import Trials
 from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
@@ -49,6 +50,7 @@ from buddy.compiler.protocol import (
     Search,
     SearchEach,
     Shutdown,
+    TryPasses,
     Welcome,
 )
 from buddy.compiler.target import cores, host
@@ -81,7 +83,7 @@ class Server:
         self._session = Session(self._send, self._store, listener)
         self._texts = Texts(self._store, self._send)
         self._reprinting = Reprinting(self._store, self._send)
-        self._probing = Probing(self._send)
+        self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
         self._utf8: dict[str, codecs.IncrementalDecoder] = {}
@@ -179,6 +181,7 @@ class Server:
             FindNode: texts.node,
             Compare: texts.compare,
             CheckIr: self._probing.check,
+            TryPasses: self._trials.try_passes,
         }
         answer = answers[type(frame)]
         return lambda job: answer(frame, job), _slot(frame)

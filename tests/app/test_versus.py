@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from buddy.app.screens.presets import PresetsScreen
+from buddy.app.screens.trials import TrialsScreen
 from buddy.app.unified import unified
 
 pytestmark = pytest.mark.slow
@@ -69,3 +70,34 @@ def test_a_unified_diff_is_one_that_diff_would_write() -> None:
     text = unified(before, after, [(2, 1, 2, 1), (19, 1, 19, 0)], "a", "b")
     assert text.splitlines()[:4] == ["--- a", "+++ b", "@@ -1,6 +1,6 @@", " line 1"]
     assert "@@ -17,7 +17,6 @@\n line 17\n line 18\n line 19\n-line 20\n line 21\n" in text
+
+
+async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        passes = bench.app.passes
+        bench.app.show_pane("passes")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
+        await bench.press("w")
+        screen = bench.app.screen
+        assert isinstance(screen, TrialsScreen)
+        await bench.until(lambda: len(screen._attempts) == len(screen._candidates), "all passes")
+        names = [attempt.step.name for attempt in screen._table.rows if attempt.tried.changed]
+        assert "convert-arith-to-llvm" in names
+        screen._table.move_to(names.index("linalg-specialize-generic-ops"))
+        await bench.press("enter")
+        await bench.settled()
+        (step,) = [step for step in bench.app.workspace.recipe.steps if step.name == "linalg-specialize-generic-ops"]
+        first = next(step for step in bench.app.workspace.recipe.steps if step.level == "mlir")
+        assert step == first, "below the row that it was tried on"
+        await bench.press("o")
+        assert bench.shows("+1      linalg.add")
+        await bench.press("q")
+
+
+async def test_closing_the_list_ends_the_trials(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        passes = bench.app.passes
+        bench.app.show_pane("passes")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
+        await bench.press("w", "q")
+        await bench.until(lambda: not bench.app.session._client._waiting, "the end of the trials")

@@ -1,0 +1,74 @@
+"""`buddy-tui trials SOURCE --stage X`: what each pass would change in a stage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from buddy.app.cli import VERBS, arguments
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.dump import choose
+from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.recipes import UsageError
+from buddy.app.trials import Attempt, candidates, deltas_text, ranked
+from buddy.compiler.protocol import ListPasses, Passes, Tried
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("trials", VERBS["trials"])
+    found.add_argument("--stage", metavar="NAME", required=True, help="a stage of MLIR, as for `dump`")
+    text = "try only passes of that name or pattern, such as 'convert-*'"
+    found.add_argument("--pass", metavar="NAME", action="append", default=[], dest="passes", help=text)
+    found.add_argument("--all", action="store_true", help="list also those that fail or change nothing")
+    text = "stop after so many seconds (60)"
+    found.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _try(engine, options, script))
+
+
+async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipe = (await engine.program(options, script))[0]
+    stage = choose((await engine.compile(recipe)).ordered(), options.stage)
+    if stage.language != "mlir":
+        raise UsageError(f"{stage.name} is {stage.language}, and passes work on MLIR")
+    passes = (await engine.client.ask(ListPasses(engine.client.next_request()), Passes)).passes
+    wanted = candidates(recipe.steps, passes)
+    if options.passes:
+        wanted = tuple(step for step in wanted if any(fnmatchcase(step.name, name) for name in options.passes))
+    if not wanted:
+        raise UsageError(f"there is no pass {' or '.join(options.passes)}")
+    attempts: list[Attempt] = []
+
+    def came(frame: Any) -> None:
+        if isinstance(frame, Tried):
+            attempts.append(Attempt(wanted[frame.number], frame))
+            engine.console.progress(f"tried {len(attempts)} of {len(wanted)} passes")
+
+    done = await engine.client.try_passes(stage.text, wanted, recipe.threads, came, options.within)
+    engine.console.done()
+    if done.tried < done.candidates:
+        engine.console.note(f"note: {done.candidates - done.tried} passes were not tried in time (--within)")
+    shown = attempts if options.all else ranked(attempts)
+    if options.json:
+        print(json.dumps({"stage": stage.name, "passes": [attempt.as_json() for attempt in shown]}, indent=2))
+    else:
+        print(
+            table(["pass", "on", "ms", "ops"], [_row(attempt) for attempt in shown], frozenset({"pass", "on", "ops"}))
+        )
+    return 0
+
+
+def _row(attempt: Attempt) -> list[object]:
+    tried = attempt.tried
+    what = deltas_text(tried.deltas) or ("the same ops" if tried.changed else "nothing")
+    return [attempt.step.spelling(), attempt.step.anchor, f"{tried.milliseconds:.1f}", tried.problem or what]

@@ -1,0 +1,78 @@
+"""What would change something here: passes tried on a stage in the background, listed as their outcomes come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual import work
+
+from buddy.app import figures
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.pane import Column
+from buddy.app.screens.table import TableScreen
+from buddy.app.trials import Attempt, deltas_text, ranked
+from buddy.app.widgets.look import Cell
+from buddy.compiler.protocol import Tried
+from buddy.compiler.recipe import PassStep
+
+if TYPE_CHECKING:
+    from buddy.app.session import Session
+
+
+class TrialsScreen(TableScreen[Attempt]):
+    """Returns the pass to insert; closing it ends the trials."""
+
+    TITLE_TEXT = "What would change something here"
+    KEYS_TEXT = "enter inserts the pass, q closes"
+
+    def __init__(self, session: Session, text: str, tried: Sequence[PassStep], threads: int) -> None:
+        super().__init__(_COLUMNS)
+        self._session, self._text, self._candidates, self._threads = session, text, tuple(tried), threads
+        self._attempts: list[Attempt] = []
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._try_all()
+
+    def about(self, row: Attempt) -> str:
+        if row.tried.problem:
+            return f"{row.step.name}: {row.tried.problem}"
+        return deltas_text(row.tried.deltas, most=20) or "other operands, types or attributes, but the same ops"
+
+    @work(exclusive=True, group="trials")
+    async def _try_all(self) -> None:
+        try:
+            done = await self._session.try_passes(self._text, self._candidates, self._threads, self._came)
+        except UnavailableError as error:
+            self.tell(str(error))
+            return
+        late = f", {done.candidates - done.tried} not tried in time" if done.tried < done.candidates else ""
+        self._tell_standing(late)
+
+    def _came(self, frame: object) -> None:
+        if isinstance(frame, Tried):
+            self._attempts.append(Attempt(self._candidates[frame.number], frame))
+            if frame.changed or frame.problem:
+                self.show(ranked(self._attempts, failed=True))
+            self._tell_standing("")
+
+    def _tell_standing(self, end: str) -> None:
+        changing = sum(attempt.tried.changed for attempt in self._attempts)
+        self.tell(f"{changing} of {len(self._attempts)} of {len(self._candidates)} passes{end}")
+
+    def action_choose(self) -> None:
+        if self.current is not None and self.current.tried.changed:
+            self.dismiss(self.current.step)
+
+
+def _change(row: Attempt) -> Cell:
+    return ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, most=3) or "same ops", "text")
+
+
+_COLUMNS: tuple[Column[Attempt], ...] = (
+    Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
+    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), since=90),
+    Column("ops", 0, _change),
+    Column("time", 8, lambda row: (figures.milliseconds(row.tried.milliseconds), "dim"), right=True),
+)

@@ -1,0 +1,110 @@
+"""Has passes tried on a stage, in processes that may crash, hang, and be cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.process import safe_path
+from buddy.compiler.protocol import Diagnostic, Tried, TriedAll, TryPasses
+from buddy.compiler.recipe import PassStep
+from buddy.compiler.text.store import TextStore
+
+# A module run by name: importing it here would bring MLIR into the engine.
+_MODULE = "buddy.compiler.trying"
+_LINE = 1 << 24
+# Importing MLIR and parsing the module, which comes before the first candidate, may take longer than a candidate.
+_START = 60.0
+
+
+class Question(msgspec.Struct, frozen=True):
+    """As `buddy.compiler.trying.Trial`."""
+
+    content: str
+    candidates: tuple[PassStep, ...]
+    threads: int = 1
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """As `buddy.compiler.trying.Outcome`."""
+
+    number: int
+    changed: bool = False
+    deltas: tuple[tuple[str, int], ...] = ()
+    milliseconds: float = 0.0
+    problem: str = ""
+
+
+class Trials:
+    """Answers `TryPasses`."""
+
+    def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
+        self._store, self._send = store, send
+
+    async def try_passes(self, frame: TryPasses, job: Job) -> None:
+        """Tell of each candidate as it has been tried; stops when the time is up, or the request is cancelled."""
+        text = self._store.get(frame.text)
+        if text is None:
+            raise JobFailed(Diagnostic("the stage is no longer kept", "the engine's store", "compile the recipe again"))
+        deadline = time.monotonic() + frame.timeout
+        done = 0
+        while done < len(frame.candidates) and time.monotonic() < deadline:
+            question = Question(text.content, frame.candidates[done:], frame.threads)
+            done += await self._round(question, frame, job, done, deadline)
+        self._send(TriedAll(job.request, done, len(frame.candidates)))
+
+    async def _round(self, question: Question, frame: TryPasses, job: Job, first: int, deadline: float) -> int:
+        """How many candidates one process has dealt with, one that it died of or was killed for included."""
+        command = [sys.executable, *safe_path(), "-m", _MODULE, str(os.getpid())]
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=null, limit=_LINE, start_new_session=True
+        )
+        try:
+            return await self._listen(process, question, frame, job, first, deadline)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def _listen(
+        self, process: Any, question: Question, frame: TryPasses, job: Job, first: int, deadline: float
+    ) -> int:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(msgspec.msgpack.encode(question))
+            await process.stdin.drain()
+            process.stdin.close()
+        under_way, told = -1, 0
+        while told < len(question.candidates):
+            patience = frame.each if under_way >= 0 else _START
+            try:
+                line = await asyncio.wait_for(process.stdout.readline(), min(patience, deadline - time.monotonic()))
+            except (asyncio.TimeoutError, ValueError):
+                if time.monotonic() >= deadline:
+                    return told
+                self._failed(job, first + told, f"not done in {patience:g} s")
+                return told + 1
+            if not line:
+                await process.wait()
+                self._failed(job, first + told, f"crashed: {describe_exit(process.returncode)}")
+                return told + 1
+            found = msgspec.json.decode(line, type=int | Outcome)
+            if isinstance(found, int):
+                under_way = found
+                continue
+            told = found.number + 1
+            number = first + found.number
+            self._send(Tried(job.request, number, found.changed, found.deltas, found.milliseconds, found.problem))
+        return told
+
+    def _failed(self, job: Job, number: int, problem: str) -> None:
+        self._send(Tried(job.request, number, problem=problem))

@@ -1,0 +1,61 @@
+"""Passes tried in a disposable process: outcomes, a crash, a pass that never ends, and a time that is up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from typing import Any
+
+from buddy.compiler.engine.jobs import Job
+from buddy.compiler.engine.trials import Trials
+from buddy.compiler.protocol import Tried, TriedAll, TryPasses
+from buddy.compiler.recipe import PassStep
+from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.text.store import TextStore
+
+MODULE = """
+func.func @f(%a: f32) -> f32 {
+  %0 = arith.addf %a, %a : f32
+  %1 = arith.addf %a, %a : f32
+  %2 = arith.mulf %0, %1 : f32
+  return %2 : f32
+}
+"""
+
+
+def tried(*candidates: PassStep, content: str = MODULE, **bounds: float) -> tuple[list[Tried], TriedAll]:
+    store, frames = TextStore(), []
+    store.put("t", IndexedText(content, array("I"), ((),)))
+    frame = TryPasses(1, "t", candidates, **bounds)  # type: ignore[arg-type]
+    asyncio.run(Trials(store, frames.append).try_passes(frame, Job(1)))
+    *outcomes, end = frames
+    return outcomes, end
+
+
+def test_each_candidate_is_told_of_by_what_it_would_do() -> None:
+    outcomes, end = tried(
+        PassStep("cse"), PassStep("symbol-dce"), PassStep("nosuch"), PassStep("convert-arith-to-llvm")
+    )
+    cse, dce, nosuch, convert = outcomes
+    assert (cse.changed, cse.deltas) == (True, (("arith.addf", -1),))
+    assert not dce.changed
+    assert nosuch.problem == "no such pass"
+    assert dict(convert.deltas)["llvm.fadd"] == 2
+    assert (end.tried, end.candidates) == (4, 4)
+
+
+def test_a_candidate_that_kills_its_process_is_named_and_the_others_are_tried(monkeypatch: Any) -> None:
+    """`convert-func-to-llvm` with a layout that is none ends the process by an error that MLIR calls fatal."""
+    deadly = PassStep("set-llvm-module-datalayout", options=(("data-layout", "nonsense"),))
+    outcomes, end = tried(PassStep("cse"), deadly, PassStep("convert-func-to-llvm"), PassStep("canonicalize"))
+    assert [outcome.number for outcome in outcomes] == [0, 1, 2, 3]
+    assert outcomes[0].changed
+    assert end.tried == 4
+
+
+def test_the_time_is_bounded() -> None:
+    start = time.monotonic()
+    _, end = tried(*[PassStep("cse")] * 2000, timeout=3.0)
+    assert time.monotonic() - start < 20
+    assert end.candidates == 2000
