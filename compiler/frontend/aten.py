@@ -14,7 +14,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
-from buddy.compiler.frontend import dropout, encoder_layer, formulas, grid_sampling, recurrent
+from buddy.compiler.frontend import dropout, effects, encoder_layer, formulas, grid_sampling, linear_algebra, recurrent
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.others import decompositions_of_others
 from buddy.compiler.graph.operation import Op, default_ops_map
@@ -77,6 +77,7 @@ def run_aot(
 
     def compiler(kind: GraphKind) -> Callable[..., Any]:
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
+            effects.without_tokens(aten)
             if kind == "backward":
                 _drop_draws_of_forward(aten)
             return make_boxed_func(compile_graph(_describe(aten, kind, module, known)))
@@ -89,8 +90,12 @@ def run_aot(
         inference_compiler=compiler("inference"),
         decompositions=dict(table),
     )
-    # Else a random op whose result nobody reads is dropped, and those behind it draw other numbers than eager.
-    with torch._inductor.config.patch(fallback_random=True):
+    # Else a random op whose result nobody reads is dropped, and those behind it draw other numbers than eager; and
+    # the tokens of ops with effects are inputs.
+    with (
+        torch._inductor.config.patch(fallback_random=True),
+        torch._functorch.config.patch(unlift_effect_tokens=True),
+    ):
         return backend(module, inputs)
 
 
@@ -113,7 +118,7 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    for own in (recurrent, dropout, encoder_layer, formulas, grid_sampling):
+    for own in (recurrent, dropout, encoder_layer, formulas, grid_sampling, linear_algebra):
         table |= own.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}
 

@@ -10,6 +10,7 @@ from buddy.compiler.ops import (
     elementwise,
     extremes,
     indexing,
+    matrices,
     moves,
     pads,
     pools,
@@ -41,6 +42,7 @@ _FAMILIES = (
     convolutions,
     pools,
     resize,
+    matrices,
 )
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

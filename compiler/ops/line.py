@@ -16,7 +16,7 @@ Order = Callable[[Scalar, Scalar], Scalar]
 
 
 class Line(Carried):
-    """Row `row` of `keys` [rows, n] of `dtype` and of `places` [rows, n], an i64 each; more tensors may go with them."""
+    """Row `row` of `keys` [rows, n] of `dtype` and of `places` [rows, n], an i64 each; other tensors may go along."""
 
     def __init__(self, tensors: Sequence[Any], row: Any, dtype: TensorDType, order: Order) -> None:
         super().__init__(tensors)

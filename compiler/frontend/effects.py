@@ -1,0 +1,48 @@
+"""Ops with effects without the tokens that AOTAutograd orders them by: graphs here keep the program's order anyway."""
+
+from __future__ import annotations
+
+from operator import getitem
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+from torch.fx.node import has_side_effect
+
+_WITH_EFFECTS = torch.ops.higher_order.with_effects
+_MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
+
+
+def without_tokens(module: GraphModule) -> None:
+    """Make each `with_effects(token, op, …)` a call of `op`, and let go of the tokens, which the graph itself makes.
+
+    What is no op (a subgraph) stays as it is.
+    """
+    wrapped = [node for node in module.graph.nodes if node.target is _WITH_EFFECTS]
+    if not all(isinstance(node.args[1], OpOverload) for node in wrapped):
+        return
+    for node in wrapped:
+        _unwrap(module, node)
+    for node in reversed(module.graph.nodes):
+        if node.target is _SINK or (node.target is _MAKE and not node.users):
+            module.graph.erase_node(node)
+    if wrapped:
+        module.recompile()
+
+
+def _unwrap(module: GraphModule, node: Node) -> None:
+    token, op, *arguments = node.args
+    has_side_effect(op)  # else what nobody reads is taken for dead
+    with module.graph.inserting_before(node):
+        call = module.graph.call_function(op, tuple(arguments), dict(node.kwargs))
+    several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]
+    call.meta = node.meta | {"val": tuple(values) if several else next(iter(values), None)}
+    for user in list(node.users):
+        assert user.target is getitem
+        index = user.args[1]
+        if index and several:
+            user.args = (call, index - 1)
+            continue
+        user.replace_all_uses_with(call if index else token)
+        module.graph.erase_node(user)
+    module.graph.erase_node(node)

@@ -1,0 +1,102 @@
+"""Linear algebra in terms of a few factorisations that are compiled. Stacks of matrices are [..., rows, columns]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def det(a: torch.Tensor) -> Any:
+    factors, pivots, _ = aten.linalg_lu_factor_ex(_as_eager_factorises(a))
+    return factors.diagonal(dim1=-2, dim2=-1).prod(-1) * _parity(pivots), factors, pivots
+
+
+def slogdet(a: torch.Tensor) -> Any:
+    factors, pivots, _ = aten.linalg_lu_factor_ex(_as_eager_factorises(a))
+    diagonal = factors.diagonal(dim1=-2, dim2=-1)
+    return diagonal.sgn().prod(-1) * _parity(pivots), diagonal.abs().log().sum(-1), factors, pivots
+
+
+def _as_eager_factorises(a: torch.Tensor) -> torch.Tensor:
+    """Rows that lie one after another are columns to LAPACK, which saves eager a copy; rounding and info follow."""
+    return a.mT if a.is_contiguous() else a
+
+
+def _parity(pivots: torch.Tensor) -> torch.Tensor:
+    """-1 for an odd number of swaps, else 1."""
+    swaps = pivots != torch.arange(1, pivots.size(-1) + 1, dtype=pivots.dtype, device=pivots.device)
+    return 1 - 2 * (swaps.sum(-1) % 2)
+
+
+def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
+    factors, pivots, _ = aten.linalg_lu_factor_ex(a, pivot=pivot)
+    return aten.lu_unpack(factors, pivots)
+
+
+def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    """Right sides are vectors where there is one for each matrix, as NumPy has it."""
+    if check_errors:
+        return NotImplemented
+    across = a.is_contiguous()
+    factors, pivots, info = aten.linalg_lu_factor_ex(a.mT if across else a)
+    if b.dim() == 1 or b.shape == a.shape[:-1]:
+        x = aten.linalg_lu_solve(factors, pivots, b.unsqueeze(-1), left=left, adjoint=across).squeeze(-1)
+    else:
+        x = aten.linalg_lu_solve(factors, pivots, b, left=left, adjoint=across)
+    return x, factors, pivots, info
+
+
+def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> Any:
+    ones = torch.eye(a.size(-1), dtype=a.dtype, device=a.device).expand(a.shape)
+    found = aten._linalg_solve_ex(a, ones, check_errors=check_errors)
+    return found[0], found[3]
+
+
+def qr(a: torch.Tensor, mode: str = "reduced") -> Any:
+    rows, columns = a.shape[-2:]
+    rank = min(rows, columns)
+    packed, taus = aten.geqrf(a)
+    r = _in_columns(packed[..., : rows if mode == "complete" else rank, :].triu())
+    if mode == "r":
+        return a.new_empty(0), r
+    return _first_columns(packed, taus, rows if mode == "complete" else rank), r
+
+
+def householder_product(packed: torch.Tensor, taus: torch.Tensor) -> torch.Tensor:
+    return _first_columns(packed, taus, packed.size(-1))
+
+
+def _first_columns(packed: torch.Tensor, taus: torch.Tensor, columns: int) -> torch.Tensor:
+    """The first columns of the product of reflectors."""
+    ones = torch.eye(packed.size(-2), columns, dtype=packed.dtype, device=packed.device)
+    return aten.ormqr(packed[..., : taus.size(-1)], taus, ones.expand(*packed.shape[:-2], -1, -1))
+
+
+def _in_columns(a: torch.Tensor) -> torch.Tensor:
+    """The same matrices, each column's elements next to each other in memory."""
+    return a.mT.contiguous().mT
+
+
+def triangular_solve(
+    b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> Any:
+    """The solution, and the matrix once more."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    triangle = a.mT if transpose else a
+    x = aten.linalg_solve_triangular(triangle, b, upper=upper != transpose, unitriangular=unitriangular)
+    return _in_columns(x), _in_columns(a.expand(*batch, -1, -1).clone())
+
+
+DECOMPOSITIONS: dict[Any, Any] = {
+    aten._linalg_det.default: det,
+    aten._linalg_slogdet.default: slogdet,
+    aten.linalg_lu.default: lu,
+    aten._linalg_solve_ex.default: solve_ex,
+    aten.linalg_inv_ex.default: inv_ex,
+    aten.linalg_qr.default: qr,
+    aten.linalg_householder_product.default: householder_product,
+    aten.triangular_solve.default: triangular_solve,
+}

@@ -1,0 +1,52 @@
+"""Factorisations of matrices, systems of equations, spectra. Stacks of matrices are [..., rows, columns]."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.operation import Op
+
+
+class CheckErrorsOp(Op):
+    """Raises what its second argument names as the failure of the first matrix whose info is not 0."""
+
+    has_effect = True
+    targets = ("_linalg_check_errors.default",)
+
+
+class LuFactorOp(Op):
+    targets = ("linalg_lu_factor_ex.default",)
+
+
+class LuUnpackOp(Op):
+    targets = ("lu_unpack.default",)
+
+
+class LuSolveOp(Op):
+    targets = ("linalg_lu_solve.default",)
+
+
+class CholeskyOp(Op):
+    targets = ("linalg_cholesky_ex.default", "cholesky.default")
+
+
+class CholeskySolveOp(Op):
+    targets = ("cholesky_solve.default",)
+
+
+class CholeskyInverseOp(Op):
+    targets = ("cholesky_inverse.default",)
+
+
+class TriangularSolveOp(Op):
+    targets = ("linalg_solve_triangular.default",)
+
+
+class HouseholderFactorOp(Op):
+    """Reflectors below the diagonal of R, and their factors: LAPACK's `geqrf`."""
+
+    targets = ("geqrf.default",)
+
+
+class ReflectOp(Op):
+    """A product with the reflectors that `HouseholderFactorOp` gives."""
+
+    targets = ("ormqr.default",)

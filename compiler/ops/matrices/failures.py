@@ -1,0 +1,57 @@
+"""Where an algorithm meets what it has no answer to, eager is asked: it raises in its own words, or has an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.carried import Carried
+from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.loops import element, for_each, insert, number
+from buddy.compiler.ops.matrices.stack import INT32, meta_of, stacked
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.utils import SymbolTable
+
+ops_registry = Registry()
+
+
+def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
+    """The node's results, or eager's where some `info` [count] (i32) is not 0. A result may be None: it stays that."""
+    held = Carried([value for value in results if value is not None])
+
+    def ask() -> None:
+        found = enumerate(eager_call(node, symbol_table)[: len(results)])
+        kept = [(piece, meta_of(node, i).dtype) for i, piece in found if results[i] is not None]
+        held.tensors = [_replaced(value, *piece) for value, piece in zip(held.tensors, kept, strict=True)]
+
+    held.choose(_any(info), ask)
+    made = iter(held.tensors)
+    return [None if value is None else next(made) for value in results]
+
+
+def _any(info: Any) -> Scalar:
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        return [(Scalar(held[0], INT32) | element(info, at, INT32)).value]
+
+    (found,) = for_each(st.shape_of(info), [number(0, INT32).value], visit)
+    return Scalar(found, INT32).compare("ne", 0)
+
+
+def _replaced(value: Any, piece: Any, dtype: TensorDType) -> Any:
+    """The elements of `piece` in the memory of `value`, one by one: a slice of the whole would be `piece` itself, and
+    what a branch gives has to be the same buffer whichever way it goes."""
+
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        return [insert(element(piece, at, dtype), at, held[0])]
+
+    return for_each(st.shape_of(value), [value], visit)[0]
+
+
+@ops_registry.lowering("CheckErrorsOp")
+def check_errors(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    or_eager(stacked(node.args[0], symbol_table, rank=0), node, symbol_table)
+    return [None]

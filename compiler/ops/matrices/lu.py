@@ -1,0 +1,141 @@
+"""LU factorisation with partial pivoting, and what it solves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.bounds import within
+from buddy.compiler.ops.carried import minus, pick, plus
+from buddy.compiler.ops.loops import index_of
+from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.stack import (
+    INT32,
+    Problem,
+    as_results,
+    least,
+    meta_of,
+    solved,
+    stacked,
+    turned,
+)
+from buddy.compiler.ops.matrices.triangular import identity, solution, triangle
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+def largest(p: Problem, name: str, row: Any, rows: Any, column: Any) -> list[Any]:
+    """The largest magnitude in a column from `row` on, and its row: the first of equal ones, as LAPACK's `iamax`."""
+
+    def step(i: Any, best: Scalar, where: Any) -> list[Any]:
+        size = s.absolute(p[name, i, column])
+        return [s.select(size > best, size, best), pick(size > best, i, where)]
+
+    return p.fold(plus(row, 1), rows, [s.absolute(p[name, row, column]), row], step)
+
+
+def swap_rows(p: Problem, name: str, i: Any, k: Any, columns: Any) -> None:
+    def swap(j: Any) -> None:
+        above, below = p[name, i, j], p[name, k, j]
+        p[name, i, j], p[name, k, j] = below, above
+
+    p.each(0, columns, swap)
+
+
+@lowering("LuFactorOp")
+def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
+    """L and U in one matrix, for each step the row (from 1) that it swapped its own with, and 0 or the first step whose
+    pivot is 0. One step's column at a time, from the left."""
+    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    count, rows, columns = st.shape_of(a)
+    pivots = st.empty([count, meta_of(node, 1).shape[-1]], INT32)
+    if not argument(node, 1, "pivot", True):
+        raise LoweringError("eager refuses to factorise without pivots on the CPU")
+
+    def steps(p: Problem) -> None:
+        def step(k: Any) -> None:
+            _, at = largest(p, "a", k, rows, k)
+            p["pivots", k] = index_of(plus(at, 1), INT32)
+            swap_rows(p, "a", k, at, columns)
+            pivot = p["a", k, k]
+            failed = p["info"].compare("eq", 0) & pivot.compare("eq", 0)
+            p["info"] = s.select(failed, index_of(plus(k, 1), INT32), p["info"])
+            p.each(plus(k, 1), rows, lambda i: _eliminate(p, k, i, pivot, columns))
+
+        p.each(0, least(rows, columns), step)
+
+    parts = {"a": (a, dtype), "pivots": (pivots, INT32), "info": (st.filled(0, [count], INT32), INT32)}
+    found = as_results(node, solved(parts, steps))
+    return or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+
+
+def _eliminate(p: Problem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
+    """Take the multiple of row `k` from row `i` that leaves nothing in column `k`, where the multiple is kept."""
+    zero = pivot.compare("eq", 0)
+    factor = s.select(zero, p["a", i, k], p["a", i, k] / s.select(zero, pivot.like(1), pivot))
+    p["a", i, k] = factor
+    p.revise(("a", i), plus(k, 1), columns, lambda j, x: x - factor * p["a", k, j])
+
+
+def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> Any:
+    """The rows of `b` [count, n, m] swapped as the steps of a factorisation swapped them, or `back` again."""
+    steps_count = st.shape_of(pivots)[1]
+    rows, columns = st.shape_of(b)[1:]
+
+    def steps(p: Problem) -> None:
+        def step(number_: Any) -> None:
+            k = minus(minus(steps_count, 1), number_) if back else number_
+            swap_rows(p, "b", k, within(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows), columns)
+
+        p.each(0, steps_count, step)
+
+    return solved({"b": (b, dtype)}, steps, {"pivots": (pivots, INT32)})[0]
+
+
+@lowering("LuSolveOp")
+def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
+    """`a x = b` or `aᵀ x = b` from `a = p l u`; of `x a = b` the transposed system is solved."""
+    dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
+    factors, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
+    pivots = stacked(node.args[1], symbol_table, rank=1, batch=batch)
+    left, adjoint = argument(node, 3, "left", True), argument(node, 4, "adjoint", False)
+    b = b if left else turned(b, dtype)
+    if adjoint == left:
+        across = turned(factors, dtype)
+        x = solution(across, b, dtype, upper=False)
+        x = _permuted(solution(across, x, dtype, upper=True, unit=True), dtype, pivots, back=True)
+    else:
+        x = solution(factors, _permuted(b, dtype, pivots), dtype, upper=False, unit=True)
+        x = solution(factors, x, dtype, upper=True)
+    return as_results(node, [x if left else turned(x, dtype)])
+
+
+@lowering("LuUnpackOp")
+def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
+    """P, L and U; what is not asked for is empty."""
+    factors, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    count, rows, columns = st.shape_of(factors)
+    inner = meta_of(node, 1).shape[-1]
+    metas = [meta_of(node, number) for number in range(3)]
+    found = [st.empty(meta.shape, meta.dtype) for meta in metas]
+    if argument(node, 3, "unpack_pivots", True):
+        pivots = stacked(node.args[1], symbol_table, rank=1)
+        found[0] = _permuted(identity((count, rows, rows), dtype), dtype, pivots, back=True)
+    if argument(node, 2, "unpack_data", True):
+        found[1] = triangle(_corner(factors, (count, rows, inner), dtype), dtype, upper=False, unit=True)
+        found[2] = triangle(_corner(factors, (count, inner, columns), dtype), dtype, upper=True)
+    return as_results(node, found)
+
+
+def _corner(value: Any, shape: tuple[Any, ...], dtype: TensorDType) -> Any:
+    """The first rows and columns of each matrix."""
+    if 0 in shape:
+        return st.empty(shape, dtype)
+    return st.slice_of(value, [0] * 3, shape, [1] * 3, shape, dtype)

@@ -1,0 +1,131 @@
+"""Stacks of matrices and vectors, one problem after another: what the algorithms of this package are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from buddy.compiler.bindings import arith
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import product
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.carried import Carried, compare, minus, pick
+from buddy.compiler.ops.loops import element, for_each, insert, position
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.utils import SymbolTable, value_of
+
+INT32 = TensorDType.Int32
+# A tensor [count, ...] with its element type.
+Part = tuple[Any, TensorDType]
+
+
+class Problem(Carried):
+    """Number `at` of a stack: `problem["a", i, j]` is an element of the part named "a", and may be assigned.
+
+    Parts that are `given` are only read.
+    """
+
+    def __init__(self, kinds: Mapping[str, TensorDType], tensors: Sequence[Any], given: Mapping[str, Part], at: Any):
+        super().__init__(tensors)
+        self.kinds, self.given, self.at = kinds, given, at
+
+    def __getitem__(self, place: Any) -> Scalar:
+        name, *where = place if isinstance(place, tuple) else (place,)
+        value, dtype = self.given.get(name) or (self.tensors[self._number(name)], self.kinds[name])
+        return element(value, self._place(where), dtype)
+
+    def __setitem__(self, place: Any, value: Scalar) -> None:
+        name, *where = place if isinstance(place, tuple) else (place,)
+        number = self._number(name)
+        self.tensors[number] = insert(value, self._place(where), self.tensors[number])
+
+    def fold(self, first: Any, last: Any, start: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
+        """What `step(i, *values)` makes of `start` from `first` to before `last`: scalars, or values of type index."""
+        kinds = [value.dtype if isinstance(value, Scalar) else None for value in start]
+
+        def scalars(values: Sequence[Any]) -> list[Any]:
+            return [Scalar(v, kind) if kind else v for v, kind in zip(values, kinds, strict=True)]
+
+        def visit(at: list[Any], held: list[Any]) -> list[Any]:
+            return _values(step(arith.addi(position(first), at[0]), *scalars(held)))
+
+        return scalars(for_each([minus(last, first)], _values(start), visit))
+
+    def revise(self, line: tuple[Any, ...], first: Any, last: Any, body: Callable[[Any, Scalar], Scalar]) -> None:
+        """Each element `x` of `line`, ("a", i) or ("v",), from place `first` to before `last` becomes `body(j, x)`."""
+
+        def visit(j: Any) -> None:
+            self[(*line, j)] = body(j, self[(*line, j)])
+
+        self.each(first, last, visit)
+
+    def shape(self, name: str) -> tuple[Any, ...]:
+        """The dims of a part, without that of the stack."""
+        return st.shape_of(self.tensors[self._number(name)])[1:]
+
+    def _number(self, name: str) -> int:
+        return list(self.kinds).index(name)
+
+    def _place(self, where: Sequence[Any]) -> list[Any]:
+        return [self.at, *map(position, where)]
+
+
+def _values(items: Sequence[Any]) -> list[Any]:
+    return [item.value if isinstance(item, Scalar) else position(item) for item in items]
+
+
+def solved(
+    parts: Mapping[str, Part], steps: Callable[[Problem], None], given: Mapping[str, Part] | None = None
+) -> list[Any]:
+    """The tensors [count, ...] of `parts`, after `steps` on each of the `count` problems.
+
+    Where a part has no elements there is nothing to do, and the others stay as they are.
+    """
+    kinds = {name: dtype for name, (_, dtype) in parts.items()}
+    tensors = [value for value, _ in parts.values()]
+    if any(0 in st.shape_of(value) for value, _ in (*parts.values(), *(given or {}).values())):
+        return tensors
+
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        problem = Problem(kinds, held, given or {}, at[0])
+        steps(problem)
+        return problem.tensors
+
+    return for_each([st.shape_of(tensors[0])[0]], tensors, visit)
+
+
+def stacked(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Any] | None = None) -> Any:
+    """A tensor argument [..., *rank dims] as [count, *rank dims], broadcast to the dims `batch` in front."""
+    value, dtype = value_of(argument, symbol_table), argument.tensor_meta.dtype
+    shape = st.shape_of(value)
+    front, back = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    if batch is not None and tuple(batch) != front:
+        front = tuple(batch)
+        value = st.broadcast(value, [*front, *back], dtype)
+    return st.reshape(value, [product(front), *back], dtype)
+
+
+def meta_of(node: Op, number: int) -> TensorMeta:
+    """Shape and element type of a result, of an op whose results are tensors all."""
+    meta = node.metas[number]
+    assert meta is not None
+    return meta
+
+
+def as_results(node: Op, values: Sequence[Any]) -> list[Any]:
+    """Stacks in the shapes of the node's results."""
+    metas = [meta_of(node, number) for number in range(len(values))]
+    return [st.reshape(value, meta.shape, meta.dtype) for value, meta in zip(values, metas, strict=True)]
+
+
+def turned(value: Any, dtype: TensorDType) -> Any:
+    """Each matrix of [count, rows, columns] transposed."""
+    return st.transpose(value, [0, 2, 1], dtype)
+
+
+def least(x: Any, y: Any) -> Any:
+    """The smaller of two extents, as a number where both are."""
+    if isinstance(x, int) and isinstance(y, int):
+        return min(x, y)
+    return pick(compare("slt", x, y), x, y)

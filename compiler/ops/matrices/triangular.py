@@ -1,0 +1,153 @@
+"""Triangular systems, Cholesky's factorisation, and what the two solve together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import Dim
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import positions
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.carried import minus, plus
+from buddy.compiler.ops.loops import index_of
+from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.stack import (
+    INT32,
+    Problem,
+    as_results,
+    solved,
+    stacked,
+    turned,
+)
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.utils import SymbolTable, argument
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+
+def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
+    """The triangle of each matrix [count, rows, columns], zeros elsewhere; a `unit` one has ones on the diagonal."""
+
+    def body(x: Scalar) -> Scalar:
+        row, column = positions.loops(1, 2)
+        kept = s.select(column >= row if upper else column <= row, x, 0)
+        return s.select(row.compare("eq", column), 1, kept) if unit else kept
+
+    return st.pointwise([(value, dtype)], st.shape_of(value), dtype, body)
+
+
+def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> Any:
+    """A stack [count, rows, columns] of matrices with ones on the diagonal."""
+    return positions.computed(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
+
+
+def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
+    """`x` with `a x = b` of a stack of triangles [count, n, n] and of right sides [count, n, m].
+
+    By substitution, a row of `x` at a time. Of `a` only the triangle is read, of a `unit` one nothing on the diagonal.
+    """
+    size, width = st.shape_of(b)[1:]
+
+    def steps(p: Problem) -> None:
+        def row(step: Any) -> None:
+            i = minus(minus(size, 1), step) if upper else step
+            first, last = (plus(i, 1), size) if upper else (0, i)
+            p.each(first, last, lambda k: subtract(p, i, k))
+            if not unit:
+                diagonal = p["a", i, i]
+                p.revise(("b", i), 0, width, lambda _, x: x / diagonal)
+
+        p.each(0, size, row)
+
+    def subtract(p: Problem, i: Any, k: Any) -> None:
+        factor = p["a", i, k]
+        p.revise(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
+
+    return solved({"b": (b, dtype)}, steps, {"a": (a, dtype)})[0]
+
+
+@lowering("TriangularSolveOp")
+def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
+    """Of `x a = b` the transposed system is solved."""
+    dtype, upper, batch = node.tensor_meta.dtype, argument(node, 2, "upper"), node.tensor_meta.shape[:-2]
+    a, b = (stacked(arg, symbol_table, batch=batch) for arg in node.args[:2])
+    left, unit = argument(node, 3, "left", True), argument(node, 4, "unitriangular", False)
+    if left:
+        return as_results(node, [solution(a, b, dtype, upper, unit)])
+    return as_results(node, [turned(solution(turned(a, dtype), turned(b, dtype), dtype, not upper, unit), dtype)])
+
+
+def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
+    """`u` with `uᵀ u = a` of a stack [count, n, n], and for each matrix 0 or the order of the first leading minor that
+    is not positive. Only the upper triangle is read; `u` has zeros below it."""
+    count, size, _ = st.shape_of(a)
+
+    def steps(p: Problem) -> None:
+        def column(k: Any) -> None:
+            pivot = p["u", k, k]
+            sound, positive = p["info"].compare("eq", 0), pivot > 0
+            p["info"] = s.select(sound & positive.compare("eq", 0), index_of(plus(k, 1), INT32), p["info"])
+            p.choose(sound & positive, lambda: eliminate(p, k, s.sqrt(pivot)))
+
+        p.each(0, size, column)
+
+    def eliminate(p: Problem, k: Any, root: Scalar) -> None:
+        p.revise(("u", k), k, size, lambda _, x: x / root)
+
+        def row(i: Any) -> None:
+            factor = p["u", k, i]
+            p.revise(("u", i), i, size, lambda j, x: x - factor * p["u", k, j])
+
+        p.each(plus(k, 1), size, row)
+
+    parts = {"u": (triangle(a, dtype, upper=True), dtype), "info": (st.filled(0, [count], INT32), INT32)}
+    u, info = solved(parts, steps)
+    return u, info
+
+
+@lowering("CholeskyOp")
+def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
+    """A lower factor is the transpose of the upper one; which triangle is read goes with it.
+
+    What a matrix that has none is left as is up to LAPACK.
+    """
+    dtype, upper = node.args[0].tensor_meta.dtype, argument(node, 1, "upper", False)
+    a = stacked(node.args[0], symbol_table)
+    factor, info = cholesky_factor(a if upper else turned(a, dtype), dtype)
+    factor = factor if upper else turned(factor, dtype)
+    return or_eager(info, node, symbol_table, as_results(node, [factor, info] if node.multiple else [factor]))
+
+
+def solved_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
+    """`x` with `a x = b`, where `a` is `uᵀ u` or `l lᵀ`."""
+    other = turned(factor, dtype)
+    lower, upper_ = (other, factor) if upper else (factor, other)
+    return solution(upper_, solution(lower, b, dtype, upper=False), dtype, upper=True)
+
+
+@lowering("CholeskySolveOp")
+def cholesky_solve(node: Op, symbol_table: SymbolTable) -> Any:
+    batch, dtype = node.tensor_meta.shape[:-2], node.tensor_meta.dtype
+    b, factor = (stacked(arg, symbol_table, batch=batch) for arg in node.args[:2])
+    return as_results(node, [solved_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
+
+
+@lowering("CholeskyInverseOp")
+def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
+    """A zero on the diagonal is what eager refuses."""
+    factor, dtype = stacked(node.args[0], symbol_table), node.tensor_meta.dtype
+    shape = st.shape_of(factor)
+
+    def find(p: Problem) -> None:
+        def look(i: Any) -> None:
+            p["info"] = p["info"] | s.cast(p["a", i, i].compare("eq", 0), INT32)
+
+        p.each(0, shape[1], look)
+
+    (info,) = solved({"info": (st.filled(0, shape[:1], INT32), INT32)}, find, {"a": (factor, dtype)})
+    found = solved_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
+    return or_eager(info, node, symbol_table, as_results(node, [found]))

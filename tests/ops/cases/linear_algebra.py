@@ -1,0 +1,69 @@
+"""Factorisations, systems of equations and spectra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.cases.base import Group, normal
+
+linalg = torch.linalg
+
+
+def definite(a: torch.Tensor) -> torch.Tensor:
+    return a @ a.mT + torch.eye(a.size(-1), dtype=a.dtype)
+
+
+def triangle(a: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    """One that solves without losing digits."""
+    part = a.triu(1) if upper else a.tril(-1)
+    return part + 4 * torch.eye(a.size(-1), dtype=a.dtype)
+
+
+SYSTEMS: dict[str, Callable[..., Any]] = {
+    "solve": lambda a, b: linalg.solve(a, b),
+    "solve from the right": lambda a, b: linalg.solve(a, b.mT, left=False),
+    "solve for a vector": lambda a, b: linalg.solve(a, b[..., 0]),
+    "one matrix, several sides": lambda a, b: linalg.solve(a[0], b),
+    "inv": lambda a, b: linalg.inv(a),
+    "det": lambda a, b: linalg.det(a),
+    "logdet": lambda a, b: linalg.slogdet(a)[1],
+    "sign of det": lambda a, b: linalg.slogdet(a)[0],
+    "pivots": lambda a, b: linalg.lu_factor(a)[1],
+    "factors": lambda a, b: linalg.lu_factor(a)[0],
+    "permutation": lambda a, b: linalg.lu(b)[0],
+    "low": lambda a, b: linalg.lu(b)[1],
+    "high": lambda a, b: linalg.lu(b.mT)[2],
+    "lu_solve": lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b, adjoint=True),
+    "triangle": lambda a, b: linalg.solve_triangular(triangle(a), b, upper=False),
+    "triangle from the right": lambda a, b: linalg.solve_triangular(triangle(a, True), b.mT, upper=True, left=False),
+    "unit triangle": lambda a, b: linalg.solve_triangular(a.triu() / 4, b, upper=True, unitriangular=True),
+    "triangular_solve": lambda a, b: torch.triangular_solve(b, triangle(a, True), transpose=True)[0],
+    "cholesky": lambda a, b: linalg.cholesky(definite(a)),
+    "upper cholesky": lambda a, b: linalg.cholesky(definite(a), upper=True),
+    "cholesky_solve": lambda a, b: torch.cholesky_solve(b, linalg.cholesky(definite(a))),
+    "cholesky_inverse": lambda a, b: torch.cholesky_inverse(triangle(a)),
+    "where cholesky fails": lambda a, b: linalg.cholesky_ex(a + a.mT)[1],
+    "what it leaves": lambda a, b: linalg.cholesky_ex(a + a.mT)[0],
+    "powers": lambda a, b: linalg.matrix_power(a, -2),
+}
+REFLECTORS: dict[str, Callable[..., Any]] = {
+    "geqrf": lambda a, b: torch.geqrf(b)[0],
+    "its factors": lambda a, b: torch.geqrf(b)[1],
+    "q": lambda a, b: linalg.qr(b)[0],
+    "r": lambda a, b: linalg.qr(b.mT)[1],
+    "whole q": lambda a, b: linalg.qr(b, mode="complete")[0],
+    "r alone": lambda a, b: linalg.qr(b, mode="r")[1],
+    "householder_product": lambda a, b: linalg.householder_product(a, b[..., 0].sigmoid()),
+    "ormqr": lambda a, b: torch.ormqr(a, b[..., 0].sigmoid(), b, transpose=True),
+    "ormqr from the right": lambda a, b: torch.ormqr(a, b[..., 0].sigmoid(), b.mT.contiguous(), left=False),
+}
+ALL = {**SYSTEMS, **REFLECTORS}
+A, B = normal(2, 5, 5), normal(2, 5, 3)
+
+GROUPS: dict[str, Group] = {
+    "linear algebra": Group((A, B), ALL),
+    "linear algebra of float64": Group((A.double(), B.double()), ALL),
+}
