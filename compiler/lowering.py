@@ -14,7 +14,6 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
-from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.registry import Registry
@@ -97,14 +96,14 @@ class _Lowerer:
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
         declared = not public and not body
         flags = [
-            _argument(i, value[0].tensor_meta.shape, parameter, public, declared)
+            _argument(i, value[0].tensor_meta.stored.shape, parameter, public, declared)
             for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
             if value in arguments
         ]
         op.arg_attrs = ir.ArrayAttr.get([*flags, *map(symbol_attributes, symbols)])
         if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
             op.attributes[RESULTS] = ir.ArrayAttr.get(
-                [sizes_attribute(value[0].tensor_meta.shape) for value in results]
+                [sizes_attribute(value[0].tensor_meta.stored.shape) for value in results]
             )
         if declared:
             return
@@ -161,8 +160,8 @@ class _Lowerer:
         own, choices = set(found) - {TORCH_MLIR}, (*found, EAGER)
         wanted = self.choices.get(node.stable, "")
         reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_why_eager(node)])]
-        if _is_complex(node):
-            reasons.append("complex numbers are not lowered")
+        if _is_complex(node) and not node.takes_complex:
+            reasons.append("complex numbers are lowered by their parts, and it has no rule for that")
         elif wanted != EAGER:
             for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
                 reason = self._lowered_by(key, node, table)
@@ -222,7 +221,7 @@ class _Lowerer:
             results = list(results.results) if hasattr(results, "results") else [results]
         for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
             if meta is not None and is_dynamic(meta.shape):
-                value = fitted(value, meta)
+                value = fitted(value, meta.stored)
             if meta is not None and value.type != meta_type(meta):
                 raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
             table[node.name, index] = value
@@ -291,7 +290,7 @@ def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> No
     """Name what crossed a call; tensors without elements are made anew."""
     crossed = iter(found)
     for op, index in values:
-        meta = op.tensor_meta
+        meta = op.tensor_meta.stored
         table[op.name, index] = (
             empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(crossed), meta.shape)
         )
@@ -299,7 +298,7 @@ def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> No
 
 def _is_complex(node: Op) -> bool:
     metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
-    return any(meta.dtype in (TensorDType.Complex64, TensorDType.Complex128) for meta in metas)
+    return any(meta.dtype.is_complex for meta in metas)
 
 
 def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import getitem
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
-from buddy.compiler.frontend.aten import AtenGraph, target_key
+from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, target_key
+from buddy.compiler.frontend.complex_numbers import by_parts
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
 from buddy.compiler.frontend.schemas import schema_of
@@ -63,12 +64,13 @@ def to_buddy(
 ) -> Conversion:
     """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
 
-    Sizes that only a call tells are expressions of the inputs' sizes; the nodes that compute them go. Raises
+    Sizes that only a call tells are expressions of the inputs' sizes; the nodes that compute them go. Complex numbers
+    are computed by their parts. Raises
     `UnsupportedGraphError` for element types, sizes that depend on data and higher-order ops that it has no word for.
     """
     known = default_ops_map() if ops_map is None else ops_map
     converter = _Converter(Conversion(Graph(name, func_name)), known)
-    converter.run(aten)
+    converter.run(replace(aten, module=by_parts(aten.module, default_decompositions(known))))
     return converter.result
 
 

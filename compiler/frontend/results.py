@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from buddy.compiler.frontend.complex_numbers.rewriting import STANDS_FOR
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.symbols import UnknownSymbolError
 from buddy.compiler.graph.operation import Op, PlaceholderOp
@@ -149,6 +150,7 @@ class _Memory:
 
 def _root(node: Node) -> Node:
     """The input, or the op that gives new memory, which the tensor that `node` gives is a view of; else `node`."""
+    node = node.meta.get(STANDS_FOR, node)
     storage = _storage(node.meta.get("val"))
     while node.op == "call_function":
         maker = node.args[0] if node.target is getitem else node
@@ -156,7 +158,7 @@ def _root(node: Node) -> Node:
         if not parents:
             break
         node = parents[0]
-    return node
+    return node.meta.get(STANDS_FOR, node)
 
 
 def _storage(value: Any) -> int | None:

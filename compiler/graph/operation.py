@@ -45,6 +45,8 @@ class Op:
     targets: ClassVar[tuple[str, ...]] = ()
     # Whether it does something besides giving results, so that it stands even where nobody reads them.
     has_effect: ClassVar[bool] = False
+    # Whether its lowerings know complex numbers as pairs of floats along a last dim.
+    takes_complex: ClassVar[bool] = False
     # Why no dialect can have a lowering of it, if so.
     only_eager: ClassVar[str] = ""
 

@@ -35,6 +35,15 @@ class TensorDType(Enum):
         return self in _INTEGERS
 
     @property
+    def is_complex(self) -> bool:
+        return self in _PARTS
+
+    @property
+    def part(self) -> TensorDType:
+        """The type of the real and the imaginary part of a complex number; another type is its own."""
+        return _PARTS.get(self, self)
+
+    @property
     def is_unsigned(self) -> bool:
         """Whether an integer of this type is read without a sign; a bool counts as one."""
         return self in _UNSIGNED
@@ -42,6 +51,7 @@ class TensorDType(Enum):
 
 _UNSIGNED = (TensorDType.Bool, TensorDType.UInt8, TensorDType.UInt16, TensorDType.UInt32, TensorDType.UInt64)
 _INTEGERS = (*_UNSIGNED[1:], TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
+_PARTS = {TensorDType.Complex64: TensorDType.Float32, TensorDType.Complex128: TensorDType.Float64}
 
 
 class DeviceType(Enum):
@@ -73,6 +83,11 @@ class TensorMeta:
 
     shape: tuple[Any, ...]
     dtype: TensorDType
+
+    @property
+    def stored(self) -> TensorMeta:
+        """The tensor as compiled code has it: complex numbers are pairs of floats along a last dim, as in memory."""
+        return TensorMeta((*self.shape, 2), self.dtype.part) if self.dtype.is_complex else self
 
     def __getitem__(self, key: str) -> Any:
         if key not in ("shape", "dtype"):

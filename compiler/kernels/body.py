@@ -135,18 +135,20 @@ class VectorBody:
         return arith.addi(vector.broadcast(type_, self.e.value(at.start)), vector.step(type_))
 
     def _read(self, load: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes) -> Any:
-        """What the lanes read: neighbours in memory where only the last index moves, by one from lane to lane."""
+        """What the lanes read: neighbours in memory where only the last index moves, by one from lane to lane, and
+        neighbours along it lie side by side."""
         e, (buffer, *indices) = self.e, load.operands
         type_ = ir.VectorType.get([self.lanes], load.results[0].type)
         mask = e.mask(self.lanes, self.lanes if at.active is None else at.active)
         *before, last = indices
-        if all(index in uniform for index in before) and _is_index(last, at.dim):
+        strides = layout_of(buffer.type).strides
+        if strides[-1] == 1 and all(index in uniform for index in before) and _is_index(last, at.dim):
             place = [*(uniform[index] for index in before), e.value(at.start)]
             if at.active is None:
                 return vector.load(type_, buffer, place)
             return vector.maskedload(type_, buffer, place, mask, e.zero(type_))
         offset: Any = None
-        for index, stride in zip(indices, layout_of(buffer.type).strides, strict=True):
+        for index, stride in zip(indices, strides, strict=True):
             term = self.value(index, known)
             term = arith.muli(term, e.splat(term.type, stride)) if stride != 1 else term
             offset = term if offset is None else arith.addi(offset, term)

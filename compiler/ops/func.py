@@ -48,9 +48,9 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _read(node: Op) -> list[int]:
-    """The numbers of the results that some node reads; an op without a tuple of them has one at most."""
+    """The numbers of the results that some node reads; an op without a tuple of them has one."""
     if not node.multiple:
-        return [0] if node._children else []
+        return [0]
     return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
 
 
@@ -58,7 +58,8 @@ def _result(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
     """The value of a result: of the call, made anew where there are no elements to point to, or nothing."""
     if meta is None:
         return None
-    return empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(made), meta.shape)
+    stored = meta.stored
+    return empty(stored.shape, stored.dtype) if 0 in stored.shape else remember(next(made), stored.shape)
 
 
 def _tensor_arguments(node: Op) -> list[Op]:
@@ -106,7 +107,7 @@ def _declare(call: EagerCall, inputs: list[Any], results: list[TensorMeta]) -> N
     readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
     declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs) + list(map(symbol_attributes, call.symbols)))
     if any(is_dynamic(meta.shape) for meta in results):
-        declaration.attributes[RESULTS] = ir.ArrayAttr.get([sizes_attribute(meta.shape) for meta in results])
+        declaration.attributes[RESULTS] = ir.ArrayAttr.get([sizes_attribute(meta.stored.shape) for meta in results])
     declaration.attributes[ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
 
 

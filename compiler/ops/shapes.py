@@ -30,7 +30,7 @@ def reshape(node: Op, symbol_table: SymbolTable) -> Any:
     return st.reshape(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
 
 
-@lowering("CloneOp", "AliasOp")
+@lowering("CloneOp", "AliasOp", "ViewAsRealOp", "ViewAsComplexOp")
 def identity(node: Op, symbol_table: SymbolTable) -> Any:
     return value_of(node.args[0], symbol_table)
 

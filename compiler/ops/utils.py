@@ -38,7 +38,7 @@ def tensor_type(shape: Sequence[Dim], dtype: TensorDType) -> Any:
 
 
 def meta_type(meta: TensorMeta) -> Any:
-    return tensor_type(meta.shape, meta.dtype)
+    return tensor_type(meta.stored.shape, meta.stored.dtype)
 
 
 def value_of(argument: Any, symbol_table: SymbolTable) -> Any:

@@ -235,6 +235,10 @@ CASES: dict[str, OneOp] = {
     ),
     "FlipOp": cube(lambda x: x.flip(1), "no lowering of FlipOp"),
     "RollOp": cube(lambda x: x.roll(1, 1), "no lowering of RollOp", (*SLICE, *INSERT)),
+    "ViewAsRealOp": _of(torch.complex(normal(3, 4), normal(3, 4)))(
+        torch.view_as_real, "no lowering of ViewAsRealOp", NOTHING
+    ),
+    "ViewAsComplexOp": _of(normal(3, 2))(torch.view_as_complex, "no lowering of ViewAsComplexOp", NOTHING),
     "UnfoldOp": cube(lambda x: x.unfold(2, 2, 1), "no lowering of UnfoldOp"),
     "DiagonalOp": cube(lambda x: x.diagonal(1, 1, 2), "no lowering of DiagonalOp"),
     "DiagonalScatterOp": _of(normal(3, 3), normal(3))(

@@ -46,6 +46,7 @@ def ops_in(text: str) -> set[str]:
 
 
 def type_of(tensor: torch.Tensor) -> str:
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor  # as which it is compiled
     return f"tensor<{''.join(f'{size}x' for size in tensor.shape)}{SPELLING[tensor.dtype]}>"
 
 

@@ -66,7 +66,7 @@ class PowOp(ElementwiseOp):
 
 
 class NegOp(ElementwiseOp):
-    targets = ("neg.default",)
+    targets = ("neg.default", "_neg_view.default")
 
 
 class AbsOp(ElementwiseOp):

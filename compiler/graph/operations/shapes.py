@@ -126,6 +126,20 @@ class ViewDtypeOp(ReshapeFamilyOp):
     targets = ("view.dtype",)
 
 
+class ViewAsRealOp(ReshapeFamilyOp):
+    """Complex numbers as pairs of floats along a new last dim."""
+
+    takes_complex = True
+    targets = ("view_as_real.default",)
+
+
+class ViewAsComplexOp(ReshapeFamilyOp):
+    """Pairs of floats along the last dim as complex numbers."""
+
+    takes_complex = True
+    targets = ("view_as_complex.default",)
+
+
 class ConstantPadNdOp(Op):
     targets = ("constant_pad_nd.default",)
 

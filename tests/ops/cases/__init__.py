@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.ops.cases import (
+    complexes,
     contractions,
     corners,
     division,
     edges,
     elementwise,
     indexing,
-    linear_algebra,
     reductions,
     sampling,
     shapes,
@@ -25,6 +25,7 @@ GROUPS: dict[str, Group] = {
     **elementwise.GROUPS,
     **division.GROUPS,
     **special.GROUPS,
+    **complexes.GROUPS,
     **edges.GROUPS,
     **shapes.GROUPS,
     **reductions.GROUPS,
@@ -33,7 +34,6 @@ GROUPS: dict[str, Group] = {
     **indexing.GROUPS,
     **sorting.GROUPS,
     **windows.GROUPS,
-    **linear_algebra.GROUPS,
     **sampling.GROUPS,
 }
 
@@ -41,10 +41,11 @@ GROUPS: dict[str, Group] = {
 CORE = (
     "division of whole numbers", "parts of numbers", "special functions", "functions of shares",
     "orthogonal polynomials",
+    "complex numbers",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
     "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "gradients of convolutions", "pools",
-    "resampling", "linear algebra",
+    "resampling",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.

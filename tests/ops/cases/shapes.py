@@ -60,6 +60,7 @@ MOVES: dict[str, Callable[..., Any]] = {
     "diagonal": lambda x: x.diagonal(1, 0, 2),
     "diagonal below": lambda x: x.diagonal(-1, 2, 1),
     "diagonal_scatter": lambda x: x.diagonal_scatter(x[0, :, :2].t(), -1, 2, 1),
+    "diagonal_scatter of every other": lambda x: x[0, :, ::2].diagonal_scatter(x[1, 0, ::2]),
     "diag_embed": lambda x: x.diag_embed(1),
     "as_strided": lambda x: x.clone().as_strided((3, 4), (2, 3), 5),
     "as_strided_scatter": lambda x: aten.as_strided_scatter(x, x[0], [3, 4], [1, 4], 3),

@@ -1,0 +1,148 @@
+"""Sums, products, quotients, powers, and what takes complex numbers apart or puts them together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from buddy.compiler.frontend.complex_numbers.functions import modulus, power, square_root
+from buddy.compiler.frontend.complex_numbers.pair import Pair, pair_of, part_type, rule
+
+aten = torch.ops.aten
+
+
+def _operands(out: torch.Tensor, *values: Any) -> list[Pair]:
+    """The operands in the type of the result's parts, to which eager converts them first."""
+    return [pair_of(value, part_type(out.dtype)) for value in values]
+
+
+@rule(aten.add.Tensor, aten.add.Scalar)
+def add(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+    a, b = _operands(out, x, y)
+    return a + b if alpha == 1 else a + b * alpha
+
+
+@rule(aten.sub.Tensor, aten.sub.Scalar)
+def sub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+    a, b = _operands(out, x, y)
+    return a - b if alpha == 1 else a - b * alpha
+
+
+@rule(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+    return sub(out, y, x, alpha)
+
+
+@rule(aten.mul.Tensor, aten.mul.Scalar)
+def mul(out: torch.Tensor, x: Any, y: Any) -> Pair:
+    a, b = _operands(out, x, y)
+    return a * b
+
+
+@rule(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(out: torch.Tensor, x: Any, y: Any) -> Pair:
+    a, b = _operands(out, x, y)
+    return a / b
+
+
+@rule(aten.reciprocal.default)
+def reciprocal(out: torch.Tensor, x: Pair) -> Pair:
+    return Pair(1.0, 0.0) / x
+
+
+@rule(aten.neg.default)
+def neg(out: torch.Tensor, x: Pair) -> Pair:
+    return -x
+
+
+@rule(aten.square.default)
+def square(out: torch.Tensor, x: Pair) -> Pair:
+    return x * x
+
+
+@rule(aten.addcmul.default)
+def addcmul(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
+    a, b, c = _operands(out, x, y, z)
+    return a + b * c if value == 1 else a + b * value * c
+
+
+@rule(aten.addcdiv.default)
+def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
+    a, b, c = _operands(out, x, y, z)
+    return a + b / c if value == 1 else a + b * value / c
+
+
+@rule(aten.lerp.Tensor, aten.lerp.Scalar)
+def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> Pair:
+    """From the nearer end, as eager does: from the weight 0.5 on, by its modulus, from the far one."""
+    a, b, w = _operands(out, start, end, weight)
+    near, far = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
+    if not isinstance(w.re, torch.Tensor):
+        return near if abs(complex(w.re, w.im)) < 0.5 else far
+    is_near = modulus(w) < 0.5
+    return Pair(torch.where(is_near, near.re, far.re), torch.where(is_near, near.im, far.im))
+
+
+@rule(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_(out: torch.Tensor, base: Any, exponent: Any) -> Pair:
+    x, n = _operands(out, base, exponent)
+    known = {2: lambda: x * x, 3: lambda: x * x * x, 0.5: lambda: square_root(x), -0.5: lambda: _one(square_root(x)),
+             -1: lambda: _one(x), -2: lambda: _one(x * x), 1: lambda: x}  # fmt: skip
+    if not isinstance(exponent, (torch.Tensor, Pair)) and exponent in known:
+        return known[exponent]()
+    return power(x, n)
+
+
+def _one(divisor: Pair) -> Pair:
+    return Pair(1.0, 0.0) / divisor
+
+
+# ---- put together and taken apart ------------------------------------------------------------------------------------
+
+
+@rule(aten.complex.default)
+def complex_(out: torch.Tensor, re: torch.Tensor, im: torch.Tensor) -> Pair:
+    return Pair(re, im)
+
+
+@rule(aten.polar.default)
+def polar(out: torch.Tensor, length: torch.Tensor, angle: torch.Tensor) -> Pair:
+    return Pair(length * angle.cos(), length * angle.sin())
+
+
+@rule(aten.view_as_real.default)
+def view_as_real(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return torch.stack([x.re, x.im], -1)
+
+
+@rule(aten.real.default)
+def real(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return x.re
+
+
+@rule(aten.imag.default)
+def imag(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return x.im
+
+
+@rule(aten._conj.default, aten.conj_physical.default, aten._conj_physical.default)
+def conj(out: torch.Tensor, x: Pair) -> Pair:
+    return x.conj()
+
+
+@rule(aten.abs.default)
+def abs_(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return modulus(x)
+
+
+@rule(aten.angle.default)
+def angle(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return torch.atan2(x.im, x.re)
+
+
+@rule(aten.sgn.default)
+def sgn(out: torch.Tensor, x: Pair) -> Pair:
+    """The number on the unit circle in the same direction; 0 for 0."""
+    length = modulus(x)
+    return x.map(lambda part: torch.where(length == 0, 0.0, part / length))

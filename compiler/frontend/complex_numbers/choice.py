@@ -1,0 +1,100 @@
+"""Comparisons, tests and choices among complex numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from buddy.compiler.frontend.complex_numbers.pair import Pair, made, pair_of, rule
+
+aten = torch.ops.aten
+
+
+def _is_true(x: Any) -> torch.Tensor:
+    """Whether a number is not 0, of pairs whether one part is not."""
+    return (x.re != 0) | (x.im != 0) if isinstance(x, Pair) else x != 0
+
+
+@rule(aten.eq.Tensor, aten.eq.Scalar)
+def eq(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
+    a, b = pair_of(x), pair_of(y)
+    return _tensor(out, a.re == b.re) & _tensor(out, a.im == b.im)
+
+
+@rule(aten.ne.Tensor, aten.ne.Scalar)
+def ne(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
+    a, b = pair_of(x), pair_of(y)
+    return _tensor(out, a.re != b.re) | _tensor(out, a.im != b.im)
+
+
+def _tensor(out: torch.Tensor, value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.full(out.shape, value, dtype=torch.bool)
+
+
+@rule(aten.logical_not.default)
+def logical_not(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return ~_is_true(x)
+
+
+@rule(aten.logical_and.default)
+def logical_and(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
+    return _is_true(x) & _is_true(y)
+
+
+@rule(aten.logical_or.default)
+def logical_or(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
+    return _is_true(x) | _is_true(y)
+
+
+@rule(aten.logical_xor.default)
+def logical_xor(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
+    return _is_true(x) ^ _is_true(y)
+
+
+@rule(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(out: torch.Tensor, x: Pair, *args: Any) -> torch.Tensor:
+    return torch.any(_is_true(x), *args)
+
+
+@rule(aten.all.default, aten.all.dim, aten.all.dims)
+def all_(out: torch.Tensor, x: Pair, *args: Any) -> torch.Tensor:
+    return torch.all(_is_true(x), *args)
+
+
+@rule(aten.isnan.default)
+def isnan(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return x.re.isnan() | x.im.isnan()
+
+
+@rule(aten.isinf.default)
+def isinf(out: torch.Tensor, x: Pair) -> torch.Tensor:
+    return x.re.isinf() | x.im.isinf()
+
+
+@rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(out: torch.Tensor, chosen: torch.Tensor, x: Any, y: Any) -> Pair:
+    a, b = made(out, x), made(out, y)
+    return Pair(torch.where(chosen, a.re, b.re), torch.where(chosen, a.im, b.im))
+
+
+@rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(out: torch.Tensor, x: Pair, mask: torch.Tensor, value: Any) -> Pair:
+    return where(out, mask, value, x)
+
+
+@rule(aten.scatter.value)
+def scatter(out: torch.Tensor, x: Pair, dim: int, index: torch.Tensor, value: Any) -> Pair:
+    number = complex(value)
+    return Pair(x.re.scatter(dim, index, number.real), x.im.scatter(dim, index, number.imag))
+
+
+@rule(aten.index_fill.int_Scalar)
+def index_fill(out: torch.Tensor, x: Pair, dim: int, index: torch.Tensor, value: Any) -> Pair:
+    number = complex(value)
+    return Pair(x.re.index_fill(dim, index, number.real), x.im.index_fill(dim, index, number.imag))
+
+
+@rule(aten.nan_to_num.default)
+def nan_to_num(out: torch.Tensor, x: Pair, *numbers: Any) -> Pair:
+    return x.map(lambda part: torch.nan_to_num(part, *numbers))

@@ -1,0 +1,220 @@
+"""Fourier transforms of any length, as products with matrices.
+
+A length with small factors is transformed by Cooley and Tukey's rule (1965): for N = A B, transforms of length A, a
+turn of each number, transforms of length B. Short ones, and short primes, are products with the matrix of the
+transform, for which the compiler has fast kernels. Longer primes become a convolution by Bluestein's rule (1970).
+Numbers on the unit circle are made in double precision, from angles reduced exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.frontend.complex_numbers.pair import Pair, rule
+
+aten = torch.ops.aten
+
+# Up to this length one product is faster than two with a transposition between them.
+DIRECT = 64
+# Factors of more than this are no matrices: the product would cost more than Bluestein's three transforms.
+LARGEST_FACTOR = 256
+
+
+@rule(aten._fft_c2c.default)
+def c2c(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, forward: bool) -> Any:
+    if not _are_known(x.re, dims):
+        return NotImplemented
+    sign = -1 if forward else 1
+    found = x
+    for dim in dims:
+        found = _along(found, dim, sign)
+    return _normalized(found, _count(x.re, dims), normalization)
+
+
+@rule(aten._fft_r2c.default)
+def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> Any:
+    """The last of `dims` is transformed first, of which half the result says all."""
+    if not _are_known(x, dims):
+        return NotImplemented
+    *others, last = dims
+    moved = x.movedim(last, -1)
+    found = _of_real(moved, -1, out.size(last)).map(lambda part: part.movedim(-1, last))
+    for dim in others:
+        found = _along(found, dim, -1)
+    return _normalized(found, _count(x, dims), normalization)
+
+
+@rule(aten._fft_c2r.default)
+def c2r(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, last_size: int) -> Any:
+    """The last of `dims` is transformed last: what it lacks are the conjugates of what it has."""
+    if not _are_known(x.re, dims) or not isinstance(last_size, int):
+        return NotImplemented
+    *others, last = dims
+    found = x
+    for dim in others:
+        found = _along(found, dim, 1)
+    real = _to_real(found.map(lambda part: part.movedim(last, -1)), last_size).movedim(-1, last)
+    return _normalized(Pair(real, 0.0), _count(real, dims), normalization).re
+
+
+def _are_known(x: torch.Tensor, dims: list[int]) -> bool:
+    """Whether the lengths of the transforms, for which tables are made, are known when compiling."""
+    return all(isinstance(x.size(dim), int) for dim in dims)
+
+
+def _count(x: torch.Tensor, dims: list[int]) -> int:
+    return math.prod(x.size(dim) for dim in dims)
+
+
+def _normalized(x: Pair, count: int, normalization: int) -> Pair:
+    """By nothing, the root of the number of elements, or that number, as PyTorch numbers them."""
+    factor = (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
+    return x if normalization == 0 else Pair(x.re * factor, x.im * factor)
+
+
+def _along(x: Pair, dim: int, sign: int) -> Pair:
+    if dim % x.re.dim() == x.re.dim() - 1:
+        return _last(x, sign)
+    return _last(x.map(lambda part: part.movedim(dim, -1)), sign).map(lambda part: part.movedim(-1, dim))
+
+
+# ---- along the last dim ----------------------------------------------------------------------------------------------
+
+
+def _last(x: Pair, sign: int) -> Pair:
+    """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 forward. Imaginary part 0 is told by a
+    number."""
+    size = x.re.size(-1)
+    if size == 1:
+        return Pair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
+    factor = _factor(size)
+    if size <= DIRECT or (factor == size and size <= LARGEST_FACTOR):
+        return _by_matrix(x, sign, size)
+    return _by_convolution(x, sign) if factor > LARGEST_FACTOR or factor == size else _by_factors(x, sign, factor)
+
+
+def _by_matrix(x: Pair, sign: int, count: int) -> Pair:
+    """The first `count` numbers of the transform: one product a part, with cosines and sines side by side."""
+    size = x.re.size(-1)
+    table = _matrix(size, count, sign, x.re.dtype)
+    re = x.re @ table
+    cosines, sines = re.narrow(-1, 0, count), re.narrow(-1, count, count)
+    if not isinstance(x.im, torch.Tensor):
+        return Pair(cosines, sines)
+    im = x.im @ table
+    return Pair(cosines - im.narrow(-1, count, count), sines + im.narrow(-1, 0, count))
+
+
+def _by_factors(x: Pair, sign: int, a: int) -> Pair:
+    """With n = b n1 + n2 and k = k1 + a k2: transforms over n1, turns by n2 k1 / N, transforms over n2."""
+    size = x.re.size(-1)
+    b = size // a
+    columns = Pair(*(_split(part, a, b) for part in (x.re, x.im)))
+    inner = _last(columns, sign)  # [..., n2, k1]
+    turned = inner * Pair(*_turns(a, b, sign, x.re.dtype))
+    outer = _last(turned.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
+    return outer.map(lambda part: part.transpose(-1, -2).flatten(-2))
+
+
+def _split(part: Any, a: int, b: int) -> Any:
+    """[..., n2, n1] of [..., n]."""
+    return part.unflatten(-1, (a, b)).transpose(-1, -2) if isinstance(part, torch.Tensor) else part
+
+
+def _by_convolution(x: Pair, sign: int) -> Pair:
+    """With n k = (n^2 + k^2 - (k - n)^2) / 2 the transform is a convolution with a chirp, a product of transforms."""
+    size = x.re.size(-1)
+    length = 1 << (2 * size - 2).bit_length()
+    chirp, of_chirp = (Pair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
+    padded = (x * chirp).map(lambda part: torch.nn.functional.pad(part, (0, length - size)))
+    found = _last(_last(padded, -1) * of_chirp, 1)
+    return found.map(lambda part: part.narrow(-1, 0, size)) * chirp
+
+
+def _of_real(x: torch.Tensor, sign: int, count: int) -> Pair:
+    """The first `count` numbers of the transform of real numbers."""
+    if 1 < x.size(-1) <= DIRECT:
+        return _by_matrix(Pair(x, 0.0), sign, count)
+    return _last(Pair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
+
+
+def _to_real(x: Pair, size: int) -> torch.Tensor:
+    """The real transform, not normalised, of whose numbers the first `size // 2 + 1` are given, the rest their
+    conjugates. Imaginary parts of those that are their own conjugates are not read."""
+    half = x.map(lambda part: part.narrow(-1, 0, size // 2 + 1))
+    if size <= DIRECT:
+        cosines, sines = _half_matrices(size, x.re.dtype)
+        return half.re @ cosines + half.im @ sines
+    mirrored = half.map(lambda part: part.narrow(-1, 1, (size - 1) // 2).flip(-1))
+    inner = half.im.narrow(-1, 1, (size - 1) // 2)
+    zero = torch.zeros_like(half.im.narrow(-1, 0, 1))
+    im = torch.cat([zero, inner, *([zero] if size % 2 == 0 else []), -mirrored.im], -1)
+    return _last(Pair(torch.cat([half.re, mirrored.re], -1), im), 1).re
+
+
+# ---- numbers on the unit circle --------------------------------------------------------------------------------------
+
+
+def _factor(size: int) -> int:
+    """The divisor that is nearest to the root, among those of at most `DIRECT`; a number's own least prime factor where
+    that is larger."""
+    small = [d for d in range(2, DIRECT + 1) if size % d == 0]
+    if small:
+        return min(small, key=lambda d: (abs(math.log(d) - math.log(size) / 2), d))
+    return next((d for d in range(DIRECT + 1, math.isqrt(size) + 1) if size % d == 0), size)
+
+
+def _circle(numerators: Any, size: int, sign: int) -> tuple[Any, Any]:
+    """Cosines and sines of `sign * 2 pi * numerators / size`."""
+    angles = sign * 2 * numpy.pi * (numerators % size) / size
+    return numpy.cos(angles), numpy.sin(angles)
+
+
+def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
+    kind = {torch.float32: numpy.float32, torch.float64: numpy.float64}[dtype]
+    with _disable_current_modes():  # tables are real, whatever is being traced
+        return torch.from_numpy(numpy.ascontiguousarray(values.astype(kind)))
+
+
+@lru_cache(maxsize=64)
+def _matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tensor:
+    """[size, 2 count]: the cosines of the transform, then its sines."""
+    return _tensor(numpy.concatenate(_circle(numpy.outer(range(size), range(count)), size, sign), 1), dtype)
+
+
+@lru_cache(maxsize=64)
+def _half_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """[size // 2 + 1, size] each, for real and imaginary parts; what has a conjugate counts twice."""
+    count = size // 2 + 1
+    cosines, sines = _circle(numpy.outer(range(count), range(size)), size, 1)
+    own = [i for i in range(count) if 2 * i % size == 0]
+    twice = numpy.full((count, 1), 2.0)
+    twice[own] = 1
+    sines[own] = 0
+    return _tensor(cosines * twice, dtype), _tensor(-sines * twice, dtype)
+
+
+@lru_cache(maxsize=64)
+def _turns(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """[b, a]: at (n2, k1) the turn by n2 k1 / (a b)."""
+    cosines, sines = _circle(numpy.outer(range(b), range(a)), a * b, sign)
+    return _tensor(cosines, dtype), _tensor(sines, dtype)
+
+
+@lru_cache(maxsize=16)
+def _chirps(size: int, length: int, sign: int, dtype: torch.dtype) -> tuple[Any, Any]:
+    """exp(sign pi i n^2 / size), and the transform of its conjugate around 0, of `length`, divided by that."""
+    squares = numpy.array([n * n % (2 * size) for n in range(size)])
+    re, im = _circle(squares, 2 * size, sign)
+    around = numpy.zeros(length, numpy.complex128)
+    around[:size] = re - 1j * im
+    around[length - size + 1 :] = around[size - 1 : 0 : -1]
+    spectrum = numpy.fft.fft(around) / length
+    chirp, of_chirp = (re, im), (spectrum.real, spectrum.imag)
+    return tuple(_tensor(part, dtype) for part in chirp), tuple(_tensor(part, dtype) for part in of_chirp)

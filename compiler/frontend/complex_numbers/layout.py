@@ -1,0 +1,149 @@
+"""Views, copies, factories and writes: what moves elements without looking at them is done to either part."""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from buddy.compiler.frontend.complex_numbers.pair import RULES, Pair, made, pair_of, part_type, rule
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+_MOVES = (
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default,
+    aten.permute.default, aten.t.default, aten.transpose.int, aten.expand.default, aten.squeeze.default,
+    aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int, aten.clone.default,
+    aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.positive.default, aten.repeat.default,
+    aten.diagonal.default, aten.unfold.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
+    aten.flip.default, aten.roll.default, aten.index.Tensor, aten.index_select.default, aten.gather.default,
+    aten.tril.default, aten.triu.default, aten.slice_scatter.default, aten.select_scatter.default,
+    aten.diagonal_scatter.default, aten.index_put.default, aten._unsafe_index_put.default, aten._unsafe_index.Tensor,
+    aten.scatter.src, aten.scatter_add.default, aten.index_add.default, aten.index_copy.default,
+    aten.slice_backward.default, aten.select_backward.default, aten.masked_scatter.default, aten.embedding.default,
+    aten.im2col.default, aten.col2im.default, aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default, aten.reflection_pad3d.default, aten.replication_pad1d.default,
+    aten.replication_pad2d.default, aten.replication_pad3d.default, aten.repeat_interleave.self_int,
+    aten.take.default, aten.diag_embed.default, aten.unfold_backward.default,
+    aten.index_fill.int_Tensor, aten.put.default,
+)  # fmt: skip
+
+
+def part_by_part(op: Any) -> Any:
+    """The rule of an op that treats real and imaginary parts alike, of several tensors if need be."""
+
+    def apply(out: Any, *args: Any, **kwargs: Any) -> Any:
+        re, im = (op(*_taken(args, name), **_taken(kwargs, name)) for name in ("re", "im"))
+        return list(map(Pair, re, im)) if isinstance(re, (list, tuple)) else Pair(re, im)
+
+    return apply
+
+
+def _taken(nest: Any, name: str) -> Any:
+    """The part `name` of each pair in the nest, and the types of parts for complex ones."""
+
+    def take(value: Any) -> Any:
+        value = getattr(value, name) if isinstance(value, Pair) else value
+        return part_type(value) if isinstance(value, torch.dtype) else value
+
+    return tree_map(take, nest)
+
+
+for _op in _MOVES:
+    RULES[_op] = part_by_part(_op)
+
+
+@rule(getitem)
+def one_of(out: torch.Tensor, values: Any, index: int) -> Any:
+    return NotImplemented if values is None else values[index]
+
+
+@rule(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(out: torch.Tensor, x: Pair, size: Any, stride: Any, offset: Any = None) -> Any:
+    """Strides are those of the complex numbers, so they hold for parts that lie as densely."""
+    if not _fills_its_memory(x.re):
+        return NotImplemented
+    return x.map(lambda part: _own(part).as_strided(size, stride, offset))
+
+
+@rule(aten.as_strided_scatter.default)
+def as_strided_scatter(out: torch.Tensor, x: Pair, source: Pair, *where: Any) -> Any:
+    if not _fills_its_memory(x.re):
+        return NotImplemented
+    return Pair(*(aten.as_strided_scatter(_own(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im))))
+
+
+def _own(part: torch.Tensor) -> torch.Tensor:
+    return part.clone(memory_format=torch.contiguous_format)
+
+
+def _fills_its_memory(part: torch.Tensor) -> bool:
+    """Whether a part, or the complex numbers that it is every other float of, are all of their memory, row-major."""
+    step, rest = divmod(part.untyped_storage().nbytes(), max(part.numel(), 1) * part.element_size())
+    expected = step
+    for size, stride in reversed(list(zip(part.shape, part.stride(), strict=True))):
+        if size != 1 and stride != expected:
+            return False
+        expected = expected * size
+    return step in (1, 2) and not rest
+
+
+@rule(aten.cat.default)
+def cat(out: torch.Tensor, tensors: list[Any], dim: int = 0) -> Pair:
+    pairs = [made(_form(t), pair_of(t, part_type(out.dtype))) for t in tensors]
+    return Pair(torch.cat([p.re for p in pairs], dim), torch.cat([p.im for p in pairs], dim))
+
+
+def _form(value: Any) -> torch.Tensor:
+    return value.re if isinstance(value, Pair) else value
+
+
+@rule(aten.constant_pad_nd.default)
+def constant_pad_nd(out: torch.Tensor, x: Pair, pad: Any, value: Any = 0) -> Pair:
+    number = complex(value)
+    return Pair(aten.constant_pad_nd(x.re, pad, number.real), aten.constant_pad_nd(x.im, pad, number.imag))
+
+
+@rule(aten._to_copy.default, prims.convert_element_type.default)
+def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
+    """Between complex types, from real numbers, to the real part, or to whether one part is not 0."""
+    pair = pair_of(x)
+    if out.dtype.is_complex:
+        return made(out, pair)
+    return (pair.re != 0) | (pair.im != 0) if out.dtype == torch.bool else pair.re.to(out.dtype)
+
+
+@rule(aten.copy.default)
+def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False) -> Any:
+    found = made(out, pair_of(source))
+    return found if out.dtype.is_complex else found.re
+
+
+@rule(
+    aten.full.default, aten.scalar_tensor.default, aten.full_like.default, aten.fill.Scalar, aten.new_full.default,
+)  # fmt: skip
+def full(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    numbers = [value for value in args if isinstance(value, (int, float, complex))]
+    return made(out, complex(numbers[-1])) if out.dtype.is_complex and numbers else NotImplemented
+
+
+@rule(aten.fill.Tensor)
+def fill(out: torch.Tensor, x: Any, value: Any) -> Any:
+    return made(out, pair_of(value)) if out.dtype.is_complex else NotImplemented
+
+
+@rule(
+    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default,
+    aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
+    aten.new_empty_strided.default, aten.empty_permuted.default,
+)  # fmt: skip
+def zeros(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Uninitialised memory may hold zeros as well."""
+    return made(out, 0.0) if out.dtype.is_complex else torch.zeros(out.shape, dtype=out.dtype)
+
+
+@rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return made(out, 1.0) if out.dtype.is_complex else torch.ones(out.shape, dtype=out.dtype)

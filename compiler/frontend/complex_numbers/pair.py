@@ -1,0 +1,117 @@
+"""A complex tensor as two real ones, and the rules by which complex ops become real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Part = Any  # a real tensor, or a number where all elements are equal
+# Takes a tensor of the form of the result (or several), then the op's own arguments with a `Pair` for each complex
+# tensor; gives what the op gives, or `NotImplemented` where the op is to stay as it is.
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*ops: Any) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule of the overloads `ops`."""
+
+    def decorate(function: Rule) -> Rule:
+        for op in ops:
+            RULES[op] = function
+        return function
+
+    return decorate
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Real and imaginary part, tensors of one shape and type; arithmetic also takes numbers and real tensors.
+
+    A real operand has the imaginary part 0, which takes part as in eager: infinity times `2 + 0j` has the imaginary
+    part NaN.
+    """
+
+    re: Part
+    im: Part
+
+    def map(self, function: Callable[[Part], Part]) -> Pair:
+        return Pair(function(self.re), function(self.im))
+
+    def conj(self) -> Pair:
+        return Pair(self.re, -self.im)
+
+    def scaled(self, factor: Any) -> Pair:
+        """The product with a real number or tensor, as two products."""
+        return Pair(self.re * factor, self.im * factor)
+
+    def turned(self) -> Pair:
+        """The product with the imaginary unit."""
+        return Pair(-self.im, self.re)
+
+    def __neg__(self) -> Pair:
+        return Pair(-self.re, -self.im)
+
+    def __add__(self, other: Any) -> Pair:
+        y = pair_of(other)
+        return Pair(self.re + y.re, self.im + y.im)
+
+    def __sub__(self, other: Any) -> Pair:
+        y = pair_of(other)
+        return Pair(self.re - y.re, self.im - y.im)
+
+    def __mul__(self, other: Any) -> Pair:
+        y = pair_of(other)
+        return Pair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
+
+    def __truediv__(self, other: Any) -> Pair:
+        """Both operands are divided by the larger part of the divisor first, so that no square overflows."""
+        y = pair_of(other)
+        larger = maximum(absolute(y.re), absolute(y.im))
+        a, b, c, d = self.re / larger, self.im / larger, y.re / larger, y.im / larger
+        norm = c * c + d * d
+        return Pair((a * c + b * d) / norm, (b * c - a * d) / norm)
+
+
+def pair_of(value: Any, dtype: torch.dtype | None = None) -> Pair:
+    """A number, a real tensor or a pair as a pair, its tensors of type `dtype` where one is given."""
+    if isinstance(value, complex):
+        return Pair(value.real, value.imag)
+    found = value if isinstance(value, Pair) else Pair(value, 0.0)
+    if dtype is None:
+        return found
+    return found.map(lambda part: part.to(dtype) if isinstance(part, torch.Tensor) else part)
+
+
+def part_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of the parts of a complex type; another type is its own."""
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def made(out: torch.Tensor, value: Any) -> Pair:
+    """`value` with parts that are tensors of the shape and part type of `out`."""
+    dtype = part_type(out.dtype)
+
+    def tensor(part: Part) -> torch.Tensor:
+        if not isinstance(part, torch.Tensor):
+            return torch.full(out.shape, part, dtype=dtype)
+        return part.to(dtype).expand(out.shape) if part.shape != out.shape else part.to(dtype)
+
+    return pair_of(value).map(tensor)
+
+
+# ---- on parts that may be numbers ------------------------------------------------------------------------------------
+
+
+def absolute(part: Part) -> Part:
+    return abs(part)
+
+
+def maximum(x: Part, y: Part) -> Part:
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        return torch.maximum(x, y)
+    if isinstance(x, torch.Tensor):
+        return x.clamp_min(y) if y else x
+    return maximum(y, x) if isinstance(y, torch.Tensor) else max(x, y)

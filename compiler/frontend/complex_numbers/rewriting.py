@@ -1,0 +1,143 @@
+"""An ATen graph without complex ops: each becomes the ops on parts that its rule says, between complex inputs and
+results that are read and made as pairs of floats in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from buddy.compiler.frontend.complex_numbers.emitter import Emitter
+from buddy.compiler.frontend.complex_numbers.pair import RULES, Pair, made
+
+aten = torch.ops.aten
+
+# In a node's meta: the node of the original graph whose value it gives, through which its memory is known.
+STANDS_FOR = "buddy.stands_for"
+# A pair of halves is no type that compiled code knows.
+_KNOWN = (torch.complex64, torch.complex128)
+
+
+def by_parts(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
+    """`module`, whose complex ops are decomposed into real ones; itself where it has none that can be.
+
+    What has no rule stays, between the pairs put together and taken apart again. Ops are decomposed by `table`.
+    Names and metas of the nodes that stay are those they had.
+    """
+    nodes = list(module.graph.nodes)
+    if not any(_ruled(node) for node in nodes):
+        return module
+    mode = detect_fake_mode([value for node in nodes for value in tree_leaves(node.meta.get("val"))])
+    return module if mode is None else _Rewriting(module, Emitter(Graph(), mode, table)).run()
+
+
+def _ruled(node: Node) -> bool:
+    """Whether a node works on complex numbers, and there is a rule for it; sizes that depend on data have none."""
+    if node.target not in RULES:
+        return False
+    leaves = [leaf for n in (node, *node.all_input_nodes) for leaf in tree_leaves(n.meta.get("val"))]
+    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex]
+    return bool(found) and all(t.dtype in _KNOWN and not free_unbacked_symbols(t) for t in found)
+
+
+class _Rewriting:
+    """`wholes` has for a node of the original graph the new one that gives the same, `pairs` its parts as fake tensors;
+    of a complex node either is made of the other when it is asked for."""
+
+    def __init__(self, module: GraphModule, emitter: Emitter) -> None:
+        self.module = module
+        self.emitter = emitter
+        self.wholes: dict[Node, Node] = {}
+        self.pairs: dict[Node, Any] = {}
+        self.fakes: dict[Node, torch.Tensor] = {}
+
+    def run(self) -> GraphModule:
+        for node in self.module.graph.nodes:
+            if node.op == "get_attr" and "val" not in node.meta:
+                node.meta["val"] = self.emitter.fake(getattr(self.module, node.target))
+            if self._is_plain(node) or not (_ruled(node) and self._apply(node)):
+                self._copy(node)
+        names = {node.target for node in self.emitter.graph.nodes if node.op == "get_attr"} - {*self.emitter.constants}
+        held = {name: getattr(self.module, name) for name in names}
+        return GraphModule({**held, **self.emitter.constants}, self.emitter.graph)
+
+    def _is_plain(self, node: Node) -> bool:
+        """Whether what the node does is to read or to make pairs that are in memory as pairs."""
+        return node.target is aten.view_as_real.default and node.args[0] in self.wholes
+
+    def _copy(self, node: Node) -> None:
+        new = self.emitter.graph.node_copy(node, self._whole)
+        new.meta = {**node.meta, STANDS_FOR: node} if _is_complex(node) else dict(node.meta)
+        self.wholes[node] = new
+
+    def _apply(self, node: Node) -> bool:
+        """Put what the rule of `node` says in its place; whether it says anything."""
+        args, kwargs = (map_arg(value, self._operand) for value in (_plain(node.args), _plain(node.kwargs)))
+        before = len(self.emitter.graph.nodes)
+        with self.emitter.at(node):
+            result = RULES[node.target](node.meta["val"], *args, **kwargs)
+            if result is NotImplemented:
+                self.emitter.forget(before)
+                return False
+            if isinstance(result, torch.Tensor):
+                self.wholes[node] = self._real(node, result)
+            else:
+                self.pairs[node] = result if isinstance(result, list) else made(node.meta["val"], result)
+        return True
+
+    def _real(self, node: Node, result: torch.Tensor) -> Node:
+        """The node of a real result. It has the strides and the memory of the original's, for who returns it."""
+        value, found = node.meta["val"], self.emitter.node_of(result)
+        if result.stride() == value.stride() and not getattr(node.target, "is_view", False):
+            return found
+        return self.emitter.emit(aten.alias.default, (result,), {}, value, node.name)
+
+    def _operand(self, node: Node) -> Any:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return self.pairs.get(node) if isinstance(value, (list, tuple)) else value
+        if value.dtype in _KNOWN:
+            return self._pair(node)
+        if node not in self.fakes:
+            self.fakes[node] = self.emitter.know(value, self.wholes[node])
+        return self.fakes[node]
+
+    def _pair(self, node: Node) -> Pair:
+        if node not in self.pairs:
+            with self.emitter.at(node):
+                both = self._both(node)
+                self.pairs[node] = Pair(both.select(-1, 0), both.select(-1, 1))
+        return self.pairs[node]
+
+    def _both(self, node: Node) -> torch.Tensor:
+        """The pairs of a complex tensor along a last dim."""
+        if node.target is aten.view_as_complex.default:
+            return self._operand(node.args[0])
+        return aten.view_as_real.default(self.emitter.know(node.meta["val"], self.wholes[node]))
+
+    def _whole(self, node: Node) -> Node:
+        if node not in self.wholes:
+            pair, value = self.pairs[node], node.meta["val"]
+            with self.emitter.at(node):
+                both = torch.stack([pair.re, pair.im], -1)
+                self.wholes[node] = self.emitter.emit(aten.view_as_complex.default, (both,), {}, value, node.name)
+            self.wholes[node].meta[STANDS_FOR] = node
+        return self.wholes[node]
+
+
+def _is_complex(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype.is_complex
+
+
+def _plain(value: Any) -> Any:
+    """FX's immutable lists as plain ones, since ops may look at the type."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else list(map(_plain, value))
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,150 @@
+"""Complex numbers, which are compiled by their parts, and Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tests.ops.cases.base import Group, aten, normal, whole
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.complex64) -> torch.Tensor:
+    part = dtype.to_real()
+    return torch.complex(normal(*shape, dtype=part), normal(*shape, dtype=part))
+
+
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y, r: x + y,
+    "add, scaled": lambda x, y, r: torch.add(x, y, alpha=2 - 1j),
+    "sub of a real": lambda x, y, r: r - x,
+    "mul": lambda x, y, r: x * y[:1],
+    "mul by a real": lambda x, y, r: x * r,
+    "mul by a number": lambda x, y, r: 2j * x,
+    "div": lambda x, y, r: x / y,
+    "div of a number": lambda x, y, r: 1 / x,
+    "div of large numbers": lambda x, y, r: x * 1e18 / (y * 1e30),
+    "square": lambda x, y, r: x**2,
+    "lerp": lambda x, y, r: torch.lerp(x, y, 0.7j),
+    "addcmul": lambda x, y, r: torch.addcmul(x, y, x, value=2),
+    "addcdiv": lambda x, y, r: torch.addcdiv(x, y, x, value=1j),
+    "abs": lambda x, y, r: x.abs(),
+    "angle": lambda x, y, r: x.angle(),
+    "sgn": lambda x, y, r: torch.sgn(x * (r > 0)),
+    "conj": lambda x, y, r: x.conj() * y,
+    "real": lambda x, y, r: (x * y).real,
+    "imag of conj": lambda x, y, r: x.conj().imag,
+    "view_as_real": lambda x, y, r: torch.view_as_real(x),
+    "view_as_complex": lambda x, y, r: torch.view_as_complex(r[:, :4].reshape(3, 2, 2)),
+    "complex": lambda x, y, r: torch.complex(r, r + 1),
+    "polar": lambda x, y, r: torch.polar(r.abs(), r),
+    "eq": lambda x, y, r: x == torch.where(r > 0, x, y),
+    "ne a number": lambda x, y, r: (x * 0 + 1j) != 1j,
+    "logical": lambda x, y, r: torch.logical_or(x * (r > 0), r > 1) & torch.logical_not(x * 0),
+    "any": lambda x, y, r: (x * (r > 1)).any(1),
+    "isnan": lambda x, y, r: torch.isnan(torch.complex(r.log(), r)),
+    "cast from real": lambda x, y, r: r.to(torch.complex64),
+    "cast from bool": lambda x, y, r: (r > 0).to(torch.complex64),
+    "cast to a wider type": lambda x, y, r: x.to(torch.complex128),
+    "cast to bool": lambda x, y, r: (x * (r > 0)).bool(),
+    "a number of all": lambda x, y, r: torch.full((2, 3), 1 - 2j),
+}
+OF_ONE: tuple[str, ...] = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "sinh", "cosh",
+    "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "sigmoid",
+)  # fmt: skip
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: lambda x, y, name=name: getattr(torch, name)(x) for name in OF_ONE},
+    "tanh far out": lambda x, y: torch.tanh(x * 40),
+    "sqrt of negative numbers": lambda x, y: (x.real - 3).to(x.dtype).sqrt(),
+    "pow": torch.pow,
+    "pow of a number": lambda x, y: torch.pow(2 - 1j, x),
+    "pow with a number": lambda x, y: x**1.5,
+    "reciprocal of the root": lambda x, y: x**-0.5,
+}
+MOVED: dict[str, Callable[..., Any]] = {
+    "cat": lambda x, m: torch.cat([x, x.real, m], 0),
+    "stack": lambda x, m: torch.stack([x, 2 * x], 1),
+    "permute": lambda x, m: (x + 1).t().reshape(2, 6),
+    "slice": lambda x, m: x[1:, ::2] * 2,
+    "select": lambda x, m: x[1] + 1,
+    "split": lambda x, m: x.split(2, 1)[1] + 1,
+    "index": lambda x, m: x[torch.tensor([2, 0])],
+    "index_put": lambda x, m: x.index_put((torch.tensor([1]),), m[0], accumulate=True),
+    "gather": lambda x, m: x.gather(1, torch.tensor([[3], [0], [1]])),
+    "flip": lambda x, m: x.flip(0),
+    "pad": lambda x, m: torch.nn.functional.pad(x, (1, 2), value=3),
+    "where": lambda x, m: torch.where(x.real > 0, x, 1j),
+    "masked_fill": lambda x, m: x.masked_fill(x.real > 0, 2j),
+    "diagonal_scatter": lambda x, m: torch.diagonal_scatter(m, x[0]),
+    "as_strided": lambda x, m: (x + 1).as_strided((2, 2), (1, 3), 1),
+    "tril": lambda x, m: m.tril(),
+    "fftshift": lambda x, m: torch.fft.fftshift(x),
+    "sum": lambda x, m: x.sum(),
+    "mean": lambda x, m: x.mean(0, keepdim=True),
+    "sum of reals": lambda x, m: x.real.sum(1, dtype=torch.complex64),
+    "prod": lambda x, m: x[:, :3].prod(1),
+    "cumsum": lambda x, m: x.cumsum(1),
+    "cumprod": lambda x, m: x.cumprod(1),
+    "var": lambda x, m: x.var(1),
+    "norm": lambda x, m: torch.linalg.vector_norm(x, 3, 1),
+    "mm": lambda x, m: x @ m,
+    "mm of a conjugate": lambda x, m: x.conj() @ x.mT,
+    "addmm": lambda x, m: torch.addmm(m[0], x, m, beta=1j, alpha=2),
+    "bmm": lambda x, m: torch.bmm(m.expand(2, 4, 4), x.T.expand(2, 4, 3)),
+    "vdot": lambda x, m: torch.vdot(x[0], x[1]),
+    "convolution": lambda x, m: torch.nn.functional.conv1d(x[None], m[:2, None, :2].expand(2, 3, 2), m[0, :2]),
+}
+
+
+def _of_length(n: int) -> dict[str, Callable[..., Any]]:
+    """All one-dimensional transforms, of `n` of the numbers that there are."""
+    half = n // 2 + 1
+    return {
+        f"rfft {n}": lambda x, z: torch.fft.rfft(x[:, :n]),
+        f"fft {n}": lambda x, z: torch.fft.fft(z[:, :n]),
+        f"ifft {n}": lambda x, z: torch.fft.ifft(z[:, :n], norm="ortho"),
+        f"irfft {n}": lambda x, z: torch.fft.irfft(z[:, :half], n),
+    }
+
+
+# Products with one matrix, of an odd and an even number; of two factors; a large prime, by a convolution.
+LENGTHS = (1, 2, 9, 96)
+LARGE_PRIME = 269
+FOURIER: dict[str, Callable[..., Any]] = {
+    **{name: f for n in LENGTHS for name, f in _of_length(n).items()},
+    "fft of a large prime": lambda x, z: torch.fft.fft(z[:, :LARGE_PRIME]),
+    "irfft of a large prime": lambda x, z: torch.fft.irfft(z[:, : LARGE_PRIME // 2 + 1], LARGE_PRIME),
+    "rfft of a middling prime": lambda x, z: torch.fft.rfft(x[:, :67]),
+    "fft of reals": lambda x, z: torch.fft.fft(x[:, :12]),
+    "hfft": lambda x, z: torch.fft.hfft(z[:, :7], norm="ortho"),
+    "ihfft": lambda x, z: torch.fft.ihfft(x[:, :12]),
+    "fft of a first dim": lambda x, z: torch.fft.fft(z[:, :5], dim=0),
+    "rfft of a first dim": lambda x, z: torch.fft.rfft(x[:, :5], dim=0),
+    "fft2": lambda x, z: torch.fft.fft2(z[:, :6]),
+    "rfftn": lambda x, z: torch.fft.rfftn(x[:, :24].reshape(2, 3, 8), dim=(0, 2), norm="forward"),
+    "irfftn": lambda x, z: torch.fft.irfftn(z[:, :24].reshape(2, 3, 8)),
+    "all numbers of a real one": lambda x, z: aten._fft_r2c(x[:, :10], [1], 1, False),
+    "stft": lambda x, z: torch.stft(x.flatten(), 16, 8, window=torch.hann_window(16), return_complex=True),
+    "istft": lambda x, z: torch.istft(z[:, :27].reshape(1, 9, 6), 16, 8, window=torch.ones(16)),
+}
+
+GROUPS: dict[str, Group] = {
+    "complex numbers": Group((numbers(3, 4), numbers(3, 4), normal(3, 4)), ARITHMETIC),
+    "functions of complex numbers": Group((numbers(4, 5), numbers(4, 5)), FUNCTIONS),
+    "functions of complex128": Group(
+        (numbers(4, 5, dtype=torch.complex128), numbers(4, 5, dtype=torch.complex128)),
+        {name: FUNCTIONS[name] for name in ("exp", "log", "log1p", "sqrt", "tanh", "asin", "acosh", "atanh", "pow")},
+    ),
+    "moves and sums of complex numbers": Group((numbers(3, 4), numbers(4, 4)), MOVED),
+    "fourier": Group((normal(2, 300), numbers(2, 300)), FOURIER),
+    "fourier of double precision": Group(
+        (normal(2, 300, dtype=torch.float64), numbers(2, 300, dtype=torch.complex128)),
+        {name: f for n in (9, 96) for name, f in _of_length(n).items()},
+    ),
+    "empty complex": Group(
+        (numbers(0, 4), whole(0, 1, 0)),
+        {"exp": lambda x, i: x.exp(), "sum": lambda x, i: x.sum(0), "index": lambda x, i: x[i]},
+    ),
+}
