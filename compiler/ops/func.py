@@ -48,9 +48,9 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _read(node: Op) -> list[int]:
-    """The numbers of the results that some node reads; an op without a tuple of them has one."""
+    """The numbers of the results that some node reads; an op without a tuple of them has one at most."""
     if not node.multiple:
-        return [0]
+        return [0] if node._children else []
     return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
 
 

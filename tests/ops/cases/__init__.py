@@ -10,6 +10,7 @@ from tests.ops.cases import (
     edges,
     elementwise,
     indexing,
+    linear_algebra,
     reductions,
     sampling,
     shapes,
@@ -34,6 +35,7 @@ GROUPS: dict[str, Group] = {
     **indexing.GROUPS,
     **sorting.GROUPS,
     **windows.GROUPS,
+    **linear_algebra.GROUPS,
     **sampling.GROUPS,
 }
 
@@ -45,7 +47,7 @@ CORE = (
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
     "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "gradients of convolutions", "pools",
-    "resampling",
+    "resampling", "linear algebra",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.
