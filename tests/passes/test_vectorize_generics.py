@@ -222,6 +222,30 @@ def test_a_body_that_asks_for_its_index(n: int) -> None:
     np.testing.assert_array_equal(y, np.arange(4)[:, None] * 100 + np.arange(n))
 
 
+@pytest.mark.parametrize("n", SIZES)
+def test_a_reduction_that_asks_for_the_index_along_it(n: int) -> None:
+    """The maximum of each row up to a column that a number from outside tells, as in causal attention."""
+    x, y = numbers(5, n), np.full(5, -np.inf, np.float32)
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(5, n)}, %y: {memref(5)}) {FUNC} {{
+      %last = arith.constant {n // 2} : index
+      %low = arith.constant -1.0 : f32
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>],
+        iterator_types = ["parallel", "reduction"]}} ins(%x : {memref(5, n)}) outs(%y : {memref(5)}) {{
+        ^bb0(%a: f32, %b: f32):
+          %j = linalg.index 1 : index
+          %0 = arith.cmpi uge, %last, %j : index
+          %1 = arith.select %0, %a, %low : f32
+          %2 = arith.maximumf %b, %1 : f32
+          linalg.yield %2 : f32
+      }}
+      return
+    }}""")
+    compiled("f", x, y)
+    x[:, n // 2 + 1 :] = -1.0
+    np.testing.assert_array_equal(y, x.max(1))
+
+
 def test_contiguous_loops_are_merged() -> None:
     compiled = vectorized(f"""
     func.func @f(%x: {memref(8, 3, 2)}, %y: {memref(8, 3, 2)}) {{

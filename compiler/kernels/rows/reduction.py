@@ -9,7 +9,7 @@ from typing import Any
 
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.kernels.body import VectorBody
+from buddy.compiler.kernels.body import Lanes, VectorBody
 from buddy.compiler.kernels.chunks import for_rows, moved_bytes, work_of
 from buddy.compiler.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.kernels.emit import Emitter, Index, across
@@ -89,10 +89,10 @@ def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
     Raises `UnsupportedError`, before anything is emitted, for what has no contiguous loop or is no plain fold.
     """
     folds = folds_of(op)
-    if op.indexed:
-        raise UnsupportedError("a reduction that asks for its index")
     lanes = lanes_for(op, target)
     along = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(folds))
+    if not op.indexed <= set(along.dims if along is not None else ()):
+        raise UnsupportedError("a reduction that asks for another index than that of its contiguous loop")
     if along is not None:
         _Along(e, op, folds, along, lanes).emit()
         return f"{along.size} elements folded in vectors of {lanes}"
@@ -157,7 +157,9 @@ class _Reduction:
                 values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
             elif op.reads(i):
                 values[op.arguments[i]] = self.body.spread(e.load_scalar(self.flats[i], starts[i]))
-        known = self.body.emit(values)
+        # What is asked for is the index along the vector loop, which then is a loop of one dim.
+        at = Lanes(self.inner.dims[0], index, active, {}, {}) if op.indexed else None
+        known = self.body.emit(values, at)
         terms = [self.body.value(fold.term, known) for fold in self.folds]
         for i in self.stored:
             value = self.body.value(op.yielded[i - op.inputs], known)
