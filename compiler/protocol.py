@@ -15,9 +15,9 @@ from buddy.compiler.plain_values import Assignment, Diagnostic, GraphInfo, OpInf
 from buddy.compiler.plain_values import NodeRow as NodeRow
 from buddy.compiler.plain_values import OptionInfo as OptionInfo
 from buddy.compiler.recipe import PassStep, PluginFile, Recipe
+from buddy.compiler.run_report import InputChoice, RunReport
 from buddy.compiler.run_report import Memory as Memory
 from buddy.compiler.run_report import OutputReport as OutputReport
-from buddy.compiler.run_report import RunReport
 from buddy.compiler.run_report import Timing as Timing
 
 PROTOCOL_VERSION = 2
@@ -66,7 +66,7 @@ class Compile(Frame, frozen=True):
 class Run(Frame, frozen=True):
     """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`.
 
-    `beside` is as for `Compile`.
+    `beside` is as for `Compile`. With `values`, `Ran` brings inputs and outputs, too.
     """
 
     request: int
@@ -74,6 +74,8 @@ class Run(Frame, frozen=True):
     repeats: int = 10
     timeout: float = 120.0
     beside: bool = False
+    inputs: InputChoice = InputChoice()
+    values: bool = False
 
 
 class Cancel(Frame, frozen=True):
@@ -296,8 +298,11 @@ class Compiled(Frame, frozen=True):
 
 
 class Ran(Frame, frozen=True):
+    """`values` is a `.npz` of `input/NAME`, `output/NAME` and `eager/NAME`, where it was asked for."""
+
     request: int
     report: RunReport
+    values: bytes = b""
 
 
 class Failed(Frame, frozen=True):

@@ -7,8 +7,28 @@ from typing import Literal
 import msgspec
 
 
+class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a graph is run on: the script's own inputs, random ones by `seed`, or those that the file `title` holds.
+
+    `content` is the file, which is the client's: a `.npy`, `.npz` or `.pt`.
+    """
+
+    kind: Literal["script", "random", "file"] = "script"
+    seed: int = 0
+    title: str = ""
+    content: bytes = b""
+
+    def __str__(self) -> str:
+        told = {"script": "the script's own inputs", "random": f"random inputs, seed {self.seed}"}
+        return told.get(self.kind, f"inputs from {self.title}")
+
+
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One output compared with eager. `where` is the first index that differs beyond tolerance."""
+    """One output compared with eager. `where` is the first index that differs beyond tolerance.
+
+    `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of
+    the output, laid out as rows of its last dim.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -24,6 +44,10 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     histogram: tuple[int, ...] = ()
     low: float = 0.0
     high: float = 0.0
+    mean: float = 0.0
+    deviation: float = 0.0
+    zeros: int = 0
+    map: tuple[tuple[float, ...], ...] = ()
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):

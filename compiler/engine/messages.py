@@ -10,6 +10,7 @@ import msgspec
 
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OpInfo, PassInfo, RunReport, Stage
 from buddy.compiler.recipe import PluginFile, Recipe
+from buddy.compiler.run_report import InputChoice
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -58,6 +59,8 @@ class Execute(Message, frozen=True):
     nodes: tuple[int, int]
     compile_seconds: float
     timeout: float
+    inputs: InputChoice = InputChoice()
+    values: bool = False
 
 
 class CompileHere(Message, frozen=True):
@@ -162,7 +165,10 @@ class RunnerState(Message, frozen=True):
 
 
 class Executed(Reply, frozen=True):
+    """`values` is a `.npz` of inputs and outputs, where it was asked for."""
+
     report: RunReport
+    values: bytes = b""
 
 
 class Assignments(Message, frozen=True):

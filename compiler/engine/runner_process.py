@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import msgspec
@@ -116,19 +116,22 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
     from buddy.compiler.artifact import from_bytes
     from buddy.compiler.runner import run_and_compare
+    from buddy.compiler.runner.choose_inputs import chosen_tensors, values_file
 
-    return Executed(
-        run_and_compare(
-            captured,
-            from_bytes(request.artifact),
-            repeats=request.repeats,
-            threads=request.threads,
-            nodes=request.nodes,
-            compile_seconds=request.compile_seconds,
-            graph=request.graph,
-            on_progress=lambda what, done: channel.send(Activity(what, done)),
-        )
+    captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    files: list[bytes] = []
+    report = run_and_compare(
+        captured,
+        from_bytes(request.artifact),
+        repeats=request.repeats,
+        threads=request.threads,
+        nodes=request.nodes,
+        compile_seconds=request.compile_seconds,
+        graph=request.graph,
+        on_progress=lambda what, done: channel.send(Activity(what, done)),
+        on_values=(lambda ours, theirs: files.append(values_file(captured, ours, theirs))) if request.values else None,
     )
+    return Executed(report, b"".join(files))
 
 
 def _diagnostic(error: Exception, failed: str) -> Diagnostic:

@@ -262,9 +262,11 @@ class Session:
                 result.nodes,
                 result.seconds,
                 frame.timeout,
+                frame.inputs,
+                frame.values,
             )
             executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
-        self._send(Ran(job.request, executed.report))
+        self._send(Ran(job.request, executed.report, executed.values))
 
     async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
         """See to it that the host that lives now holds the program: after a kill it is loaded anew."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from buddy.compiler.protocol import OutputReport
 
 _BINS = 32
+_ROWS, _COLUMNS = 12, 48
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,29 @@ def compare(
         histogram=bins,
         low=low,
         high=high,
+        **_statistics(compiled),
+        map=_blocks(error),
     )
+
+
+def _statistics(compiled: torch.Tensor) -> dict[str, Any]:
+    values = (compiled.abs() if compiled.is_complex() else compiled).reshape(-1).double()
+    finite = values[values.isfinite()]
+    if not finite.numel():
+        return {}
+    deviation = float(finite.std(correction=0))
+    return {"mean": float(finite.mean()), "deviation": deviation, "zeros": int((values == 0).sum())}
+
+
+def _blocks(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
+    """The greatest difference in each of at most `_ROWS` x `_COLUMNS` blocks of the tensor as a matrix."""
+    if not error.numel() or not bool((error > 0).any()):
+        return ()
+    matrix = error.reshape(-1, error.shape[-1] if error.dim() else 1)
+    rows = torch.stack([part.amax(dim=0) for part in matrix.tensor_split(min(_ROWS, matrix.shape[0]), dim=0)])
+    columns = rows.tensor_split(min(_COLUMNS, rows.shape[1]), dim=1)
+    blocks = torch.stack([part.amax(dim=1) for part in columns], dim=1)
+    return tuple(tuple(map(float, row)) for row in blocks.tolist())
 
 
 def _shape_of(tensor: torch.Tensor | None) -> str:

@@ -34,11 +34,12 @@ def run_and_compare(
     compile_seconds: float,
     graph: int = 0,
     on_progress: OnProgress | None = None,
+    on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
 ) -> RunReport:
     """Link `artifact`, run it and eager on the captured inputs, and report values and `repeats` interleaved timings.
 
     `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
-    linking and the packing of weights, which the first run does.
+    linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's.
     """
     tell = on_progress or (lambda _text, _done: None)
     with _threads(threads), torch.no_grad():
@@ -51,6 +52,8 @@ def run_and_compare(
         torch.manual_seed(_SEED)
         expected, eager_peak = with_peak(lambda: captured.eager(captured.tensors))
         outputs = _reports(captured, results, expected)
+        if on_values is not None:
+            on_values(results, expected)
         ours, theirs = _interleaved(program, captured, repeats, tell)
         after = fingerprints(captured.tensors)
     alone = _on_one_thread(artifact, program)

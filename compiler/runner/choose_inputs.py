@@ -1,0 +1,126 @@
+"""What a captured graph is run on: the script's inputs, random ones, or those of a file. Weights stay as they are."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from buddy.compiler.graph.types import NodeType
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.run_report import InputChoice
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+
+
+class InputError(Exception):
+    """Inputs that do not fit the graph; `diagnostic` says which, and what would."""
+
+    def __init__(self, what: str, todo: str) -> None:
+        self.diagnostic = Diagnostic(what, "the inputs of the run", todo)
+        super().__init__(str(self.diagnostic))
+
+
+def input_positions(captured: CapturedGraph) -> list[int]:
+    """Which of the captured tensors are inputs rather than parameters, buffers or constants."""
+    return [place for place, kind in enumerate(captured.graph.kinds) if kind is NodeType.InputNode]
+
+
+def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.Tensor]:
+    """The graph's tensors in placeholder order, its inputs as `choice` says. Raises `InputError`."""
+    tensors, places = list(captured.tensors), input_positions(captured)
+    if choice.kind == "random":
+        generator = torch.Generator().manual_seed(choice.seed)
+        for place in places:
+            tensors[place] = _random_like(tensors[place], generator)
+    elif choice.kind == "file":
+        names = [captured.graph.placeholders[place].stable for place in places]
+        given = _in_order(_read(choice), names)
+        for place, name, value in zip(places, names, given, strict=True):
+            tensors[place] = _fitting(value, tensors[place], name)
+    return tensors
+
+
+def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers distributed as those of `tensor`: a normal distribution, or, for integers and masks, its own values.
+
+    An index stays one that the program could have been given.
+    """
+    made = torch.empty_like(tensor)
+    finite = bool(tensor.isfinite().all()) if tensor.is_floating_point() else False
+    if tensor.is_floating_point() and finite and tensor.numel() > 1:
+        drawn = torch.randn(tensor.shape, generator=generator)
+        return made.copy_(drawn * tensor.float().std() + tensor.float().mean())
+    if not tensor.numel():
+        return made
+    picks = torch.randint(tensor.numel(), (tensor.numel(),), generator=generator)
+    return made.copy_(tensor.reshape(-1)[picks].reshape(tensor.shape))
+
+
+def _read(choice: InputChoice) -> Any:
+    """What a `.npy`, `.npz` or `.pt` holds; nothing in it is ever executed."""
+    data = io.BytesIO(choice.content)
+    try:
+        if choice.title.endswith((".npy", ".npz")):
+            found = np.load(data, allow_pickle=False)
+            return {name: found[name] for name in found.files} if isinstance(found, np.lib.npyio.NpzFile) else found
+        return torch.load(data, weights_only=True, map_location="cpu")
+    except (ValueError, OSError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt of tensors alone") from error
+    except Exception as error:
+        # Unpickling tells by errors of many kinds that a file is not one, or holds what it must not.
+        raise InputError(f"{choice.title} is no file of tensors: {error}", "give a .npy, a .npz, or a .pt") from error
+
+
+def _in_order(found: Any, names: Sequence[str]) -> list[Any]:
+    """The values for the inputs of those names: by name where a file has all of them, else in its own order."""
+    if isinstance(found, Mapping):
+        by_name = {key.removeprefix("input/"): value for key, value in found.items() if "/" not in key[6:]}
+        if all(name in by_name for name in names):
+            return [by_name[name] for name in names]
+        values = list(found.values())
+    else:
+        values = list(found) if isinstance(found, (list, tuple)) else [found]
+    if len(values) != len(names):
+        what = f"the file has {len(values)} tensors, the graph {len(names)} inputs"
+        raise InputError(what, f"give one for each of {', '.join(names) or 'none'}, in this order or by these names")
+    return values
+
+
+def _fitting(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
+    tensor = torch.as_tensor(value)
+    if tensor.shape != like.shape:
+        sizes = f"{list(tensor.shape)}, and the graph was captured for {list(like.shape)}"
+        raise InputError(f"{name} is {sizes}", "give that shape, or have the script call its model with the other one")
+    if tensor.is_floating_point() != like.is_floating_point() or tensor.is_complex() != like.is_complex():
+        raise InputError(f"{name} is {tensor.dtype}, and the graph takes {like.dtype}", "convert it first")
+    return torch.empty_like(like).copy_(tensor)
+
+
+def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> bytes:
+    """A `.npz` of `input/NAME`, `output/NAME` as compiled code gave it, and `eager/NAME`.
+
+    NumPy has no bfloat16: such tensors are written as float32, which holds the same numbers.
+    """
+    names = [captured.graph.placeholders[place].stable for place in input_positions(captured)]
+    inputs = [captured.tensors[place] for place in input_positions(captured)]
+    outputs = [str(result) for result in captured.graph.results]
+    arrays = {f"input/{name}": _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
+    arrays |= {f"eager/{name}": _array(t) for name, t in zip(outputs, expected, strict=False) if torch.is_tensor(t)}
+    ours = iter(results)
+    for name, value in zip(outputs, expected, strict=False):
+        if torch.is_tensor(value) and (found := next(ours, None)) is not None:
+            arrays[f"output/{name}"] = _array(found)
+    data = io.BytesIO()
+    np.savez_compressed(data, **arrays)
+    return data.getvalue()
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
