@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from buddy.compiler.artifact import Artifact
 from buddy.compiler.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
 from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
 from buddy.compiler.coverage.samples import SEED, Call, database
-from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
+from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
 from buddy.compiler.frontend.backend import Own, Settings, buddy_backend, compile_aten
+from buddy.compiler.frontend.pieces import Pieces, computing
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.lowering import Lowered
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
@@ -56,7 +57,12 @@ class Recorder:
             return aten.module
         left = [_first_line(warning.message) for warning in told if "eager" in str(warning.message)]
         self.reasons |= dict.fromkeys(left)
-        self.reached = self.reached if compiled is aten.module else COMPILED
+        if compiled is aten.module:
+            self._count((target_key(node.target), EAGER) for node in computing(aten.module))
+            return compiled
+        if isinstance(compiled, Pieces):
+            self._count((target_key(node.target), EAGER) for node in compiled.in_eager)
+        self.reached = COMPILED
         return compiled
 
     def _build(self, graph: Graph, recipe: Recipe) -> Artifact:
@@ -65,12 +71,15 @@ class Recorder:
 
     def _note(self, lowered: Lowered) -> None:
         self.reached = LOWERED
-        for assignment in lowered.assignments:
-            target = self._targets.get(assignment.node, assignment.node)
+        named = [(self._targets.get(found.node, found.node), found) for found in lowered.assignments]
+        self._count((target, found.lowering) for target, found in named)
+        self.reasons |= {f"{target}: {found.reason}": None for target, found in named if found.lowering == EAGER}
+
+    def _count(self, taken: Iterable[tuple[str, str]]) -> None:
+        """Add nodes, each by its target and the road that it took, to `roads`."""
+        for target, road in taken:
             counts = self.roads.setdefault(target, {})
-            counts[assignment.lowering] = counts.get(assignment.lowering, 0) + 1
-            if assignment.lowering == EAGER:
-                self.reasons[f"{target}: {assignment.reason}"] = None
+            counts[road] = counts.get(road, 0) + 1
 
 
 def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Finding:

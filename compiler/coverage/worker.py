@@ -116,7 +116,11 @@ class Worker:
         while why is None:
             self._start()
             job = Job(pair, self._plan.samples, options, progress.joint, frozenset(progress.found))
-            self._pipe.send(job)
+            try:
+                self._pipe.send(job)
+            except OSError:
+                self._process.join()  # it ended between two jobs, and another takes this one
+                continue
             why = self._follow(progress)
         seconds = time.perf_counter() - start
         if not progress.found:

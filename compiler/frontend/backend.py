@@ -243,7 +243,7 @@ def compiled_for_all_sizes(
 ) -> Callable[..., Any] | None:  # fmt: skip
     """A Dynamo graph with symbolic sizes compiled once; `None` where some part of it needs to know the sizes.
 
-    Raises `FallbackError` where `settings` allow no eager.
+    Where `settings` allow no eager, that is so too of a part that would be in eager for want of them.
     """
     from buddy.compiler.compilation import CompilationError
 
@@ -256,7 +256,7 @@ def compiled_for_all_sizes(
 
     try:
         return run_aot(module, inputs, compile_one, decompositions)
-    except (UnsupportedGraphError, CompilationError) as error:
+    except (UnsupportedGraphError, CompilationError, FallbackError) as error:
         warnings.warn(f"compiled anew for each set of sizes: {error}", stacklevel=2)
         return None
 

@@ -74,7 +74,7 @@ def _refusals(aten: AtenGraph, check: Check) -> Refused:
         check(aten)
     except UnsupportedGraphError as error:
         # Of a piece that nothing is said about but that it cannot be compiled, no node can.
-        return _named(aten.module, error) or dict.fromkeys(map(str, _computing(aten.module)), error.diagnostic.what)
+        return _named(aten.module, error) or dict.fromkeys(map(str, computing(aten.module)), error.diagnostic.what)
     return {}
 
 
@@ -93,6 +93,12 @@ class Pieces:
         self._output = cut.aten.module.graph.output_node().args[0]
         self._steps = [(piece, piece.aten.module if piece.eager else compile_piece(piece.aten)) for piece in cut.pieces]
         self._dead = _last_uses([piece for piece, _ in self._steps], self._output)
+
+    @property
+    def in_eager(self) -> list[Node]:
+        """The nodes that PyTorch runs."""
+        left = (piece for piece, run in self._steps if run is piece.aten.module)
+        return [node for piece in left for node in computing(piece.aten.module)]
 
     def __call__(self, *tensors: Any) -> list[Any]:
         values: dict[Node, Any] = dict(zip(self._placeholders, tensors, strict=True))
@@ -118,7 +124,8 @@ def _last_uses(pieces: Sequence[Piece], output: Any) -> list[list[Node]]:
 # ---- where a graph is cut --------------------------------------------------------------------------------------------
 
 
-def _computing(module: GraphModule) -> list[Node]:
+def computing(module: GraphModule) -> list[Node]:
+    """The nodes of a graph that are neither its inputs, its constants nor its output."""
     return [node for node in module.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
 
 
@@ -143,7 +150,7 @@ def _levels(module: GraphModule, refused: Refused) -> dict[Node, int]:
     """
     levels: dict[Node, int] = {}
     effect = 0
-    for node in _computing(module):
+    for node in computing(module):
         if node.target is getitem:
             levels[node] = levels.get(node.args[0], 0)
             continue

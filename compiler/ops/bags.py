@@ -15,12 +15,12 @@ from buddy.compiler.ops.loops import element, for_each, index_position, insert, 
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import filled, pointwise, shape_of
+from buddy.compiler.ops.sums import summed_in
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-_ACCUMULATE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 SUM, MEAN, MAX = range(3)
 
 
@@ -33,7 +33,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if any(user.args[1] for user in node._children if isinstance(user, GetItemOp)):
         raise LoweringError("what the backward pass of a bag needs")
     meta, mode = node.tensor_meta, argument(node, 4, "mode", SUM)
-    wide = _ACCUMULATE_IN.get(meta.dtype, meta.dtype)
+    wide = summed_in(meta.dtype)
     bags, width = meta.shape
     start = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
     read = _reader(node, symbol_table, wide)

@@ -13,13 +13,11 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import empty, pointwise, reduce, reshape, shape_of
+from buddy.compiler.ops.sums import in_type, summed_in
 from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
-
-# Half types are summed in f32, as PyTorch does.
-_ACCUMULATE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 
 
 def axes_of(dims: Any, rank: int) -> list[int]:
@@ -61,29 +59,23 @@ def _count(shape: Sequence[Any], axes: Sequence[int]) -> Any:
     return count
 
 
-def _rounded(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
-    if dtype is result:
-        return value
-    return pointwise([(value, dtype)], shape_of(value), result, lambda x: cast(x, result))
-
-
 @lowering("SumDimOp")
 def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     result = node.tensor_meta.dtype
-    wide, keep = _ACCUMULATE_IN.get(result, result), bool(argument(node, 2, "keepdim", False))
+    wide, keep = summed_in(result), bool(argument(node, 2, "keepdim", False))
 
     def body(x: Scalar, summed: Scalar) -> Scalar:
         return summed + cast(cast(x, result), wide)  # eager casts the elements to the result's type before it adds
 
-    return _rounded(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
+    return in_type(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
 
 
 @lowering("ProdOp")
 def prod(node: Op, symbol_table: SymbolTable) -> Any:
     result = node.tensor_meta.dtype
-    wide = _ACCUMULATE_IN.get(result, result)
+    wide = summed_in(result)
     # Numbers are cast before they are multiplied: a bool's product is that of integers.
     return _reduced(node, symbol_table, 1, wide, lambda x, product: product * cast(cast(x, result), wide))
 
@@ -92,7 +84,7 @@ def prod(node: Op, symbol_table: SymbolTable) -> Any:
 def any_of(node: Op, symbol_table: SymbolTable) -> Any:
     """Whether some element is not 0; NaN is not. An empty list names no dim here, and each element is its own."""
     if argument(node, 1, "dim") == []:
-        return _rounded(*_operand(node, symbol_table), node.tensor_meta.dtype)
+        return in_type(*_operand(node, symbol_table), node.tensor_meta.dtype)
     return _reduced(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
 
 
@@ -102,7 +94,7 @@ def _reduced(node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDT
     shape = shape_of(value)
     folded = reduce([(value, dtype)], shape, axes_of(argument(node, 1, "dim"), len(shape)), False, initial, wide, body)
     meta = node.tensor_meta
-    return _rounded(reshape(folded, meta.shape, wide), wide, meta.dtype)
+    return in_type(reshape(folded, meta.shape, wide), wide, meta.dtype)
 
 
 @lowering("VectorNormOp")
@@ -110,7 +102,7 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
     """The `ord`-norm over the dims that the third argument names; 0 counts what is not 0, infinities take extremes."""
     value, dtype = _operand(node, symbol_table)
     shape, meta = shape_of(value), node.tensor_meta
-    wide = _ACCUMULATE_IN.get(meta.dtype, meta.dtype)
+    wide = summed_in(meta.dtype)
     order = float(argument(node, 1, "ord", 2))
     initial, term, finish = _norm(order)
 
@@ -144,7 +136,7 @@ def mean(node: Op, symbol_table: SymbolTable) -> Any:
     shape = shape_of(value)
     axes = axes_of(argument(node, 1, "dim"), len(shape))
     result = node.tensor_meta.dtype
-    wide, count = _ACCUMULATE_IN.get(result, result), _count(shape, axes)
+    wide, count = summed_in(result), _count(shape, axes)
     summed = total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide)
     return pointwise([(summed, wide)], shape_of(summed), result, lambda x: cast(x / count, result))
 
@@ -167,7 +159,7 @@ def _extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
 
 def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: float) -> tuple[Any, Any, TensorDType]:
     """Mean and variance over `axes`, which stay as unit dims; two passes, so that nothing cancels."""
-    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    wide = summed_in(dtype)
     shape = shape_of(value)
     count = _count(shape, axes)
     summed = total(value, dtype, axes, True, wide)
@@ -193,7 +185,7 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
     results = []
     for found, meta in zip((variance, average), node.metas, strict=False):
         assert meta is not None
-        results.append(_rounded(reshape(found, meta.shape, wide), wide, meta.dtype))
+        results.append(in_type(reshape(found, meta.shape, wide), wide, meta.dtype))
     return results
 
 
@@ -202,7 +194,7 @@ def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scal
 
     The quotient is a product with the reciprocal of the sum: one division a row, one rounding more than eager's.
     """
-    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    wide = summed_in(dtype)
     shape = shape_of(value)
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
@@ -227,7 +219,7 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
 
 def _shifted_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
     """The `peak` along `axis`, which stays as a unit dim, and `sum(exp(scale * (value - peak)))` along it."""
-    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    wide = summed_in(dtype)
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
     def body(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
@@ -276,7 +268,7 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
     results = [pointwise(operands, shape, dtype, body)]
     for found, meta in zip((average, inverse), node.metas[1:], strict=True):
-        results.append(found if meta is None else _rounded(reshape(found, meta.shape, wide), wide, meta.dtype))
+        results.append(found if meta is None else in_type(reshape(found, meta.shape, wide), wide, meta.dtype))
     return results
 
 
@@ -289,7 +281,7 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
     weight, bias, average, variance = node.args[1:5]
     epsilon, channel = node.args[6], [meta.shape[1], *[1] * (len(meta.shape) - 2)]
-    wide = _ACCUMULATE_IN.get(dtype, dtype)
+    wide = summed_in(dtype)
 
     def per_channel(nodes: Sequence[Op | None], made: Sequence[Any], body: Callable[..., Scalar]) -> Any:
         given = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]

@@ -17,14 +17,13 @@ from buddy.compiler.ops.loops import element, for_each, insert, number, position
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.subscripts import Subscripts, is_mask, subscripts_of
+from buddy.compiler.ops.sums import summed_in
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
 # Sums and products in half types are made in f32 and rounded once, as PyTorch's scatters do.
-_ACCUMULATE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
-
 Positions = Sequence[Any]
 Combine = Callable[[Scalar, Scalar], Scalar]
 # What is written at a position of the box.
@@ -67,7 +66,7 @@ class Writes:
         self, target: Any, dtype: TensorDType, given: Reader, mode: str, own: bool, wide: TensorDType | None = None
     ) -> Any:
         """The writes combined by `mode` in the type `wide`, and what was there before if it is their `own` too."""
-        wide = wide or _ACCUMULATE_IN.get(dtype, dtype)
+        wide = wide or summed_in(dtype)
         shape = st.shape_of(target)
         start = _cast(target, dtype, wide)
         if not own:
@@ -127,7 +126,7 @@ def scatter(node: Op, symbol_table: SymbolTable) -> Any:
     """`reduce` may be "add" or "multiply"."""
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     mode, given = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
-    wide = _ACCUMULATE_IN.get(dtype, dtype) if mode else dtype
+    wide = summed_in(dtype) if mode else dtype
 
     def rounded(at: Positions) -> Scalar:
         return cast(given(at), dtype)  # a number is one of the tensor's type first

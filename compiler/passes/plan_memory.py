@@ -89,18 +89,25 @@ def _in(block: Any) -> dict[Any, int]:
 
 
 def _buffers(block: Any, positions: dict[Any, int], static: bool = True) -> Iterator[_Buffer]:
-    """The allocations of known size, or those of others, directly in `block` that stay in its function; their lives are
-    told in `positions`. Sizes that are not known are 0."""
+    """The allocations of known size, or those of others, directly in `block` that get no other name; their lives
+    are told in `positions`. Sizes that are not known are 0."""
     for op in block.operations:
         if op.operation.name != "memref.alloc":
             continue
         kind = ir.MemRefType(op.operation.results[0].type)
         users = list(accesses(op.operation.results[0]))
-        if kind.has_static_shape is not static or any(user.name == "func.return" for user in users):
+        if kind.has_static_shape is not static or any(map(_hands_on, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
         steps = [_position(user, positions) for user in users] or [_position(op.operation, positions)]
         yield _Buffer(op.operation, frees, Span(bytes_of(kind) if static else 0, min(steps), max(steps)))
+
+
+def _hands_on(user: Any) -> bool:
+    """Whether a buffer that `user` takes lives on under another name: returned, carried by a loop, or selected."""
+    if user.name in ("func.return", "scf.yield", "scf.condition"):
+        return True
+    return any(isinstance(result.type, ir.MemRefType) for result in user.results)
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, memref
-from buddy.compiler.kernels.access import Layout, UnsupportedError, layout_of
+from buddy.compiler.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.kernels.emit import element_bytes
 from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
 from buddy.compiler.kernels.views import as_bytes, part
@@ -38,12 +38,12 @@ class ReadInPlace(MlirPass):
             source, target = op.operands
             if not _is_only_read(op, target, readers) or not _stays(op, source, readers):
                 continue
-            found = _dense(source, target, entry)
-            if found is None:
+            offset = _dense(source, target, entry)
+            if offset is None:
                 continue
             context.remark(self.name, op.location, "no copy: its readers read the source")
             allocation = target.owner.operation
-            target.replace_all_uses_except(_beginning(op, source, target.type, found, entry), op)
+            target.replace_all_uses_except(_beginning(op, source, target.type, offset, entry), op)
             op.erase()
             allocation.erase()
 
@@ -58,6 +58,16 @@ class _Readers:
 
     functions: dict[str, Any]
     known: dict[tuple[str, int], bool] = field(default_factory=dict)
+    only_reading: dict[str, bool] = field(default_factory=dict)
+
+    def arguments_only_read(self, function: Any) -> bool:
+        """Whether `function` only reads what it is given; a copy that goes makes no write of any read."""
+        name = symbol_of(function)
+        if name not in self.only_reading:
+            given = function.regions[0].blocks[0].arguments
+            shared = [a for a in given if isinstance(a.type, ir.MemRefType) and not stands_alone(a)]
+            self.only_reading[name] = all(map(self.only_read, shared))
+        return self.only_reading[name]
 
     def only_read(self, value: Any) -> bool:
         return all(self.reads(user, number) for user, number in _uses(value))
@@ -106,14 +116,13 @@ def _stays(op: Any, source: Any, readers: _Readers) -> bool:
         # Arguments may be one tensor: no two of them are told apart, but out-parameters stand alone.
         if root.owner.owner.operation.name != "func.func" or stands_alone(root):
             return False
-        others = [a for a in root.owner.arguments if isinstance(a.type, ir.MemRefType) and not stands_alone(a)]
-        return all(readers.only_read(argument) for argument in others)
+        return readers.arguments_only_read(root.owner.owner.operation)
     uses = _uses(root)
     return is_allocated(root) and all(readers.reads(user, n) or stands_before(user, op) for user, n in uses)
 
 
-def _dense(source: Any, target: Any, entry: Any) -> Layout | None:
-    """How `source` lies, where it lies as `target` does and its beginning can be pointed to."""
+def _dense(source: Any, target: Any, entry: Any) -> int | None:
+    """The byte of its root that `source` begins at, where it lies as `target` does and that byte can be pointed to."""
     try:
         found, wanted = layout_of(source.type), layout_of(target.type)
     except UnsupportedError:
@@ -121,18 +130,37 @@ def _dense(source: Any, target: Any, entry: Any) -> Layout | None:
     pairs = zip(found.shape, found.strides, wanted.strides, strict=True)
     if found.offset is None or wanted.offset != 0 or any(size > 1 and a != b for size, a, b in pairs):
         return None
+    if found.offset == 0:
+        return 0
     root = root_of(source)
     movable = isinstance(root, ir.BlockArgument) and entry is not None and root.owner.owner.operation == entry
-    return found if found.offset == 0 or movable else None
+    before = _bytes_before(source) if movable and root.type.has_static_shape else None
+    return None if before is None else before + found.offset * element_bytes(source.type.element_type)
 
 
-def _beginning(op: Any, source: Any, type_: Any, layout: Layout, entry: Any) -> Any:
-    """`source` as a memref of `type_`, which has no offset."""
+def _bytes_before(value: Any) -> int | None:
+    """How many bytes of an argument stand before what the offset of `value`, a view of it, counts from.
+
+    Offsets begin anew at each `memref.view`; `None` where one of these begins at a byte that only a call tells.
+    """
+    before = 0
+    while isinstance(value, ir.OpResult):
+        if value.owner.name == "memref.view":
+            shift = value.owner.operands[1]
+            if not isinstance(shift, ir.OpResult) or shift.owner.name != "arith.constant":
+                return None
+            before += int(ir.IntegerAttr(shift.owner.attributes["value"]).value)
+        value = value.owner.operands[0]
+    return before
+
+
+def _beginning(op: Any, source: Any, type_: Any, offset: int, entry: Any) -> Any:
+    """`source`, which begins at byte `offset` of its root, or at its own beginning, as a memref that has no offset."""
     with ir.InsertionPoint(op), op.location:
-        if layout.offset:
+        if offset:
             root = root_of(source)
             memory = root if _is_bytes(root) else as_bytes(entry, root)
-            return part(memory, layout.offset * element_bytes(type_.element_type), type_)
+            return part(memory, offset, type_)
         if source.type == type_:
             return source
         strides, _ = type_.get_strides_and_offset()

@@ -286,7 +286,7 @@ class _Product(_Tiling):
         extents = self.extents(number, valid)
         here, there = part(value, self.starts(number, starts), extents), part(buffer, [0] * len(shape), extents)
         linalg.copy(here, outs=[there])
-        made.append(_last_op())
+        made.append(_writer_of(there))
         return buffer
 
     def _written(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
@@ -294,21 +294,17 @@ class _Product(_Tiling):
         extents = self.extents(2, valid)
         target = part(self.buffers[2], self.starts(2, starts), extents)
         linalg.copy(part(buffer, [0] * len(extents), extents), outs=[target])
-        return _last_op()
+        return _writer_of(target)
 
 
 def _is_float(element: Any) -> bool:
     return isinstance(element, ir.FloatType)
 
 
-def _last_op() -> Any:
-    """The op that was emitted last."""
-    point = ir.InsertionPoint.current
-    operations = list(point.block.operations)
-    if point.ref_operation is None:
-        return operations[-1].operation
-    position = next(i for i, op in enumerate(operations) if op.operation == point.ref_operation.operation)
-    return operations[position - 1].operation
+def _writer_of(view: Any) -> Any:
+    """The one op that a view was made for."""
+    (use,) = view.uses
+    return use.owner.operation
 
 
 def _blocks(size: Any, steps: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:

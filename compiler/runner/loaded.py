@@ -18,6 +18,9 @@ from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runner.packed_store import PackedStore
 from buddy.compiler.runner.sizes import Shape, bind
 
+# Addresses of one weight known to have been moved to huge pages; beyond this they are moved again, for nothing.
+_MAX_MOVED = 16
+
 
 def call(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
     """Call `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
@@ -44,13 +47,15 @@ class StreamedArgument(PlainArgument):
 
     def __init__(self, argument: Argument) -> None:
         super().__init__(argument)
-        self._moved = 0
+        self._moved: set[int] = set()
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         found = super().value(source, symbols)
-        if found is source and found.data_ptr() != self._moved:
+        if found is source and found.data_ptr() not in self._moved:
             collapse(found)
-            self._moved = found.data_ptr()
+            if len(self._moved) >= _MAX_MOVED:
+                self._moved.clear()
+            self._moved.add(found.data_ptr())
         return found
 
 

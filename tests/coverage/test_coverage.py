@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from buddy.compiler.coverage import page, report, session
 from buddy.compiler.coverage.plan import (
@@ -165,3 +168,44 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert "1 of 3 overloads lowered here" in written
     assert "eager: 1 pairs" in written
     assert "66.7 %" in written
+
+
+def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_are_not() -> None:
+    from buddy.compiler.coverage.check import Recorder
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.quantize_per_tensor(torch.relu(x), 0.5, 0, torch.quint8).dequantize() + 1
+
+    torch._dynamo.reset()
+    recorder = Recorder({"threads": 1})
+    compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(torch.arange(-2.0, 2)), program(torch.arange(-2.0, 2)))
+    assert recorder.road == "eager"
+    assert recorder.roads == {
+        "relu.default": {"linalg": 1},
+        "quantize_per_tensor.default": {"eager": 1},
+        "dequantize.self": {"eager": 1},
+        "add.Tensor": {"linalg": 1},
+    }
+
+
+REPLACED = """
+import torch
+torch.set_num_threads(1)
+from buddy.compiler.coverage.plan import Pair, Plan
+from buddy.compiler.coverage.worker import Worker
+
+worker = Worker(Plan(samples=1))
+worker._start()
+worker._process.kill()
+worker._process.join()
+seems_alive = [True]  # as it may look for a moment
+worker._process.is_alive = lambda: bool(seems_alive and seems_alive.pop())
+print(worker.check(Pair("neg", "float32")).outcome)
+worker.close()
+"""
+
+
+def test_a_worker_that_ended_between_two_jobs_is_replaced(run_python: Callable[..., Any]) -> None:
+    done = run_python("-c", REPLACED)
+    assert done.stdout.split() == ["compiled"], done.stderr

@@ -276,3 +276,15 @@ def test_torch_export_with_dims() -> None:
     for rows in (2, 40, 133):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(run(x)[0], model(x))
+
+
+def test_what_is_only_compiled_for_known_sizes_is_compiled_for_each_where_no_eager_is_allowed() -> None:
+    torch._dynamo.reset()
+    strict = torch.compile(lambda x: x.roll(1, 0) * 2, backend="buddy", dynamic=True, options={"fallback": "error"})
+    with pytest.warns(UserWarning, match=r"compiled anew for each set of sizes: roll.default would run in eager"):
+        first = strict(torch.arange(6.0))
+    assert first.tolist() == [10, 0, 2, 4, 6, 8]
+    assert strict(torch.arange(3.0)).tolist() == [4, 0, 2]
+    never = torch.compile(lambda x: torch.linalg.pinv(x), backend="buddy", dynamic=True, options={"fallback": "error"})
+    with pytest.warns(UserWarning, match="compiled anew"), pytest.raises(Exception, match="would run in eager"):
+        never(torch.eye(3))

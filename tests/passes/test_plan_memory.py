@@ -101,3 +101,30 @@ def test_a_buffer_that_is_freed_already_is_left_alone() -> None:
     }
     """
     assert Compiled(text, [PlanMemory()]).text.count("memref.dealloc") == 1
+
+
+CARRIED = """
+func.func @f(%x: memref<SIZExf32>, %n: index) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %d = memref.dim %x, %c0 : memref<SIZExf32>
+  %first = memref.alloc(DYNAMIC) : memref<SIZExf32>
+  memref.copy %x, %first : memref<SIZExf32> to memref<SIZExf32>
+  %last = scf.for %i = %c0 to %n step %c1 iter_args(%held = %first) -> (memref<SIZExf32>) {
+    %next = memref.alloc(DYNAMIC) : memref<SIZExf32>
+    linalg.add ins(%held, %x : memref<SIZExf32>, memref<SIZExf32>) outs(%next : memref<SIZExf32>)
+    scf.yield %next : memref<SIZExf32>
+  }
+  memref.copy %last, %x : memref<SIZExf32> to memref<SIZExf32>
+  return
+}
+"""
+
+
+@pytest.mark.parametrize(("size", "dynamic"), [("?", "%d"), ("64", "")])
+@pytest.mark.parametrize("arena", [True, False])
+def test_buffers_that_a_loop_carries_on_are_neither_freed_nor_given_room(size: str, dynamic: str, arena: bool) -> None:
+    text = CARRIED.replace("SIZE", size).replace("DYNAMIC", dynamic)
+    compiled = Compiled(text, [PlanMemory(arena=arena)])
+    assert compiled.text.count("memref.alloc") == 2
+    assert "memref.dealloc" not in compiled.text

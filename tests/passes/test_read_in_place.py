@@ -98,3 +98,30 @@ def test_layers_read_their_slices_where_they_are(threads: int) -> None:
     program = LoadedProgram(compilation.artifact)
     for found, expected in zip(program(captured.tensors), captured.eager(captured.tensors), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+CHAIN = f"""
+    func.func @f(%x: memref<4x8x16xf32> {{buddy.source = 0}}, %out: {KIND} {{buddy.result}}) {{
+      %half = memref.subview %x[2, 0, 0] [2, 8, 16] [1, 1, 1] : memref<4x8x16xf32>
+        to memref<2x8x16xf32, strided<[128, 16, 1], offset: 256>>
+      %a = memref.alloc() : memref<2x8x16xf32>
+      memref.copy %half, %a : memref<2x8x16xf32, strided<[128, 16, 1], offset: 256>> to memref<2x8x16xf32>
+      %slice = memref.subview %a[1, 0, 0] [1, 8, 16] [1, 1, 1] : memref<2x8x16xf32>
+        to memref<1x8x16xf32, strided<[128, 16, 1], offset: 128>>
+      %b = memref.alloc() : {KIND}
+      memref.copy %slice, %b : memref<1x8x16xf32, strided<[128, 16, 1], offset: 128>> to {KIND}
+      linalg.add ins(%b, %b : {KIND}, {KIND}) outs(%out : {KIND})
+      return
+    }}"""
+
+
+def test_a_slice_of_a_slice_begins_where_both_offsets_say() -> None:
+    compiled = Compiled(CHAIN, [ReadInPlace()])
+    assert "memref.alloc" not in compiled.text
+    assert "arith.constant 1536" in compiled.text, "2 + 1 of the first dim's 512 bytes"
+    assert "memref.view %arg0[%c1536][] : memref<2048xi8> to memref<1x8x16xf32>" in compiled.text
+
+
+def test_a_slice_of_an_argument_whose_size_only_a_call_tells_is_copied() -> None:
+    compiled = Compiled(function(CALL).replace(STACK, "memref<?x8x16xf32>"), [ReadInPlace()])
+    assert compiled.text.count(f"{SLICE} to {KIND}") == 1

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from buddy.compiler.artifact import Argument, TensorSpec
 from buddy.compiler.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runner import LoadedProgram, loaded
 from buddy.compiler.runner.huge_pages import HUGE, collapse, roomy
 
 
@@ -69,3 +70,13 @@ def test_only_weights_that_are_read_in_place_are_marked_and_new_ones_are_met_too
             tensors = [factor * tensor for tensor in captured.tensors]
             for found, expected in zip(program(tensors), captured.eager(tensors), strict=True):
                 torch.testing.assert_close(found, expected)
+
+
+def test_a_weight_that_comes_at_several_addresses_is_moved_once_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    monkeypatch.setattr(loaded, "collapse", lambda tensor: moved.append(tensor.data_ptr()))
+    argument = loaded.StreamedArgument(Argument(0, TensorSpec((4,), "f32"), streamed=True))
+    first, second = torch.ones(4), torch.ones(4)
+    for weight in (first, second, first, second):
+        assert argument.value(weight, {}) is weight
+    assert moved == [first.data_ptr(), second.data_ptr()]
