@@ -14,7 +14,16 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
-from buddy.compiler.frontend import dropout, effects, encoder_layer, formulas, grid_sampling, linear_algebra, recurrent
+from buddy.compiler.frontend import (
+    dropout,
+    effects,
+    encoder_layer,
+    formulas,
+    grid_sampling,
+    linear_algebra,
+    recurrent,
+    resampling,
+)
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.others import decompositions_of_others
 from buddy.compiler.graph.operation import Op, default_ops_map
@@ -94,6 +103,7 @@ def run_aot(
     # the tokens of ops with effects are inputs.
     with (
         torch._inductor.config.patch(fallback_random=True),
+        resampling.bytes_in_fixed_point(),
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         return backend(module, inputs)
@@ -118,7 +128,7 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    for own in (recurrent, dropout, encoder_layer, formulas, grid_sampling, linear_algebra):
+    for own in (recurrent, dropout, encoder_layer, formulas, grid_sampling, resampling, linear_algebra):
         table |= own.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}
 

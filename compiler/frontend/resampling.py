@@ -1,0 +1,208 @@
+"""Images resampled by weights that are known when compiling: bytes, which eager resamples in fixed point, and with
+antialiasing.
+
+PyTorch decomposes bilinear and bicubic resampling through kernels of the Python dispatcher, which come before any
+table of decompositions, and in f32, which is off by one for bytes. `bytes_in_fixed_point` puts others before those
+while a graph is traced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch._prims_common import suggest_memory_format
+from torch.utils._python_dispatch import _disable_current_modes
+
+aten = torch.ops.aten
+# The keys whose kernels decompose; those of others only tell shapes.
+_DECOMPOSING = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A kernel of `taps` elements where nothing is scaled down, and its weight at a distance (in elements).
+
+    Cubic ones are Keys' (1981), whose parameter eager sets to -0.75, and to -0.5 for antialiasing.
+    """
+
+    taps: int
+    antialias: bool
+
+    def __call__(self, distance: float) -> float:
+        x = abs(distance)
+        if x >= self.taps / 2:
+            return 0.0
+        if self.taps == 2:
+            return 1 - x
+        a = -0.5 if self.antialias else -0.75
+        return ((a + 2) * x - (a + 3)) * x * x + 1 if x < 1 else ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How one dim is resampled: elements of the source that lie between two of the result, and how many there are."""
+
+    source: int
+    result: int
+    step: float
+    align_corners: bool
+
+
+def resampled(
+    x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: Filter
+) -> torch.Tensor:
+    """`x` [n, channels, height, width] with `sizes` for the last two dims; a scale that is not None sets the step.
+
+    One dim after the other, the last first; bytes are rounded in between. Sizes that only a call tells become those
+    of this call for bytes, which have no other rule, and Dynamo compiles each anew. Otherwise such are left as they
+    are, and so are halves, which eager refuses.
+    """
+    whole = all(type(size) is int for size in (*x.shape[2:], *sizes))
+    if x.dtype in (torch.float16, torch.bfloat16) or not (whole or x.dtype == torch.uint8):
+        return NotImplemented
+    layout = suggest_memory_format(x)
+    for dim in (3, 2):
+        source, result, scale = int(x.size(dim)), int(sizes[dim - 2]), scales[dim - 2]
+        step = _step(source, result, align_corners, scale)
+        rows = _rows(Scale(source, result, step, align_corners), kernel)
+        x = _bytes_along(x, dim, rows) if x.dtype == torch.uint8 else _summed(x, dim, rows, float)
+    return x.contiguous(memory_format=layout)
+
+
+def _step(source: int, result: int, align_corners: bool, scale: float | None) -> float:
+    if align_corners:
+        return (source - 1) / (result - 1) if result > 1 else 0.0
+    return 1 / scale if scale else source / result
+
+
+def _rows(scale: Scale, kernel: Filter) -> list[dict[int, float]]:
+    """For each element of the result its weights by the source's places."""
+    row = _antialiased_row if kernel.antialias else _row
+    return [row(at, scale, kernel) for at in range(scale.result)]
+
+
+def _row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
+    """Places outside count for the nearest inside."""
+    place = scale.step * at if scale.align_corners else scale.step * (at + 0.5) - 0.5
+    if kernel.taps == 2:
+        place = max(place, 0.0)
+    low = min(math.floor(numpy.float32(place)), scale.source - 1)  # eager rounds to f32 here alone
+    part = min(max(place - low, 0.0), 1.0)
+    weights: dict[int, float] = {}
+    for tap in range(1 - kernel.taps // 2, 1 + kernel.taps // 2):
+        inside = min(max(low + tap, 0), scale.source - 1)
+        weights[inside] = weights.get(inside, 0.0) + kernel(tap - part)
+    return weights
+
+
+def _antialiased_row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
+    """The kernel is as wide as a step; weights outside are left out, and the rest add up to 1."""
+    wide = max(scale.step, 1.0)
+    centre, support = scale.step * (at + 0.5), kernel.taps * 0.5 * wide
+    first, end = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), scale.source)
+    weights = {place: kernel((place - centre + 0.5) / wide) for place in range(first, end)}
+    total = sum(weights.values())
+    return {place: weight / total for place, weight in weights.items()} if total else weights
+
+
+def _bytes_along(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
+    """In fixed point: weights are whole numbers of 16 bits, with as many digits as the largest of them leaves room."""
+    largest = max((weight for row in rows for weight in row.values()), default=0.0)
+    digits = next((n for n in range(22) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), 22)
+
+    def whole(weight: float) -> int:
+        return int(weight * (1 << digits) + (0.5 if weight >= 0 else -0.5))
+
+    total = _summed(x.to(torch.int32), dim, rows, whole) + (1 << (digits - 1))
+    return (total >> digits).clamp(0, 255).to(torch.uint8)
+
+
+def _summed(x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callable[[float], float]) -> torch.Tensor:
+    """The weighted sums along `dim`, tap by tap; a row with fewer taps than others ends in weights of 0."""
+    taps = max((len(row) for row in rows), default=0)
+    listed = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
+    shape = [-1 if d == dim else 1 for d in range(x.dim())]
+    total = None
+    for tap in range(taps):
+        places = _constant([row[tap][0] for row in listed], torch.int64)
+        weights = _constant([of(row[tap][1]) for row in listed], x.dtype).view(shape)
+        term = x.index_select(dim, places) * weights
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def _constant(values: list[float], dtype: torch.dtype) -> torch.Tensor:
+    """Made outside the trace: `torch.tensor` leaves an op in it that works in place, which decompositions must not."""
+    with _disable_current_modes():
+        found = torch.tensor(values, dtype=dtype)
+    return aten.lift_fresh_copy(found)
+
+
+def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
+    def resample(
+        x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scale_h: float | None = None,
+        scale_w: float | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        return resampled(x, sizes, align_corners, (scale_h, scale_w), Filter(taps, antialias))
+
+    return resample
+
+
+@contextmanager
+def bytes_in_fixed_point() -> Iterator[None]:
+    """While this holds, graphs that are traced have fixed point in place of PyTorch's resampling of bytes."""
+    before = [(overload, key, rule) for overload in _OF_BYTES for key, rule in overload.py_kernels.items()]
+    try:
+        for overload, key, rule in before:
+            if key in _DECOMPOSING:
+                _put(overload, key, _instead_of(rule, _OF_BYTES[overload]))
+        yield
+    finally:
+        for overload, key, rule in before:
+            _put(overload, key, rule)
+
+
+def _put(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
+    overload.py_kernels[key] = rule
+    overload._dispatch_cache.clear()
+
+
+def _instead_of(rule: Callable[..., Any], of_bytes: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatched(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
+        found = of_bytes(x, *rest, **further) if x.dtype == torch.uint8 else NotImplemented
+        return rule(x, *rest, **further) if found is NotImplemented else found
+
+    return dispatched
+
+
+def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The overload `vec`: both scales in a list, which may stand for the sizes."""
+
+    def from_list(
+        x: torch.Tensor, sizes: Sequence[int] | None, align_corners: bool, scales: Sequence[float] | None = None
+    ) -> torch.Tensor:
+        if sizes is None:
+            assert scales is not None
+            sizes = [math.floor(size * scale) for size, scale in zip(x.shape[2:], scales, strict=True)]
+        return resample(x, sizes, align_corners, *(scales or ()))
+
+    return from_list
+
+
+_OF_BYTES = {
+    aten.upsample_bilinear2d.default: _resampler(2, antialias=False),
+    aten.upsample_bilinear2d.vec: _from_list(_resampler(2, antialias=False)),
+    aten.upsample_bicubic2d.default: _resampler(4, antialias=False),
+    aten.upsample_bicubic2d.vec: _from_list(_resampler(4, antialias=False)),
+}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten._upsample_bilinear2d_aa.default: _resampler(2, antialias=True),
+    aten._upsample_bicubic2d_aa.default: _resampler(4, antialias=True),
+}
