@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.timer import Timer
+
+from buddy.app.figures import short_place
+from buddy.compiler.protocol import NodeRow
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench
@@ -19,15 +23,21 @@ class Selection:
         self._bench = bench
         self._rest: Timer | None = None
         self._names: dict[str, str] = {}
+        self._places: dict[str, str] = {}
         self.node = ""
 
-    def name_nodes(self, names: dict[str, str]) -> None:
-        """Take the names of the graph's nodes by their stable names."""
-        self._names = names
+    def name_nodes(self, rows: Sequence[NodeRow]) -> None:
+        """Take the names of the graph's nodes, and their Python lines, by their stable names."""
+        self._names = {row.stable: row.name for row in rows}
+        self._places = {row.stable: short_place(row.location) for row in rows}
 
     def name_of(self, stable: str) -> str:
         """The name of a node in the graph, by its stable name."""
         return self._names.get(stable, stable)
+
+    def place_of(self, stable: str) -> str:
+        """The Python line of a node: `model.py:12`."""
+        return self._places.get(stable, "")
 
     def select_node(self, stable: str) -> None:
         """Mark a node in every pane."""

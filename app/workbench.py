@@ -18,6 +18,7 @@ from textual.timer import Timer
 
 from buddy.app import actions, chrome, figures
 from buddy.app.bindings import screen_bindings
+from buddy.app.bookmarks import Bookmarks
 from buddy.app.commands import ActionCommands
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs, graph_at, graph_cells
@@ -28,6 +29,7 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.questions import Questions
 from buddy.app.selection import Selection
 from buddy.app.session import Session
 from buddy.app.settings import Settings
@@ -39,7 +41,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace import Workspace
-from buddy.compiler.protocol import Compared, Diagnostic, Found
+from buddy.compiler.protocol import Compared, Diagnostic, FetchLines, Lines
 from buddy.compiler.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
@@ -89,6 +91,7 @@ class Workbench(App[int]):
         self.session.auto_run = self.settings.auto_run
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
         self.graphs, self.versus = Graphs(self), Versus(self)
+        self.questions, self.bookmarks = Questions(self.ask_engine), Bookmarks()
         self._message = ""
         self._hint = ""
         self._prefix = ""
@@ -191,7 +194,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=state.busy or self.ir.comparing or self.waiting,
+            busy=state.busy or self.ir.comparing or self.ir.searching or self.waiting,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -207,6 +210,8 @@ class Workbench(App[int]):
             diff=self.ir.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
+            picked=len(self.graph.targets),
+            tree=self.graph.as_tree,
             compiling=state.compiled != workspace.recipe,
         )
 
@@ -250,7 +255,7 @@ class Workbench(App[int]):
         if not self.is_running or not topics:
             return
         if "graph" in topics and self.state.info is not None:
-            self.selection.name_nodes({row.stable: row.name for row in self.state.info.rows})
+            self.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
             self.ir.refresh()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
@@ -391,9 +396,9 @@ class Workbench(App[int]):
         """Whether the lines are at hand; when they cannot be had, the status line says why."""
         return await self._asked(self.session.cache.load(text, start, count)) is not False
 
-    async def search(self, text: str, pattern: str) -> Found | None:
-        found = await self._asked(self.session.search(text, pattern))
-        return found or None
+    async def ask_engine(self, make: Callable[[int], Any], answer: type[Any]) -> Any:
+        """What the engine answers to a frame made with the request's number, or `None`: the status line says why."""
+        return await self._asked(self.session.ask(make, answer)) or None
 
     async def compare(
         self, before: str, after: str, how: Literal["line", "structural"], language: str
@@ -413,6 +418,12 @@ class Workbench(App[int]):
             return first
         lines = {row: line for row in near if (line := self.cache.get(text, row)) is not None}
         return min(lines, key=lambda row: (len(lines[row].nodes), ".constant" in lines[row].text, row), default=first)
+
+    async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:
+        """The first line of `text` that comes from `node`, or 0, and how many lines there are."""
+        page = await self.ask_engine(lambda number: FetchLines(number, text, 0, 1), Lines)
+        found = await self._asked(self.session.find_node(text, node)) if node and page else None
+        return ((found.lines[0] if found and found.lines else 0), page.total) if page else None
 
     async def write_text(self, text: str, path: str) -> None:
         content = await self._asked(self.session.whole_text(text))

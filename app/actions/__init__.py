@@ -29,6 +29,6 @@ def of_pane(pane: str) -> list[Action]:
 
 def continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
     """The second strokes after `prefix` that mean something in `pane`, with their actions."""
-    here = [action for action in ACTIONS if action.pane in (pane, "any", "app")]
+    here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
     pairs = [(key.split(), action) for action in here for key in action.keys]
     return [(key[1], action) for key, action in pairs if len(key) == 2 and key[0] == prefix]

@@ -29,6 +29,8 @@ class Situation:
     diff: bool = False
     problem: bool = False
     edited: bool = False
+    picked: int = 0
+    tree: bool = False
     compiling: bool = False
 
 
@@ -54,7 +56,17 @@ def needs_node(s: Situation) -> str:
     return "" if s.assignment else f"{s.node.name} is a {s.node.opcode}, which is not lowered"
 
 
+def needs_row(s: Situation) -> str:
+    return needs_captured(s) or ("" if s.node else "no node is under the cursor")
+
+
+def needs_tree(s: Situation) -> str:
+    return "" if s.tree else "the table is flat: g m shows modules"
+
+
 def needs_toggle_node(s: Situation) -> str:
+    if s.picked > 1:
+        return needs_captured(s)
     if reason := needs_captured(s) or needs_node(s):
         return reason
     assert s.node is not None
@@ -94,6 +106,10 @@ def needs_stage(s: Situation) -> str:
 
 def needs_engine_stage(s: Situation) -> str:
     return needs_stage(s) or needs_engine(s)
+
+
+def needs_plain_stage(s: Situation) -> str:
+    return needs_engine_stage(s) or ("the diff is of whole stages: d turns it off" if s.diff else "")
 
 
 def needs_found(s: Situation) -> str:

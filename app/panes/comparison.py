@@ -18,11 +18,12 @@ AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
 
 
 class View(NamedTuple):
-    """What is drawn: a text by itself, or its difference from another."""
+    """What is drawn: a text by itself, or one function of it, or its difference from another."""
 
     text: str
     other: str = ""
     how: How = "off"
+    only: str = ""
 
 
 class OtherStages(NamedTuple):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 
 from rich.segment import Segment
 from textual.strip import Strip
 
 from buddy.app import figures
+from buddy.app.abbreviations import abbreviated
 from buddy.app.differences import DiffRow, DiffRows, Layout
-from buddy.app.lines import Line
+from buddy.app.folds import Folds
+from buddy.app.lines import PAGE, Line
 from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
 from buddy.app.panes.navigation import Matches
 from buddy.app.panes.pane import Pane
+from buddy.app.panes.values import use_pattern
 from buddy.app.stages import StageRow
-from buddy.app.widgets.look import Cells, length
+from buddy.app.widgets.look import Cells, length, underlined
 from buddy.app.words import Spans, changed_words, marked
 from buddy.compiler.protocol import Stage
 
@@ -39,6 +43,9 @@ class Diffing(Pane):
         self.matches = Matches()
         self.comparison = Comparison()
         self.diff: DiffRows | None = None
+        self.folds = Folds(0)
+        self.value = ""
+        self.short = False
         self.other: Stage | None = None
         self.comparing = False
         self._view = View("")
@@ -55,7 +62,7 @@ class Diffing(Pane):
 
     @property
     def row_count(self) -> int:
-        return self.lines if self.diff is None else self.diff.count
+        return self.folds.count if self.diff is None else self.diff.count
 
     @property
     def line_number(self) -> int:
@@ -63,22 +70,27 @@ class Diffing(Pane):
         return self.line_of(self.cursor)
 
     def line_of(self, row: int) -> int:
-        return row if self.diff is None else self.diff.line_of(row)
+        return self.folds.line_of(row) if self.diff is None else self.diff.line_of(row)
 
     def row_of(self, line: int) -> int:
         """The row of a line of the stage's own text, unfolded if need be."""
         if self.diff is None:
-            return line
+            if self.folds.hides(line):
+                self.reveal(line)
+            return self.folds.row_of(line)
         count = self.diff.count
         row = self.diff.reveal(max(0, min(line, self.lines - 1))) if self.lines else 0
         if self.diff.count != count:
             self.rows_changed()
         return row
 
+    def reveal(self, line: int) -> None:
+        """Unfold what hides a line."""
+
     def own_line(self, row: int) -> int:
         """The line of the stage's own text that is drawn on `row`, -1 where there is none."""
         if self.diff is None:
-            return row
+            return self.folds.line_of(row)
         found = self.diff.row(row)
         return -1 if found.kind == "fold" else found.after
 
@@ -87,7 +99,7 @@ class Diffing(Pane):
         if not self.text or not 0 <= row < self.row_count:
             return None
         if self.diff is None:
-            return self.bench.cache.get(self.text, row)
+            return self.bench.cache.get(self.text, self.folds.line_of(row))
         found = self.diff.row(row)
         if found.kind == "fold":
             return Line("")
@@ -110,9 +122,13 @@ class Diffing(Pane):
 
     # ---- making a diff -------------------------------------------------------------------------------------------
 
+    def other_of(self, row: StageRow) -> Stage | None:
+        """The stage that the one of `row` is compared with."""
+        return self.comparison.other(row, self.rows, self.state.board)
+
     def view_of(self, row: StageRow) -> View:
         """What is to be drawn of a stage."""
-        other = self.comparison.other(row, self.rows, self.state.board)
+        other = self.other_of(row)
         if other is None:
             return View(row.stage.text, how=self.comparison.how)
         return View(row.stage.text, other.text, self.comparison.how)
@@ -133,10 +149,12 @@ class Diffing(Pane):
             self.comparing = False
         return DiffRows(found.hunks, found.before_lines, found.after_lines, layout) if found else None
 
-    async def load_rows(self, stage: Stage, other: Stage | None, diff: DiffRows | None, top: int) -> bool:
+    async def load_rows(self, stage: Stage, other: Stage | None, diff: DiffRows | None, folds: Folds, top: int) -> bool:
         """Bring the lines of a page of rows; whether they are at hand."""
         if diff is None or other is None:
-            return await self.bench.load_lines(stage.text, top, self.page)
+            numbers = [folds.line_of(row) for row in range(top, min(top + self.page, folds.count))] or [0]
+            pages = {number // PAGE: number for number in numbers}
+            return all([await self.bench.load_lines(stage.text, number, 1) for number in pages.values()])
         wanted: dict[tuple[str, int], None] = {}
         for number in range(top, min(top + self.page, diff.count)):
             row = diff.row(number)
@@ -246,7 +264,9 @@ class Diffing(Pane):
         name = self.text if side == "after" or self.other is None else self.other.text
         found = side == "after" and number in self.matches
         tint = tuple(cells) if cells is not None else ()
-        key = (name, number, self.left, room, self.look.name, self.matches.pattern if found else "", tint)
+        value = self.value if self.value and self.value in line.text else ""
+        pattern = self.matches.pattern if found else None
+        key = (name, number, self.left, room, self.look.name, pattern, tint, value, self.short)
         strip = self._strips.get(key)
         if strip is None:
             language = self.language if side == "after" or self.other is None else self.other.language
@@ -258,7 +278,7 @@ class Diffing(Pane):
     def _painted(self, line: Line, language: str, cells: Cells | None, room: int, found: bool) -> Strip:
         from buddy.themes.lexers import spans
 
-        text = line.text.expandtabs(TAB_WIDTH)
+        text = self.drawn_text(line)
         more = len(text) > self.left + room
         end = self.left + room - more
         if cells is None:
@@ -269,8 +289,16 @@ class Diffing(Pane):
         if found:
             cells = self.matches.highlighted(cells)
         style = self.look.style
-        strip = Strip([Segment(part, style(role)) for part, role in cells]).crop(self.left, end)
+        strip = Strip([Segment(part, style(role)) for part, role in cells])
+        if self.value and self.value in text:
+            strip = underlined(strip, re.compile(use_pattern(self.value)), style("linked"))
+        strip = strip.crop(self.left, end)
         return strip.adjust_cell_length(room - more) + Strip([Segment(self.glyphs.ellipsis * more, style("faint"))])
+
+    def drawn_text(self, line: Line) -> str:
+        """What is drawn of a line."""
+        text = line.text.expandtabs(TAB_WIDTH)
+        return abbreviated(text, self.glyphs.ellipsis) if self.short else text
 
     @property
     def digits(self) -> int:
@@ -283,7 +311,13 @@ class Diffing(Pane):
             return ">", "key"
         if line is not None and self.bench.selection.node and self.bench.selection.node in line.nodes:
             return self.glyphs.line, "linked"
-        return ("*", "warn") if number in self.matches else (" ", "number")
+        if number in self.matches:
+            return "*", "warn"
+        return ("#", "accent") if self.marked(number) else (" ", "number")
+
+    def marked(self, number: int) -> bool:
+        """Whether a line has a bookmark."""
+        return False
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
@@ -300,7 +334,7 @@ class Diffing(Pane):
 
     def _told(self) -> list[str]:
         row = self.shown
-        return self.comparison.told(self.comparison.other(row, self.rows, self.state.board) if row else None)
+        return self.comparison.told(self.other_of(row) if row else None)
 
     def compare_with(self, others: OtherStages) -> None:
         """Show what of each stage is different by another recipe, or in another graph."""

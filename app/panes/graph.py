@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import work
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.figures import short_place
-from buddy.app.panes.pane import Column, TablePane
+from buddy.app.panes.pane import Column
+from buddy.app.panes.picking import Picking
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.state import Topic
@@ -20,7 +22,7 @@ from buddy.compiler.recipe import EAGER, TORCH_MLIR
 SORTS = ("number", "name", "target", "lowering")
 
 
-class GraphPane(TablePane[NodeRow]):
+class GraphPane(Picking):
     """Selecting a row selects its node in every pane."""
 
     pane_id: ClassVar[PaneId] = "graph"
@@ -29,9 +31,7 @@ class GraphPane(TablePane[NodeRow]):
     SORT_TITLES: ClassVar[dict[str, str]] = dict(zip(SORTS, ("", "by name", "by target", "by as"), strict=True))
 
     def __init__(self) -> None:
-        super().__init__(id="graph")
-        self.rows: list[NodeRow] = []
-        self.filter_text = ""
+        super().__init__("graph")
         self.sort_by = "number"
         self._columns = self._make_columns()
 
@@ -48,14 +48,13 @@ class GraphPane(TablePane[NodeRow]):
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
             Column("as", 6, self._lowering),
+            Column("memory", 7, lambda row: (self.memory(row), "dim"), since=96, right=True),
             *why,
             Column("arguments", 0, lambda row: (row.args, "dim"), since=124 if reasons else 100),
+            Column("strides", 13, lambda row: (row.strides, "dim"), since=150),
             Column("module", 0, lambda row: (row.module, "dim"), since=136 if reasons else 124),
             Column("line", 20, lambda row: (short_place(row.location), "dim"), since=150),
         ]
-
-    def assignment(self, row: NodeRow) -> Assignment | None:
-        return self.state.assignments.get(row.stable)
 
     def chosen(self, row: NodeRow) -> str:
         """The registry that lowers the node under the recipe as it stands, "" for rows that are not lowered."""
@@ -101,10 +100,8 @@ class GraphPane(TablePane[NodeRow]):
 
     def _node_line(self, width: int) -> Cells:
         row = self.current
-        if row is None:
-            return []
         right: Cells = [(f" {self._shown()}", "number")]
-        left: Cells = [(" ", "text"), *self._story(row)]
+        left: Cells = [(" ", "text"), *(self._story(row) if row is not None else [])]
         return ends(left, right, width)
 
     def _story(self, row: NodeRow) -> Cells:
@@ -118,21 +115,19 @@ class GraphPane(TablePane[NodeRow]):
         info = self.state.info
         total = len(info.rows) if info else 0
         order = self.SORT_TITLES[self.sort_by]
-        count = f"{len(self.rows)}/{total}" if self.filter_text else f"{self.cursor + 1}/{total}"
-        return " ".join(part for part in (f"'{self.filter_text}'" if self.filter_text else "", order, count) if part)
+        at = self.rows.index(self.current) + 1 if self.current in self.rows else self.cursor + 1
+        count = f"{len(self.rows)}/{total}" if self.filter_text else f"{at}/{total}"
+        picked = f"{len(self.picked)} picked" if self.picked else ""
+        return " ".join(filter(None, (picked, f"'{self.filter_text}'" if self.filter_text else "", order, count)))
 
     def empty(self, width: int) -> list[Cells]:
         if self.filter_text:
-            return [[(f" no node has {self.filter_text!r}; f changes the filter", "dim")]]
+            return [[(f" no node passes {self.filter_text!r}; f changes the filter", "dim")]]
         if "open" in self.state.problems:
             return [[(" the program could not be captured; Outputs says why", "dim")]]
         return [[(f" {self.bench.waiting_for('graph')}", "dim")]]
 
     # ---- rows ----------------------------------------------------------------------------------------------------
-
-    @property
-    def current(self) -> NodeRow | None:
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def update_from(self, topics: frozenset[Topic]) -> None:
         if "graph" in topics:
@@ -141,25 +136,22 @@ class GraphPane(TablePane[NodeRow]):
     def refill(self) -> None:
         """Filter and sort again, the cursor staying on its node."""
         current = self.current
-        info = self.state.info
-        rows = [row for row in (info.rows if info else ()) if self._passes_filter(row)]
-        self.rows = sorted(rows, key=self._sort_key)
+        self.rows = sorted(self.filtered(), key=self._sort_key)
+        self.picked &= {row.stable for row in self._all_rows()}
+        self.list_entries()
         self._columns = self._make_columns(any(found.reason for found in self.state.assignments.values()))
         self._put_cursor(current)
         self.rows_changed()
 
     def _put_cursor(self, wanted: NodeRow | None) -> None:
         """On the row `wanted`; at first on the first node that is computed, behind what may be hundreds of weights."""
-        computed = (place for place, row in enumerate(self.rows) if row.opcode not in ("placeholder", "get_attr"))
-        same = (place for place, row in enumerate(self.rows) if wanted is not None and row.stable == wanted.stable)
-        self.cursor = next(same if wanted is not None else computed, 0)
+        if wanted is not None:
+            self.cursor = self.place_of(wanted.stable) or 0
+        else:
+            nodes = ((place, entry) for place, entry in enumerate(self.entries) if isinstance(entry, NodeRow))
+            self.cursor = next((place for place, row in nodes if row.opcode not in ("placeholder", "get_attr")), 0)
         if wanted is None and self.rows:
             self.call_after_refresh(self.scroll_to, y=max(0, self.cursor - 2), animate=False, force=True)
-
-    def _passes_filter(self, row: NodeRow) -> bool:
-        words = self.filter_text.lower().split()
-        text = " ".join((row.name, row.target, row.shape, row.module, row.opcode, self.chosen(row))).lower()
-        return all(word in text for word in words)
 
     def _sort_key(self, row: NodeRow) -> tuple[str, int]:
         keys = {"number": "", "name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
@@ -167,38 +159,47 @@ class GraphPane(TablePane[NodeRow]):
 
     def mark_node(self, before: str) -> None:
         """Draw the rows again of the selected node and of the one selected before."""
-        for place, row in enumerate(self.rows):
-            if row.stable in (before, self.bench.selection.node):
+        for place, entry in enumerate(self.entries):
+            if isinstance(entry, NodeRow) and entry.stable in (before, self.bench.selection.node):
                 self.refresh_row(place)
 
     def show_graph(self, node: str) -> None:
         """Fill with the rows of another graph, the cursor on `node`, or where a graph's cursor stands at first."""
-        self.rows, self.cursor = [], 0
+        self.rows, self.entries, self.cursor, self.picked = [], [], 0, set()
         self.refill()
         if node:
             self.show_node(node)
 
     def show_node(self, stable: str) -> None:
         """Put the cursor on a node without telling anyone."""
-        place = next((place for place, row in enumerate(self.rows) if row.stable == stable), None)
+        place = self.place_of(stable)
         if place is not None:
             self.center(place, tell=False)
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle(self) -> None:
-        """Out of compiled code, or back in."""
-        row = self.current
-        if row is None:
+        """Out of compiled code, or back in: the picked nodes, the module's, or the one under the cursor."""
+        rows = [row for row in self.targets if self._can_toggle(row)]
+        if not rows:
+            self.bench.say("none of these nodes has another lowering than eager's")
             return
+        taken_out = [row for row in rows if self.chosen(row) != EAGER]
         recipe = self.workspace.recipe
-        if self.chosen(row) != EAGER:
-            self.bench.editing.edit(recipe.with_choice(row.stable, EAGER), f"{row.name} in eager")
-            return
+        for row in taken_out or rows:
+            recipe = recipe.with_choice(row.stable, EAGER if taken_out else self._road_back(row))
+        names = rows[0].name if len(rows) == 1 else f"{len(taken_out or rows)} nodes"
+        self.bench.editing.edit(recipe, f"{names} {'in eager' if taken_out else 'compiled'}")
+
+    def _can_toggle(self, row: NodeRow) -> bool:
+        assignment = self.assignment(row)
+        return assignment is not None and (assignment.lowering != EAGER or bool(set(assignment.choices) - {EAGER}))
+
+    def _road_back(self, row: NodeRow) -> str | None:
+        """The lowering of a node that was in eager: the flavour's own, unless that is eager."""
         assignment = self.assignment(row)
         choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
-        default = None if self._by_hand(row) else next(iter(choices), None)
-        self.bench.editing.edit(recipe.with_choice(row.stable, default), f"{row.name} compiled")
+        return None if self._by_hand(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
         row = self.current
@@ -220,16 +221,20 @@ class GraphPane(TablePane[NodeRow]):
         elif lowering is not None:
             self.bench.editing.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
 
-    def ask_filter(self) -> None:
-        self.bench.ask("filter", self.filter_text, self._filter_by)
-
-    def _filter_by(self, text: str) -> None:
-        self.filter_text = text.strip()
-        self.refill()
-
     def sort(self) -> None:
         self.sort_by = SORTS[(SORTS.index(self.sort_by) + 1) % len(SORTS)]
         self.refill()
+
+    @work(exclusive=True, group="code")
+    async def open_code(self) -> None:
+        """The graph as Python text, at the line of the node under the cursor."""
+        info, row = self.state.info, self.current
+        found = await self.bench.find_lines(info.code, row.stable if row else "") if info is not None else None
+        if info is not None and found is not None:
+            from buddy.app.screens.code import CodeScreen
+
+            line, lines = found
+            self.app.push_screen(CodeScreen(info.name, self.bench.cache, info.code, lines, line), self._go_neighbour)
 
     def details(self) -> None:
         row = self.current
@@ -244,6 +249,10 @@ class GraphPane(TablePane[NodeRow]):
             "arguments": row.args,
             "keywords": row.kwargs,
             "result": f"{row.dtype}[{row.shape}]" if row.shape or row.dtype else "",
+            "strides": row.strides,
+            "memory": self.memory(row),
+            "reads": ", ".join(other.name for other in self._neighbours.producers(row)),
+            "read by": ", ".join(other.name for other in self._neighbours.users(row)),
             "module": row.module,
             "line": row.location,
             "name": row.stable,

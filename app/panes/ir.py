@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -15,21 +14,19 @@ from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.differences import DiffRows
+from buddy.app.folds import Folds
 from buddy.app.panes.comparison import View
-from buddy.app.panes.diffing import Diffing
-from buddy.app.panes.navigation import Jumps
+from buddy.app.panes.reading import Reading
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.panes.tabs import Tab, tab_at, tab_cells
-from buddy.app.panes.values import defined, definition_pattern, use_pattern, used
 from buddy.app.stages import Key, StageRow, phase_of
 from buddy.app.state import Topic
 from buddy.app.widgets.look import Cells, ends, length
-from buddy.compiler.protocol import Stage
 
 SIDEWAYS = 16
 
 
-class IrPane(Diffing):
+class IrPane(Reading):
     """Shows one stage: `key` names the one asked for, `text` what is drawn, which follows once its lines are there.
 
     Rows are lines, or, where the stage is compared with another, rows of the diff; places are kept as lines.
@@ -48,14 +45,11 @@ class IrPane(Diffing):
 
     def __init__(self) -> None:
         super().__init__("ir")
-        self.key: Key | None = None
-        self.jumps = Jumps()
         self._phase = ""
         self._drawn: Key | None = None
         self._wanted: Key | None = None
         self._asked: tuple[Key, View] | None = None
         self._places: dict[Key, tuple[int, int]] = {}
-        self._operand = (-1, 0)
         self._marked: set[int] = set()
 
     # ---- which stage ---------------------------------------------------------------------------------------------
@@ -64,10 +58,6 @@ class IrPane(Diffing):
     def shown(self) -> StageRow | None:
         """The chosen stage."""
         return next((row for row in self.rows if row.key == self.key), None)
-
-    @property
-    def stage(self) -> Stage | None:
-        return self.shown.stage if self.shown else None
 
     @property
     def phase(self) -> str:
@@ -82,7 +72,8 @@ class IrPane(Diffing):
     def update_from(self, topics: frozenset[Topic]) -> None:
         if "stages" not in topics:
             return
-        place, self.rows = self._index, self.state.board.rows()
+        place = self._index
+        self.form_rows()
         if any(row.key == self._wanted for row in self.rows):
             self.key, self._wanted = self._wanted, None
         if self.shown is None:
@@ -105,11 +96,20 @@ class IrPane(Diffing):
         failed = next((row for row in inside if row.stage.state == "failed"), None)
         return failed or (inside[-1] if inside else None)
 
+    def go_place(self, row: StageRow, line: int) -> None:
+        self._leave()
+        self._places[row.key] = (line, self.page // 2)
+        self._wanted, self.key = None, row.key
+        # Drawn anew even where the text on the screen is the same one: the line is another.
+        self._drawn, self._view = None, View("")
+        self.open_stage()
+        self.post_message(self.StageShown(row))
+
     def leave_graph(self) -> None:
         """Forget the text and the places in it: another graph's come, at the same stage as soon as there is one."""
         self._wanted = self._wanted or self.key
         self._places.clear()
-        self.jumps = Jumps()
+        self.forget_reading()
         self.key, self._drawn, self.text, self.lines, self.diff = None, None, "", 0, None
         self._view, self._asked = View(""), None
         self.rows_changed()
@@ -138,6 +138,9 @@ class IrPane(Diffing):
         if row is None:
             return
         self._phase = self.phase
+        if self.lacks_form(row):
+            self.bring_form(row)
+            return
         wanted = (row.key, self.view_of(row))
         if wanted[1] != self._view and wanted != self._asked:
             self._asked = wanted
@@ -149,28 +152,29 @@ class IrPane(Diffing):
     @work(exclusive=True, group="open")
     async def _bring(self, row: StageRow) -> None:
         wanted = (row.key, self.view_of(row))
-        other = self.comparison.other(row, self.rows, self.state.board)
+        other = self.other_of(row)
         try:
             diff = await self.compared(row, other)
-            cursor, top = await self._place_in(row, diff)
-            if await self.load_rows(row.stage, other, diff, top) and self.key == row.key:
-                self.diff, self.other, self._view = diff, other, wanted[1]
+            folds = await self.folds_of(row.stage) if diff is None else Folds(row.stage.lines)
+            cursor, top = await self._place_in(row, diff, folds)
+            if await self.load_rows(row.stage, other, diff, folds, top) and self.key == row.key:
+                self.diff, self.other, self.folds, self._view = diff, other, folds, wanted[1]
                 self._draw(row, cursor, top)
         finally:
             if self._asked == wanted:
                 self._asked = None
 
-    async def _place_in(self, row: StageRow, diff: DiffRows | None) -> tuple[int, int]:
+    async def _place_in(self, row: StageRow, diff: DiffRows | None, folds: Folds) -> tuple[int, int]:
         """Where the cursor and the screen's first row are to be: where they were, else at the node or a change."""
         line, offset = self._places.get(row.key, (-1, 0))
         if row.key == self._drawn:
             line, offset = self.line_number, self.cursor - self.first_row
         if line < 0 and diff is None:
-            found = max(0, await self.bench.find_node(row.stage.text))
+            found = folds.row_of(max(0, await self.bench.find_node(row.stage.text)))
             return found, self._centered(found)
         line = max(0, min(line, row.stage.lines - 1))
         if diff is None:
-            return line, max(0, line - offset)
+            return folds.row_of(line), max(0, folds.row_of(line) - offset)
         cursor = diff.row_of(line) if diff.count and line < row.stage.lines else 0
         if diff.changes and diff.row(cursor).kind == "fold":
             cursor = diff.change_after(cursor) or 0
@@ -188,8 +192,9 @@ class IrPane(Diffing):
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
         self.center(cursor, tell=False)
+        self.mark_value()
         self.bench.update_chrome()
-        if self.matches.pattern:
+        if self.matches.pattern.source:
             self.find(self.matches.pattern, jump=False)
 
     # ---- drawing -------------------------------------------------------------------------------------------------
@@ -214,6 +219,7 @@ class IrPane(Diffing):
         inside = [other.key for k, other in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
         parts = [
             *self.diff_parts(),
+            *self.reading_parts(),
             f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
             figures.milliseconds(stage.milliseconds),
             " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
@@ -245,18 +251,18 @@ class IrPane(Diffing):
     def row_strip(self, row: int, width: int) -> Strip:
         if self.diff is not None:
             return self.diff_strip(row, width)
-        line = self.line_at(row)
-        mark, role = self._mark(row, row, line)
-        gutter = [(f"{mark}{row + 1:>{self.digits}} ", role)]
+        line, number = self.line_at(row), self.line_of(row)
+        mark, role = self._mark(row, number, line)
+        gutter = [(f"{mark}{number + 1:>{self.digits}} ", role)]
         room = width - self.digits - 2
-        label = self._label(line, room) if row == self.cursor else []
-        body = self._drawn_cells("after", row, line, None, room - length(label))
+        label = self.beside(row, number, line, room)
+        body = self._drawn_cells("after", number, line, None, room - length(label))
         ends = [Strip([Segment(text, self.look.style(role)) for text, role in part]) for part in (gutter, label)]
         return self.look.over(Strip.join([ends[0], body, ends[1]]), self.background(row))
 
     def mark_node(self) -> None:
         """Draw the rows again that come from the selected node, or did from the one selected before."""
-        marked = {row for row in self._rows_on_screen() if self.bench.selection.node in self._nodes_of(row)}
+        marked = {row for row in self.rows_on_screen() if self.bench.selection.node in self._nodes_of(row)}
         for row in marked ^ self._marked:
             self.refresh_row(row)
         self._marked = marked
@@ -267,10 +273,7 @@ class IrPane(Diffing):
         """Go to the first line of the selected node, where this stage has one."""
         place = await self.bench.find_node(self.text) if self.text else -1
         if place >= 0:
-            self.center(self.row_of(place), tell=False)
-
-    def _rows_on_screen(self) -> range:
-        return range(self.first_row, min(self.first_row + self.page, self.row_count))
+            self.center(self.folds.row_of(place) if self.diff is None else self.row_of(place), tell=False)
 
     def _nodes_of(self, row: int) -> tuple[str, ...]:
         line = self.line_at(row)
@@ -324,11 +327,7 @@ class IrPane(Diffing):
     def moved(self) -> None:
         """At once and not by a message, so that what the selection changes is drawn together with the move."""
         self.bench.selection.select_line()
-
-    def go_to(self, line: int) -> None:
-        """Jump to a line, remembering where the cursor was."""
-        self.jumps.leave(self.text, self.line_number)
-        self.center(self.row_of(line))
+        self.mark_value()
 
     def scroll_lines_left(self) -> None:
         self._sideways(max(0, self.left - SIDEWAYS))
@@ -340,114 +339,6 @@ class IrPane(Diffing):
         if left != self.left:
             self.left = left
             self.refresh()
-
-    def ask_line(self) -> None:
-        self.bench.ask("line", "", self._go_to_number)
-
-    def _go_to_number(self, text: str) -> None:
-        if text.strip().isdigit():
-            self.go_to(int(text) - 1)
-        elif text.strip():
-            self.bench.say(f"{text.strip()!r} is not a line number")
-
-    def go_back(self) -> None:
-        self._go_to_place(self.jumps.back(self.text, self.line_number))
-
-    def go_forward(self) -> None:
-        self._go_to_place(self.jumps.forward(self.text, self.line_number))
-
-    def _go_to_place(self, line: int | None) -> None:
-        if line is None:
-            self.bench.say("no further jumps in this stage")
-        else:
-            self.center(self.row_of(line))
-
-    def ask_search(self) -> None:
-        self.bench.ask("search", self.matches.pattern, lambda text: self.find(text, jump=True))
-
-    @work(exclusive=True, group="search")
-    async def find(self, pattern: str, *, jump: bool = True) -> None:
-        """Search the stage; an empty pattern ends the search."""
-        self.matches.clear(pattern)
-        if pattern and not await self._collect(pattern):
-            return
-        self.refresh()
-        if not pattern:
-            return
-        if not self.matches.lines:
-            self.bench.say(f"{pattern!r} is not in this stage")
-        elif jump:
-            self._to_match(self.matches.at_or_after(self.line_number))
-
-    async def _collect(self, pattern: str) -> bool:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            self.bench.say(f"{pattern!r} is not a regular expression: {error}")
-            return False
-        found = await self.bench.search(self.text, pattern)
-        if found is None:
-            return False
-        self.matches.take(found.lines, found.more)
-        return True
-
-    def next_match(self) -> None:
-        if self.diff is not None and not self.matches.lines:
-            self.next_hunk()
-        else:
-            self._to_match(self.matches.at_or_after(self.line_number + 1))
-
-    def previous_match(self) -> None:
-        if self.diff is not None and not self.matches.lines:
-            self.previous_hunk()
-        else:
-            self._to_match(self.matches.before(self.line_number))
-
-    def _to_match(self, line: int | None) -> None:
-        if line is None:
-            self.bench.say(f"{self.matches.pattern!r} is not in this stage")
-            return
-        self.go_to(line)
-        self.bench.say(self.matches.told(line))
-
-    def search_value(self) -> None:
-        line = self.line_at(self.cursor)
-        values = (defined(line.text) or used(line.text)) if line else []
-        if values:
-            self.find(use_pattern(values[0]), jump=False)
-        else:
-            self.bench.say("no SSA value on this line")
-
-    @work(exclusive=True, group="search")
-    async def go_definition(self) -> None:
-        """To where an operand of the line is defined; asked again on the same line, the next operand."""
-        line = self.line_at(self.cursor)
-        values = used(line.text) if line else []
-        if not values:
-            self.bench.say("no operand on this line")
-            return
-        origin, turn = self._operand
-        turn = (turn + 1) % len(values) if origin == self.cursor else 0
-        self._operand = (self.cursor, turn)
-        found = await self.bench.search(self.text, definition_pattern(values[turn]))
-        above = [line for line in found.lines if line < self.line_number] if found else []
-        if above:
-            self.go_to(above[-1])
-        else:
-            self.bench.say(f"{values[turn]} is not defined above this line")
-
-    @work(exclusive=True, group="search")
-    async def go_uses(self) -> None:
-        line = self.line_at(self.cursor)
-        values = defined(line.text) if line else []
-        if not values:
-            self.bench.say("this line defines no value")
-            return
-        found = await self.bench.search(self.text, use_pattern(values[0]))
-        self.matches.clear(use_pattern(values[0]))
-        self.matches.take([line for line in found.lines if line > self.line_number] if found else [], False)
-        self.refresh()
-        self._to_match(self.matches.at_or_after(self.line_number + 1))
 
     def open_line(self) -> None:
         """The node of the line, or the diagnostic of a stage that failed; a fold is unfolded."""
@@ -483,6 +374,8 @@ class IrPane(Diffing):
         if offset is None or offset.y != 0:
             super().on_click(event)
             self._unfold_clicked(offset.y if offset is not None else -1)
+            if offset is not None:
+                self.pick_at(offset.x)
             return
         tab = tab_at(self.tabs(), self.phase, self.width, offset.x)
         if tab is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from buddy.app.patterns import NOTHING, Pattern
+from buddy.app.stages import Key
 from buddy.app.widgets.look import Cells
 
 
@@ -13,7 +15,7 @@ class Matches:
     """The lines that a search found, in order."""
 
     def __init__(self) -> None:
-        self.pattern = ""
+        self.pattern = NOTHING
         self.lines: list[int] = []
         self._set: set[int] = set()
         self._more = False
@@ -21,7 +23,7 @@ class Matches:
     def __contains__(self, row: int) -> bool:
         return row in self._set
 
-    def clear(self, pattern: str | None = None) -> None:
+    def clear(self, pattern: Pattern | None = None) -> None:
         """Forget the lines; the pattern stays unless another is given."""
         self.pattern = self.pattern if pattern is None else pattern
         self.take((), False)
@@ -47,7 +49,7 @@ class Matches:
     def highlighted(self, cells: Cells) -> Cells:
         """`cells` with what matches in the role `match`."""
         text = "".join(part for part, _ in cells)
-        inside = {k for found in re.finditer(self.pattern, text) for k in range(*found.span())}
+        inside = {k for found in self.pattern.compiled().finditer(text) for k in range(*found.span())}
         if not inside:
             return cells
         marked: Cells = []
@@ -63,28 +65,34 @@ class Matches:
         return marked
 
 
+class Place(NamedTuple):
+    """A line of a stage."""
+
+    key: Key
+    line: int
+
+
 class Jumps:
-    """Places in texts, back and forward."""
+    """Places that were jumped from, back and forward, within a stage and across stages."""
 
     def __init__(self) -> None:
-        self._back: list[tuple[str, int]] = []
-        self._forward: list[tuple[str, int]] = []
+        self._back: list[Place] = []
+        self._forward: list[Place] = []
 
-    def leave(self, text: str, row: int) -> None:
-        self._back.append((text, row))
+    def leave(self, place: Place) -> None:
+        self._back.append(place)
         self._forward.clear()
 
-    def back(self, text: str, row: int) -> int | None:
-        """The line in `text` that was jumped from last."""
-        return self._move(self._back, self._forward, text, row)
+    def back(self, here: Place) -> Place | None:
+        """The place that was jumped from last."""
+        return self._move(self._back, self._forward, here)
 
-    def forward(self, text: str, row: int) -> int | None:
-        return self._move(self._forward, self._back, text, row)
+    def forward(self, here: Place) -> Place | None:
+        return self._move(self._forward, self._back, here)
 
-    def _move(self, source: list[tuple[str, int]], other: list[tuple[str, int]], text: str, row: int) -> int | None:
-        while source:
-            place_text, place = source.pop()
-            if place_text == text:
-                other.append((text, row))
-                return place
-        return None
+    @staticmethod
+    def _move(source: list[Place], other: list[Place], here: Place) -> Place | None:
+        if not source:
+            return None
+        other.append(here)
+        return source.pop()

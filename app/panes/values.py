@@ -1,4 +1,4 @@
-"""SSA values on a line of IR, and the patterns that find where they are defined and used. No Textual."""
+"""Names on a line of IR, and the patterns that find where they are defined and used. No Textual."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import re
 
 VALUE = re.compile(r"%[\w$.\-]+")
 RESULTS = re.compile(r"^\s*(%[\w$.\-]+(?::\d+)?(?:,\s*%[\w$.\-]+(?::\d+)?)*)\s*=")
+# Values, symbols, labels of blocks and of assembly, aliases of attributes and types. `#arith.fastmath<…>` is no alias.
+NAME = re.compile(r'[%^@][\w$.\-]+|@"[^"\n]*"|\.L\w+|(?<![\w"])[#!](?!dbg)[A-Za-z_]\w*\b(?![.<])|(?<![\w"])[#!]\d+\b')
+_STRING = re.compile(r'(?<!@)"(?:[^"\\\n]|\\.)*"')
+_TAIL = r"(?![\w$.\-])"
+_OP = re.compile(r'^\s*(?:%[\w:#, %$.\-]+\s=\s)?"?([a-z_]\w*(?:\.\w+)+|call|return|module)\b')
+# Ops that are printed without their dialect.
+_DEFAULT_DIALECT = {"call": "func.call", "return": "func.return", "module": "builtin.module"}
 
 
 def defined(line: str) -> list[str]:
@@ -20,12 +27,33 @@ def used(line: str) -> list[str]:
     return list(dict.fromkeys(VALUE.findall(line[found.end() :] if found else line)))
 
 
-def definition_pattern(value: str) -> str:
-    """Finds the op or the block argument that defines `value`."""
-    name = re.escape(value)
-    return rf"(^|[(,\s]){name}((:\d+)?(,\s*%[\w$.:\-]+)*\s*=|: )"
+def names(line: str) -> list[str]:
+    """Every name on the line, each once, in order: values, symbols, labels, aliases."""
+    return list(dict.fromkeys(NAME.findall(_STRING.sub("", line))))
 
 
-def use_pattern(value: str) -> str:
-    """Finds `value` wherever it stands."""
-    return rf"{re.escape(value)}(?![\w$.\-])"
+def op_name(line: str) -> str:
+    """The op of a line of MLIR with its dialect, "" where there is none."""
+    found = _OP.match(line)
+    return _DEFAULT_DIALECT.get(found[1], found[1]) if found else ""
+
+
+def definition_pattern(name: str) -> str:
+    """Finds the op, block argument, function, block or alias that defines `name`."""
+    escaped = re.escape(name)
+    if name[0] == "@":
+        generic = rf"sym_name = \"{re.escape(name[1:])}\""
+        return rf"(\.(func|global)|\bmodule|^define|^declare)\s[^@\n]*{escaped}{_TAIL}|{generic}"
+    if name[0] in "#!":
+        return rf"^({escaped}|attributes {escaped}) ="
+    if name[0] == "^":
+        return rf"^\s*{escaped}[:(]"
+    if name[0] == ".":
+        return rf"^{escaped}:"
+    label = rf"|^{re.escape(name[1:])}:"
+    return rf"(^|[(,\s]){escaped}((:\d+)?(,\s*%[\w$.:\-]+)*\s*=|: ){label}"
+
+
+def use_pattern(name: str) -> str:
+    """Finds `name` wherever it stands."""
+    return rf"{re.escape(name)}{_TAIL}"

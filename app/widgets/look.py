@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -71,3 +72,14 @@ def cut(cells: Cells, width: int) -> Cells:
         kept.append((text[:width], role))
         width -= len(text)
     return kept
+
+
+def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
+    """`strip` with what matches in `style` and underlined, so that it stands out without colours too."""
+    spans = [found.span() for found in pattern.finditer(strip.text)]
+    cuts = [cut for span in spans for cut in span]
+    if not cuts:
+        return strip
+    pieces = list(strip.divide([*cuts, strip.cell_length]))
+    marked = style + Style(underline=True)
+    return Strip.join([Strip([Segment(piece.text, marked)]) if k % 2 else piece for k, piece in enumerate(pieces)])

@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from buddy.compiler import registrations
 from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
 from buddy.compiler.engine.messages import (
@@ -28,6 +30,7 @@ from buddy.compiler.engine.messages import (
     Refused,
     Reply,
     StageData,
+    TextData,
     Trouble,
 )
 from buddy.compiler.engine.runner_process import compile_in_child, run_in_child
@@ -99,7 +102,18 @@ def _load_program(request: Load, progress: Any) -> Any:
 def _data(captured: Any) -> CapturedGraphData:
     from buddy.compiler.graph.serialize import to_bytes
 
-    return CapturedGraphData(captured.info, to_bytes(captured.graph), _fx_stage(captured))
+    code = _code(captured)
+    info = msgspec.structs.replace(captured.info, code=code.name)
+    return CapturedGraphData(info, to_bytes(captured.graph), _fx_stage(captured), code)
+
+
+def _code(captured: Any) -> TextData:
+    """The ATen graph as Python text, with the node of each line."""
+    from buddy.compiler.frontend.table import code_lines
+
+    rows = captured.info.rows
+    numbers = array("I", code_lines(captured.code, rows))
+    return text_data(captured.code, numbers.tobytes(), ((), *((row.stable,) for row in rows)))[0]
 
 
 def _fx_stage(captured: Any) -> StageData:

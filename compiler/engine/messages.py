@@ -146,6 +146,7 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
     info: GraphInfo
     graph: bytes
     fx: StageData
+    code: TextData
 
 
 class Loaded(Reply, frozen=True):

@@ -115,8 +115,9 @@ class Session:
         self._in_host = (self.host.life, key)
         for data in loaded.graphs:
             keep(self._store, data.fx.text)
+            keep(self._store, data.code)
         program = program_of(key, loaded)
-        self._store.pin(("fx", key), [record.fx.text for record in program.graphs])
+        self._store.pin(("fx", key), [name for record in program.graphs for name in (record.fx.text, record.info.code)])
         return program
 
     def _replace_host(self) -> None:

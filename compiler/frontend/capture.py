@@ -18,7 +18,7 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Pieces, cut_around
-from buddy.compiler.frontend.table import fx_table, graph_info
+from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
@@ -83,7 +83,9 @@ class Recorder:
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
                 numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
                 table = fx_table(conversion)
-                self._keep(CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers))
+                captured = CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers)
+                captured.code = fx_code(conversion)
+                self._keep(captured)
             return aten.module(*arguments)
 
         return run

@@ -20,7 +20,8 @@ class CapturedGraph:
     """One graph of a program.
 
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
-    the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it.
+    the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it,
+    `code` as Python text.
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
     sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries.
     """
@@ -33,6 +34,7 @@ class CapturedGraph:
     parameters: frozenset[int] = frozenset()
     numbers: tuple[Any, ...] = ()
     first: Callable[[], Mapping[str, Any] | None] = lambda: None
+    code: str = ""
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:

@@ -1,17 +1,22 @@
-"""The FX table of a captured graph: as text, the way `print_tabular` prints it, and as rows."""
+"""A captured FX graph as text, the way `print_tabular` prints it, as Python, and as rows of a table."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
+from torch import Tensor
 
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.graph_break import NO_BREAK, GraphBreak
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
+
+_ASSIGNED = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 
 def fx_table(conversion: Conversion) -> str:
@@ -20,12 +25,26 @@ def fx_table(conversion: Conversion) -> str:
     return tabulate(cells, headers=["opcode", "name", "target", "args", "kwargs"], disable_numparse=True) + "\n"
 
 
+def fx_code(conversion: Conversion) -> str:
+    """The graph as Python text, each value with its element type, shape and strides."""
+    graph = conversion.fx_nodes[0].graph
+    return graph.python_code("self", verbose=True, include_stride=True).src.strip() + "\n"
+
+
+def code_lines(code: str, rows: Sequence[NodeRow]) -> tuple[int, ...]:
+    """For each line of `fx_code` the number, from 1, of the row of the node that it computes; 0 for other lines."""
+    numbers = {row.name: number for number, row in enumerate(rows, 1) if row.opcode != "output"}
+    matches = (_ASSIGNED.match(line) for line in code.splitlines())
+    return tuple(numbers.get(match[1], 0) if match else 0 for match in matches)
+
+
 def graph_info(name: str, conversion: Conversion, broke: GraphBreak = NO_BREAK) -> GraphInfo:
     graph = conversion.graph
     pairs = zip(graph.body, conversion.fx_nodes, strict=True)
+    places = {node: index for index, node in enumerate(conversion.fx_nodes)}
     return GraphInfo(
         name,
-        tuple(_row(index, op, node) for index, (op, node) in enumerate(pairs)),
+        tuple(_row(index, op, node, places) for index, (op, node) in enumerate(pairs)),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
         dtype=_main_dtype(graph.operations),
@@ -34,8 +53,10 @@ def graph_info(name: str, conversion: Conversion, broke: GraphBreak = NO_BREAK) 
     )
 
 
-def _row(index: int, op: Op, node: Any) -> NodeRow:
+def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
     tensors = [meta for meta in op.metas if meta is not None]
+    value = node.meta.get("val")
+    values = [item for item in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(item, Tensor)]
     return NodeRow(
         index,
         op.stable,
@@ -48,7 +69,16 @@ def _row(index: int, op: Op, node: Any) -> NodeRow:
         dtype=", ".join(dict.fromkeys(meta.dtype.value for meta in tensors)),
         module=op.module,
         location=op.location,
+        strides=", ".join("x".join(map(str, value.stride())) for value in values),
+        bytes=sum(_bytes(value) for value in values),
+        inputs=tuple(places[source] for source in node.all_input_nodes),
     )
+
+
+def _bytes(value: Tensor) -> int:
+    """The bytes of a tensor's elements, 0 where only a call tells how many there are."""
+    elements = value.numel()
+    return elements * value.element_size() if isinstance(elements, int) else 0
 
 
 def _main_dtype(operations: list[Op]) -> str:

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from buddy.app.panes.navigation import Jumps, Matches
+from buddy.app.panes.navigation import Jumps, Matches, Place
 from buddy.app.panes.tabs import Tab, tab_at, tab_labels
-from buddy.app.panes.values import defined, definition_pattern, use_pattern, used
+from buddy.app.panes.values import defined, definition_pattern, names, op_name, use_pattern, used
+from buddy.app.patterns import read_pattern
 
 PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm", "ir", "asm")
 TABS = [Tab(name, number) for number, name in enumerate(PHASES, 1)]
@@ -50,19 +51,35 @@ def test_matches_go_round_at_both_ends() -> None:
 
 def test_what_matches_is_marked_across_syntax() -> None:
     matches = Matches()
-    matches.clear("b c")
+    matches.clear(read_pattern("b c"))
     assert matches.highlighted([("a b", "x"), (" c d", "y")]) == [("a ", "x"), ("b c", "match"), (" d", "y")]
 
 
-def test_jumps_go_back_and_forward_within_a_text() -> None:
+def test_matches_are_marked_whatever_their_case_unless_the_pattern_has_capitals() -> None:
+    matches = Matches()
+    matches.clear(read_pattern("add"))
+    assert matches.highlighted([("ADD %1", "x")]) == [("ADD", "match"), (" %1", "x")]
+    matches.clear(read_pattern("Add"))
+    assert matches.highlighted([("ADD %1", "x")]) == [("ADD %1", "x")]
+
+
+def test_plain_text_is_not_read_as_an_expression() -> None:
+    pattern = read_pattern("\\Vtensor<?x4(")
+    assert (pattern.source, pattern.regex) == ("tensor<?x4(", False)
+    assert pattern.compiled().search("%0 : tensor<?x4(f32)>")
+
+
+def test_jumps_go_back_and_forward_within_a_stage_and_across_stages() -> None:
     jumps = Jumps()
-    jumps.leave("t", 5)
-    jumps.leave("other", 7)
-    jumps.leave("t", 50)
-    assert jumps.back("t", 90) == 50
-    assert jumps.back("t", 50) == 5
-    assert jumps.back("t", 5) is None
-    assert jumps.forward("t", 5) == 50
+    one, other = ("lower", 0), ("cse", 1)
+    jumps.leave(Place(one, 5))
+    jumps.leave(Place(other, 7))
+    here = Place(one, 90)
+    assert jumps.back(here) == Place(other, 7)
+    assert jumps.back(Place(other, 7)) == Place(one, 5)
+    assert jumps.back(Place(one, 5)) is None
+    assert jumps.forward(Place(one, 5)) == Place(other, 7)
+    assert jumps.forward(Place(other, 7)) == here
 
 
 LINE = "  %3:2, %c = scf.for %i = %c0 to %12 iter_args(%a = %c0) -> (f32)"
@@ -94,3 +111,44 @@ def test_a_definition_is_told_from_a_use(line: str, found: bool) -> None:
 def test_a_use_is_of_the_whole_name() -> None:
     assert re.search(use_pattern("%1"), "add %1, %2")
     assert not re.search(use_pattern("%1"), "add %12, %2")
+
+
+def test_names_on_a_line_are_values_symbols_labels_and_aliases_but_nothing_in_strings() -> None:
+    line = '    %1 = func.call @f(%0) {a = #map1, s = "%no @no"} : !alias  // #arith.fastmath<none> ^bb2'
+    assert names(line) == ["%1", "@f", "%0", "#map1", "!alias", "^bb2"]
+    assert names("  br label %23, !dbg !7") == ["%23", "!7"]
+    assert names("  6b  jmp  .L2b2") == [".L2b2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "found"),
+    [
+        ("@f", "  func.func private @f(%arg0: f32) {", True),
+        ("@f", "define void @f(ptr %0) {", True),
+        ("@f", "  func.func @ff() {", False),
+        ("@f", "  func.call @f() : () -> ()", False),
+        ("@f", '  "func.func"() <{sym_name = "f"}> ({', True),
+        ("#map", "#map = affine_map<(d0) -> (d0)>", True),
+        ("#map", "#map1 = affine_map<(d0) -> (d0)>", False),
+        ("^bb1", "  ^bb1(%0: i64):  // pred: ^bb0", True),
+        ("^bb1", "    cf.br ^bb1(%c0 : i64)", False),
+        ("%23", "23:                                 ; preds = %9", True),
+        (".L2b2", ".L2b2:", True),
+    ],
+)
+def test_definitions_of_other_names(name: str, line: str, found: bool) -> None:
+    assert bool(re.search(definition_pattern(name), line)) is found
+
+
+@pytest.mark.parametrize(
+    ("line", "op"),
+    [
+        ("  %0 = arith.addf %1, %2 : f32", "arith.addf"),
+        ('  %3:2 = "scf.if"(%c) ({', "scf.if"),
+        ("    return %0 : f32", "func.return"),
+        ("  }", ""),
+        ("  ^bb0(%in: f32):", ""),
+    ],
+)
+def test_the_op_of_a_line(line: str, op: str) -> None:
+    assert op_name(line) == op

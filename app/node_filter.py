@@ -1,0 +1,113 @@
+"""The language in which the graph pane is filtered: `op:mm shape:128x* road:eager mem>1MB -name:add*`. No Textual.
+
+Words stand for nodes whose row holds them; `field:pattern` compares a field, `*` and `?` standing for anything;
+`field>value` (`<`, `>=`, `<=`, `=`) compares a number; `-` before any of these leaves such nodes out. All must hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from buddy.compiler.protocol import NodeRow
+
+Test = Callable[["NodeFacts"], bool]
+_NUMBER = re.compile(r"^(?P<field>\w+)(?P<sign><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?)(?P<unit>[a-zA-Z]*)$")
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    "<": lambda one, other: one < other,
+    ">": lambda one, other: one > other,
+    "<=": lambda one, other: one <= other,
+    ">=": lambda one, other: one >= other,
+    "=": lambda one, other: one == other,
+}
+
+
+class FilterError(ValueError):
+    """A filter that cannot be read; the text says which part, and what there is instead."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a filter can ask of a node: its row, the road it takes, and how many nodes read it."""
+
+    row: NodeRow
+    road: str = ""
+    function: str = ""
+    uses: int = 0
+    words: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        row = self.row
+        text = " ".join((row.name, row.target, row.shape, row.module, row.opcode, self.road))
+        object.__setattr__(self, "words", text.lower())
+
+
+_FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
+    "op": lambda facts: [op_kind(facts.row), facts.row.target, facts.row.opcode],
+    "name": lambda facts: [facts.row.name],
+    "shape": lambda facts: facts.row.shape.split(", "),
+    "dtype": lambda facts: facts.row.dtype.split(", "),
+    "strides": lambda facts: facts.row.strides.split(", "),
+    "module": lambda facts: _prefixes(facts.row.module),
+    "road": lambda facts: [facts.road],
+    "function": lambda facts: [facts.function],
+    "line": lambda facts: [facts.row.location, facts.row.location.rpartition("/")[2]],
+}
+_NUMBERS: dict[str, Callable[[NodeFacts], float]] = {
+    "mem": lambda facts: facts.row.bytes,
+    "index": lambda facts: facts.row.index,
+    "rank": lambda facts: len(facts.row.shape.split(", ")[0].split("x")) if facts.row.shape else 0,
+    "uses": lambda facts: facts.uses,
+}
+
+
+def op_kind(row: NodeRow) -> str:
+    """The op without its namespace and overload: `mm` of `aten.mm.default`."""
+    target = row.target.removeprefix("<built-in function ").removesuffix(">")
+    parts = target.split(".")
+    return parts[1] if len(parts) == 3 else parts[-1]
+
+
+def read_filter(text: str) -> Test:
+    """Whether a node is to be shown. Raises `FilterError`."""
+    tests = [_read_term(term) for term in text.split()]
+    return lambda facts: all(test(facts) for test in tests)
+
+
+def _read_term(term: str) -> Test:
+    if term.startswith("-") and len(term) > 1:
+        test = _read_term(term[1:])
+        return lambda facts: not test(facts)
+    number = _NUMBER.match(term)
+    if number is not None:
+        return _number_test(term, number)
+    name, colon, pattern = term.partition(":")
+    if not colon or name not in _FIELDS:
+        if colon and name in _NUMBERS:
+            raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
+        if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
+            raise FilterError(f"there is no field {name!r}; there are {', '.join(_FIELDS)}")
+        return lambda facts: term.lower() in facts.words
+    values, wanted = _FIELDS[name], pattern.lower()
+    return lambda facts: any(fnmatchcase(value.lower(), wanted) for value in values(facts))
+
+
+def _number_test(term: str, found: re.Match[str]) -> Test:
+    name, unit = found["field"], found["unit"].lower()
+    if name == "time":
+        raise FilterError("no run has measured single nodes, so there is no time to compare")
+    if name not in _NUMBERS:
+        raise FilterError(f"there is no number {name!r}; there are {', '.join(_NUMBERS)}")
+    if unit not in _UNITS:
+        raise FilterError(f"{found['unit']!r} in {term!r} is no unit; there are kB, MB and GB")
+    value, compare, wanted = _NUMBERS[name], _SIGNS[found["sign"]], float(found["value"]) * _UNITS[unit]
+    return lambda facts: compare(value(facts), wanted)
+
+
+def _prefixes(module: str) -> list[str]:
+    """A module and all that it is in: a pattern for a module holds for what is inside."""
+    parts = module.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]

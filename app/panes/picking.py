@@ -1,0 +1,242 @@
+"""What of the graph pane is about several nodes: the tree of modules, picked nodes, neighbours, their drawing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from buddy.app import figures
+from buddy.app.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
+from buddy.app.node_filter import FilterError, NodeFacts, op_kind, read_filter
+from buddy.app.node_graph import Neighbours, dot, svg
+from buddy.app.panes.pane import Column, TablePane, columns_at, table_row
+from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.widgets.look import Cells, ends
+from buddy.compiler.protocol import Assignment, NodeRow
+from buddy.compiler.recipe import EAGER
+
+# How far from a node a drawing of its neighbourhood reaches.
+STEPS = 2
+
+
+class Picking(TablePane[NodeRow]):
+    """`rows` are the nodes that pass the filter, `entries` what is on the screen: nodes, and heads of modules."""
+
+    _columns: list[Column[NodeRow]]
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.rows: list[NodeRow] = []
+        self.entries: list[TreeRow] = []
+        self.filter_text = ""
+        self.as_tree = False
+        self.picked: set[str] = set()
+        self._folded: set[str] = set()
+        self._neighbours = Neighbours(())
+
+    def assignment(self, row: NodeRow) -> Assignment | None:
+        return self.state.assignments.get(row.stable)
+
+    def chosen(self, row: NodeRow) -> str:
+        raise NotImplementedError
+
+    def refill(self) -> None:
+        raise NotImplementedError
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def row_count(self) -> int:
+        return len(self.entries)
+
+    @property
+    def entry(self) -> TreeRow | None:
+        return self.entries[self.cursor] if self.cursor < len(self.entries) else None
+
+    @property
+    def current(self) -> NodeRow | None:
+        """The node under the cursor."""
+        return self.entry if isinstance(self.entry, NodeRow) else None
+
+    @property
+    def targets(self) -> list[NodeRow]:
+        """The nodes that an action is for: the picked ones, else those of the module, else the one under the cursor."""
+        if self.picked:
+            return [row for row in self._all_rows() if row.stable in self.picked]
+        if isinstance(self.entry, ModuleRow):
+            return list(self.entry.nodes)
+        return [self.entry] if self.entry is not None else []
+
+    def _all_rows(self) -> tuple[NodeRow, ...]:
+        return self.state.info.rows if self.state.info else ()
+
+    def list_entries(self) -> None:
+        """Put the rows on the screen: as they are, or under the heads of their modules."""
+        rows = sorted(self.rows, key=lambda row: row.index)
+        self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
+
+    def place_of(self, stable: str) -> int | None:
+        """The row of a node, or of the folded module it is in; `None` where the filter leaves it out."""
+        for place, entry in enumerate(self.entries):
+            if isinstance(entry, NodeRow):
+                if entry.stable == stable:
+                    return place
+            elif entry.folded and any(row.stable == stable for row in entry.nodes):
+                return place
+        return None
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        entry = self.entries[row]
+        picked = isinstance(entry, NodeRow) and entry.stable in self.picked
+        marker = (">" if row == self.cursor else "+" if picked else " ", "key")
+        if isinstance(entry, ModuleRow):
+            return [marker, *self._head_cells(entry, width - 1)]
+        cells = table_row(columns_at(self._columns, width), entry, width - 1, self.glyphs)
+        return [marker, *([(text, "key" if picked and role == "text" else role) for text, role in cells])]
+
+    def _head_cells(self, module: ModuleRow, width: int) -> Cells:
+        lowered = [row for row in module.nodes if self.assignment(row)]
+        eager = sum(self.chosen(row) == EAGER for row in lowered)
+        sign = "+" if module.folded else "-"
+        left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
+        facts = [f"{len(module.nodes)} nodes", f"{eager} in eager" if eager else ""]
+        return ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
+
+    # ---- the filter ----------------------------------------------------------------------------------------------
+
+    def ask_filter(self) -> None:
+        self.bench.ask("filter", self.filter_text, self._filter_by)
+
+    def _filter_by(self, text: str) -> None:
+        try:
+            read_filter(text)
+        except FilterError as error:
+            self.bench.say(str(error))
+            return
+        self.filter_text = text.strip()
+        self.refill()
+
+    def filtered(self) -> list[NodeRow]:
+        """The nodes that pass the filter."""
+        rows = self._all_rows()
+        self._neighbours = Neighbours(rows)
+        if not self.filter_text:
+            return list(rows)
+        test = read_filter(self.filter_text)
+        return [row for row in rows if test(self._facts(row))]
+
+    def _facts(self, row: NodeRow) -> NodeFacts:
+        assignment = self.assignment(row)
+        function = assignment.function if assignment else ""
+        return NodeFacts(row, self.chosen(row), function, len(self._neighbours.users(row)))
+
+    # ---- the tree ------------------------------------------------------------------------------------------------
+
+    def toggle_tree(self) -> None:
+        """The nodes under their modules, or as a flat table."""
+        self.as_tree = not self.as_tree
+        self._folded.clear()
+        self.refill()
+        self.bench.say("by module: z folds one, Z all" if self.as_tree else "a flat table")
+
+    def toggle_fold(self) -> None:
+        """Fold the module at the cursor, or unfold it."""
+        entry = self.entry
+        path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+        if not self.as_tree or not path:
+            self.bench.say("nothing to fold here: g m shows modules")
+            return
+        self._folded ^= {path}
+        self.list_entries()
+        self._to_module(path)
+
+    def toggle_all_folds(self) -> None:
+        self._folded = set() if self._folded else all_modules(self.rows)
+        self.list_entries()
+        self._to_module("")
+
+    def _to_module(self, path: str) -> None:
+        heads = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
+        self.cursor = heads.index(path) if path in heads else min(self.cursor, max(len(heads) - 1, 0))
+        self.rows_changed()
+
+    # ---- picking -------------------------------------------------------------------------------------------------
+
+    def pick(self) -> None:
+        """Pick the node under the cursor, or the module's nodes; picked again, let go of them."""
+        entry = self.entry
+        nodes = entry.nodes if isinstance(entry, ModuleRow) else (entry,) if entry else ()
+        names = {row.stable for row in nodes}
+        self.picked = self.picked - names if names <= self.picked else self.picked | names
+        self._told_picked()
+        if isinstance(entry, NodeRow):
+            self.move_down()
+
+    def pick_all(self) -> None:
+        """Pick every node that the filter shows, or let go of all."""
+        self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment(row)}
+        self._told_picked()
+
+    def pick_same_op(self) -> None:
+        """Pick the nodes of the same op."""
+        row = self.current
+        if row is not None:
+            self.picked |= {other.stable for other in self._all_rows() if other.target == row.target}
+            self._told_picked()
+
+    def pick_module(self) -> None:
+        """Pick the nodes of the same module."""
+        entry = self.entry
+        path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
+        inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
+        self.picked |= {row.stable for row in inside if path}
+        self._told_picked()
+
+    def _told_picked(self) -> None:
+        self.refresh()
+        count = len(self.picked)
+        self.bench.say(f"{count} node{'s' * (count != 1)} picked: space takes all of them" if count else "none picked")
+
+    # ---- neighbours ----------------------------------------------------------------------------------------------
+
+    def choose_neighbour(self) -> None:
+        """List who the node reads and who reads it, and go to the one that is chosen."""
+        row = self.current
+        if row is None:
+            return
+        pairs = [("reads", other) for other in self._neighbours.producers(row)]
+        pairs += [("read by", other) for other in self._neighbours.users(row)]
+        choices = [
+            Choice(other.name, f"{how:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
+            for how, other in pairs
+        ]
+        if choices:
+            self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self._go_neighbour)
+        else:
+            self.bench.say(f"{row.name} reads nothing and is read by none")
+
+    def _go_neighbour(self, stable: str | None) -> None:
+        if stable is None:
+            return
+        if self.place_of(stable) is None:
+            self.filter_text = ""
+            self.refill()
+        place = self.place_of(stable)
+        if place is not None:
+            self.center(place)
+
+    def ask_drawing(self) -> None:
+        row = self.current
+        if row is not None:
+            self.bench.ask(
+                "draw neighbours to (.svg or .dot)", f"{row.name}.svg", lambda path: self._draw_to(row, path)
+            )
+
+    def _draw_to(self, row: NodeRow, path: str) -> None:
+        if not path.strip():
+            return
+        around = self._neighbours.around(row, STEPS)
+        draw = svg if Path(path.strip()).suffix.lower() == ".svg" else dot
+        self.bench.editing.write_file(path.strip(), draw(around, row))
+
+    def memory(self, row: NodeRow) -> str:
+        return figures.size(row.bytes) if row.bytes else ""

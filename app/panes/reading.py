@@ -1,0 +1,332 @@
+"""What of the IR pane is about reading a stage: folds, functions, whole lines, documentation, forms, bookmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from textual import work
+
+from buddy.app import figures
+from buddy.app.bookmarks import Bookmark
+from buddy.app.folds import Fold, Folds, unfolded
+from buddy.app.lines import Line
+from buddy.app.panes.comparison import View
+from buddy.app.panes.navigation import Jumps, Place
+from buddy.app.panes.searching import Searching
+from buddy.app.panes.values import op_name
+from buddy.app.patterns import Pattern
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.stages import StageRow
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import Stage, Symbol
+
+# Characters of a line that are shown at most; the rest is for a file.
+WHOLE_LINE = 200_000
+
+
+class Reading(Searching):
+    """Shows a stage in part, in short or in another form."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.only = ""
+        self.all_folded = False
+        self.sources = False
+        self.generic = False
+        self._folded: dict[str, set[Fold]] = {}
+        self._forms: dict[str, tuple[str, int]] = {}
+
+    def forget_reading(self) -> None:
+        """Forget what belongs to texts of another graph."""
+        self.jumps = Jumps()
+        self.folds = Folds(0)
+        self._symbols.clear()
+        self._folded.clear()
+        self._forms.clear()
+
+    def reading_parts(self) -> list[str]:
+        """What the line over the text says of how the stage is shown."""
+        if self.diff is not None:
+            return []
+        only = f"only @{self.only}" if self.only and self.folds.count < self.lines else ""
+        return [part for part in ("generic form" if self.generic else "", only) if part]
+
+    # ---- folds ---------------------------------------------------------------------------------------------------
+
+    def view_of(self, row: StageRow) -> View:
+        view = super().view_of(row)
+        return view if view.other else view._replace(only=self.only)
+
+    async def folds_of(self, stage: Stage) -> Folds:
+        """What of a stage is on the screen."""
+        symbols = await self.symbols_of(stage) if self.only or self.all_folded else ()
+        if stage.text not in self._folded:
+            folded = {_fold_of(symbol) for symbol in symbols if symbol.last > symbol.first}
+            self._folded[stage.text] = folded if self.all_folded else set()
+        window = next(((one.first, one.last) for one in symbols if one.name == self.only), None)
+        return Folds(stage.lines, self._folded[stage.text], window)
+
+    def toggle_fold(self) -> None:
+        """Fold the region at the cursor, or unfold it; in a diff, the equal lines."""
+        if self.diff is not None:
+            super().toggle_fold()
+        elif self.folds.behind(self.line_number):
+            line = self.line_number
+            kept = {fold for fold in self._folded[self.text] if fold.first != line}
+            self._refold(kept, line)
+        else:
+            self._fold_region(self.line_number)
+
+    @work(exclusive=True, group="fold")
+    async def _fold_region(self, line: int) -> None:
+        stage = self.stage
+        if stage is None:
+            return
+        symbols = await self.symbols_of(stage)
+        whole = next((one for one in symbols if line in _handles(one, stage.language)), None)
+        if whole is not None and whole.last > whole.first:
+            fold: Fold | None = _fold_of(whole)
+        else:
+            region = await self.bench.questions.region(stage.text, line)
+            fold = Fold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
+        if fold is None:
+            self.bench.say("no region to fold here")
+        elif self.text == stage.text and self.diff is None:
+            self._refold({*self._folded.get(stage.text, ()), fold}, fold.first)
+
+    def toggle_all_folds(self) -> None:
+        """Fold every function, or unfold all."""
+        self.all_folded = not self.all_folded
+        self._folded.clear()
+        self._fold_functions()
+
+    @work(exclusive=True, group="fold")
+    async def _fold_functions(self) -> None:
+        stage = self.stage
+        if stage is not None:
+            await self.folds_of(stage)
+            self._refold(self._folded[stage.text], self.line_number)
+            self.bench.say("functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
+
+    def _refold(self, folded: set[Fold], line: int) -> None:
+        """Draw with these folds, the cursor on `line` and where it was on the screen."""
+        self._folded[self.text] = folded
+        offset = self.cursor - self.first_row
+        window = (self.folds.start, self.folds.start + self._window_length - 1)
+        self.folds = Folds(self.lines, folded, window)
+        self.cursor = self.folds.row_of(line)
+        self.rows_changed()
+        self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+        self.mark_value()
+
+    @property
+    def _window_length(self) -> int:
+        """Lines of the stage, or of the function that alone is shown, folded ones too."""
+        return self.folds.count + sum(self.folds.behind(fold.first) for fold in self.folds.shown)
+
+    def reveal(self, line: int) -> None:
+        """Unfold what hides a line; outside the function that alone is shown, show the whole stage."""
+        if not self.folds.start <= line < self.folds.start + self._window_length:
+            self.only = ""
+            self.folds = Folds(self.lines)
+            self._view = self._view._replace(only="")
+        self._refold(unfolded(self._folded.get(self.text, set()), line), line)
+
+    # ---- functions -----------------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="outline")
+    async def choose_only(self) -> None:
+        """Choose the function that alone is shown, here and in the stages one steps to."""
+        symbols = await self._symbols_here()
+        choices = [
+            _choice(symbol, symbol.name, symbol.name == self.only) for symbol in symbols if symbol.last > symbol.first
+        ]
+        if choices:
+            everything = Choice("everything", "the whole stage", "", not self.only)
+            self.app.push_screen(PickerScreen("Show only", [everything, *choices]), self._show_only)
+
+    def _show_only(self, name: str | None) -> None:
+        if name is not None:
+            self.only = name
+            self.open_stage()
+
+    @work(exclusive=True, group="outline")
+    async def open_outline(self) -> None:
+        """List the functions, globals and graphs of the stage, and go to the one that is chosen."""
+        symbols, line = await self._symbols_here(), self.line_number
+        choices = [_choice(symbol, symbol.first, symbol.first <= line <= symbol.last) for symbol in symbols]
+        if choices:
+            self.app.push_screen(PickerScreen("Outline", choices), self._go_symbol)
+
+    def _go_symbol(self, first: int | None) -> None:
+        if first is not None:
+            self.go_to(first)
+
+    async def _symbols_here(self) -> tuple[Symbol, ...]:
+        symbols = await self.symbols_of(self.stage) if self.stage is not None else ()
+        if not symbols:
+            self.bench.say("this stage has no functions")
+        return symbols
+
+    # ---- whole lines and documentation ---------------------------------------------------------------------------
+
+    @work(exclusive=True, group="whole")
+    async def read_line(self) -> None:
+        """The cursor's line as it is, wrapped, constants and all, with the graph nodes that it comes from."""
+        line, number = self.line_at(self.cursor), self.own_line(self.cursor)
+        if line is None or number < 0 or self.stage is None:
+            return
+        found = await self.bench.questions.characters(self.text, number, 0, WHOLE_LINE)
+        if found is None:
+            return
+        lines: list[Cells] = [[(found.content.strip(), "text")]]
+        if found.total > len(found.content):
+            rest = found.total - len(found.content)
+            lines += [[], [(f"{figures.count(rest)} more characters: w writes the stage to a file", "dim")]]
+        places = {row.stable: row.location for row in self.state.info.rows} if self.state.info else {}
+        for node in line.nodes:
+            lines += [[], [(f"from {self.bench.selection.name_of(node)}  ", "accent"), (places.get(node, ""), "dim")]]
+        self.app.push_screen(DetailScreen(f"Line {figures.count(number + 1)} of {self.stage.name}", lines))
+
+    @work(exclusive=True, group="whole")
+    async def describe_op(self) -> None:
+        """What the dialect's documentation says of the op on the cursor's line."""
+        line = self.line_at(self.cursor)
+        name = op_name(line.text) if line is not None and self.language == "mlir" else ""
+        if not name:
+            self.bench.say("no MLIR op begins on this line")
+            return
+        text = await self.bench.questions.describe_op(name)
+        if text is None:
+            return
+        if text:
+            lines: list[Cells] = [[(part, "text")] for part in text.splitlines()]
+            self.app.push_screen(DetailScreen(name, lines))
+        else:
+            self.bench.say(f"the MLIR bindings have no documentation of {name}")
+
+    # ---- in short, with sources, in generic form -----------------------------------------------------------------
+
+    def toggle_short(self) -> None:
+        self.short = not self.short
+        self.refresh()
+        self.bench.say("layouts, structs and attributes in short" if self.short else "types and attributes in full")
+
+    def toggle_sources(self) -> None:
+        self.sources = not self.sources
+        self.refresh()
+        self.bench.say("each line with its node and Python line" if self.sources else "nodes of the cursor's line only")
+
+    def beside(self, row: int, number: int, line: Line | None, room: int) -> Cells:
+        """What stands at the right end of a row: folded lines, the nodes it comes from."""
+        behind = self.folds.behind(number)
+        fold: Cells = [(f" {self.glyphs.dot * 3} {figures.count(behind)} lines ", "fold")] if behind else []
+        if row == self.cursor or not self.sources:
+            return [*fold, *(self._label(line, room) if row == self.cursor else [])]
+        label = [(text, "dim") for text, _ in self._label(line, room)]
+        place = self._source(line) if label and room >= 60 else ""
+        return [*fold, *label, (f"{place} ", "faint")] if place else [*fold, *label]
+
+    def _source(self, line: Line | None) -> str:
+        """The Python line of the first node that a line comes from."""
+        node = line.nodes[0] if line is not None and line.nodes else ""
+        return self.bench.selection.place_of(node) if node else ""
+
+    def toggle_generic(self) -> None:
+        self.generic = not self.generic
+        self.form_rows()
+        self.open_stage()
+        if not self.generic:
+            self.bench.say("the dialects' own form")
+
+    def form_rows(self) -> None:
+        """Take the stages of the board, in the form that is wanted where there is one."""
+        rows = self.state.board.rows()
+        self.rows = [row._replace(stage=self._formed(row.stage)) for row in rows]
+
+    def _formed(self, stage: Stage) -> Stage:
+        form = self._forms.get(stage.text) if self.generic else None
+        return msgspec.structs.replace(stage, text=form[0], lines=form[1]) if form else stage
+
+    def other_of(self, row: StageRow) -> Stage | None:
+        other = super().other_of(row)
+        return self._formed(other) if other is not None else None
+
+    def lacks_form(self, row: StageRow) -> bool:
+        """Whether what is to be drawn of a stage has yet to be printed in the wanted form."""
+        return self.generic and bool(self._unformed(row))
+
+    def _unformed(self, row: StageRow) -> list[str]:
+        formed = {text for text, _ in self._forms.values()}
+        stages = [stage for stage in (row.stage, self.other_of(row)) if stage is not None and stage.language == "mlir"]
+        return [stage.text for stage in stages if stage.text not in formed]
+
+    @work(exclusive=True, group="form")
+    async def bring_form(self, row: StageRow) -> None:
+        """Have the stage, and what it is compared with, printed in generic form, then show it."""
+        for text in self._unformed(row):
+            made = await self.bench.questions.reprint(text)
+            if made is None:
+                self.generic = False
+                break
+            self._forms[text] = (made.form, made.lines)
+        self.form_rows()
+        self.open_stage()
+
+    # ---- bookmarks -----------------------------------------------------------------------------------------------
+
+    def toggle_bookmark(self) -> None:
+        """Mark the cursor's line to come back to, or take the mark away."""
+        line, number = self.line_at(self.cursor), self.own_line(self.cursor)
+        if line is None or number < 0 or self.key is None:
+            return
+        mark = Bookmark(self.state.graph, self.key, number, line.text.strip())
+        self.bench.say("bookmarked: ' lists bookmarks" if self.bench.bookmarks.toggle(mark) else "bookmark taken away")
+        self.refresh_row(self.cursor)
+
+    def marked(self, number: int) -> bool:
+        """Whether a line has a bookmark."""
+        marks = self.bench.bookmarks
+        return bool(marks.marks) and number in marks.lines_of(self.state.graph, self.key)
+
+    def open_bookmarks(self) -> None:
+        marks = [mark for mark in self.bench.bookmarks.marks if mark.graph == self.state.graph]
+        if not marks:
+            self.bench.say("no bookmarks: M sets one")
+            return
+        choices: list[Any] = [Choice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
+        self.app.push_screen(PickerScreen("Bookmarks", choices), self._bookmark_chosen)
+
+    def _bookmark_chosen(self, mark: Bookmark | None) -> None:
+        if mark is not None:
+            self._go_bookmark(mark)
+
+    @work(exclusive=True, group="search")
+    async def _go_bookmark(self, mark: Bookmark) -> None:
+        """To the line that says what the bookmarked one said, the nearest where an edit has moved it."""
+        row = next((row for row in self.rows if row.key == mark.key), None)
+        if row is None:
+            self.bench.say(f"there is no stage {mark.key[0]} now")
+            return
+        pattern = Pattern(mark.text, mark.text, regex=False)
+        found = await self.bench.questions.search(row.stage.text, pattern) if mark.text else None
+        lines = found.lines if found is not None and found.lines else (mark.line,)
+        self.go_from_here(Place(mark.key, min(lines, key=lambda line: abs(line - mark.line))))
+
+
+def _handles(symbol: Symbol, language: str) -> Sequence[int]:
+    """The lines at which a symbol as a whole is folded; in assembly nothing smaller folds."""
+    return range(symbol.first, symbol.last + 1) if language == "asm" else (symbol.first, symbol.last)
+
+
+def _fold_of(symbol: Symbol) -> Fold:
+    return Fold(symbol.first, symbol.last)
+
+
+def _choice(symbol: Symbol, value: Any, marked: bool) -> Choice:
+    length = symbol.last - symbol.first + 1
+    lines = f"{figures.count(length)} line{'s' * (length != 1)}"
+    return Choice(symbol.name, f"{symbol.kind}, {lines} from {figures.count(symbol.first + 1)}", value, marked)

@@ -1,0 +1,103 @@
+"""The captured graph as Python text, page by page from the engine; a line leads to its node."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app.lines import Line, LineCache
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells, cut
+
+LANGUAGE = "fx"
+# How soon a line that is not here yet is asked for again.
+AGAIN_SECONDS = 0.05
+
+
+class CodeView(CursorView):
+    """Lines of one text; those on the screen are fetched."""
+
+    def __init__(self, cache: LineCache, text: str, lines: int, line: int) -> None:
+        super().__init__()
+        self._cache, self._text, self._lines = cache, text, lines
+        self.cursor = line
+        self.left = 0
+
+    @property
+    def row_count(self) -> int:
+        return self._lines
+
+    @property
+    def line(self) -> Line | None:
+        """The line under the cursor."""
+        return self._cache.get(self._text, self.cursor)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.call_after_refresh(self.center, self.cursor)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        from buddy.themes.lexers import spans
+
+        line = self._cache.get(self._text, row)
+        if line is None:
+            self.set_timer(AGAIN_SECONDS, self.refresh)
+            return []
+        gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
+        text = line.text.expandtabs()[self.left :]
+        return cut([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
+
+    def sideways(self, by: int) -> None:
+        self.left = max(0, self.left + by)
+        self.refresh()
+
+
+class CodeScreen(ModalScreen[str | None]):
+    """Returns the stable name of the node to go to, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown,space", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("greater_than_sign,right", "sideways(16)", show=False),
+        Binding("less_than_sign,left", "sideways(-16)", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, title: str, cache: LineCache, text: str, lines: int, line: int) -> None:
+        super().__init__()
+        self._title = title
+        self._view = CodeView(cache, text, lines, line)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self._title
+            box.border_subtitle = "enter goes to the node, < > sideways, y copies, q closes"
+            yield self._view
+
+    def on_mount(self) -> None:
+        self._view.focus()
+        self.query_one("#box").styles.height = min(self._view.row_count + 2, max(self.app.size.height - 4, 6))
+
+    def action_choose(self) -> None:
+        line = self._view.line
+        self.dismiss(line.nodes[0] if line is not None and line.nodes else None)
+
+    def action_copy(self) -> None:
+        line = self._view.line
+        self.app.copy_to_clipboard(line.text.strip() if line is not None else "")
+
+    def action_move(self, method: str) -> None:
+        getattr(self._view, method)()
+
+    def action_sideways(self, by: int) -> None:
+        self._view.sideways(by)

@@ -1,0 +1,140 @@
+"""What a search over many stages found: the stages with their counts, each unfolding to its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app import figures
+from buddy.app.appearances import Appearance, told
+from buddy.app.panes.navigation import Place
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells, ends
+
+# Of so few stages the lines are shown at once.
+FEW = 2
+
+
+class _Row(NamedTuple):
+    """A stage (`hit` -1), or one of its lines."""
+
+    found: int
+    hit: int = -1
+
+
+class ResultList(CursorView):
+    """Stages and, of those that are unfolded, the lines."""
+
+    def __init__(self, listed: Sequence[Appearance]) -> None:
+        super().__init__()
+        self._listed = listed
+        self._open = set(range(len(listed))) if len(listed) <= FEW else set()
+        self._rows: list[_Row] = []
+        self._fill()
+
+    def _fill(self) -> None:
+        self._rows = []
+        for place, found in enumerate(self._listed):
+            self._rows.append(_Row(place))
+            if place in self._open:
+                self._rows += [_Row(place, hit) for hit in range(len(found.hits.excerpts))]
+
+    @property
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def place(self) -> Place | None:
+        """The line under the cursor; of a stage, its first one."""
+        if not self._rows:
+            return None
+        row = self._rows[self.cursor]
+        found = self._listed[row.found]
+        return Place(found.row.key, found.hits.lines[max(row.hit, 0)])
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        entry = self._rows[row]
+        found = self._listed[entry.found]
+        marker = (">" if row == self.cursor else " ", "key")
+        if entry.hit < 0:
+            sign = "-" if entry.found in self._open else "+"
+            name: Cells = [marker, (f"{sign} {found.row.stage.name}", "title"), (f"  {found.row.stage.phase}", "dim")]
+            return ends(name, [(told(found, entry.found == 0) + " ", "accent")], width)
+        number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
+        room = width - 10
+        return [marker, (f"  {number:>6} ", "number"), (figures.clip(text, room, self.glyphs), "text")]
+
+    def toggle(self) -> None:
+        """Unfold the stage under the cursor, or fold it."""
+        if self._rows:
+            place = self._rows[self.cursor].found
+            self._open ^= {place}
+            self._fill()
+            self.cursor = next(number for number, row in enumerate(self._rows) if row.found == place)
+            self.rows_changed()
+
+    def toggle_all(self) -> None:
+        """Unfold all stages, or fold them where all are unfolded."""
+        place = self._rows[self.cursor].found if self._rows else 0
+        everything = set(range(len(self._listed)))
+        self._open = set() if self._open == everything else everything
+        self._fill()
+        self.cursor = next((number for number, row in enumerate(self._rows) if row.found == place), 0)
+        self.rows_changed()
+
+    def next_stage(self) -> None:
+        self._to_stage(range(self.cursor + 1, len(self._rows)))
+
+    def previous_stage(self) -> None:
+        self._to_stage(range(self.cursor - 1, -1, -1))
+
+    def _to_stage(self, rows: range) -> None:
+        self.move_to(next((row for row in rows if self._rows[row].hit < 0), self.cursor))
+
+
+class ResultsScreen(ModalScreen[Place | None]):
+    """Returns the line to go to, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("space,z,right,left", "move('toggle')", show=False),
+        Binding("Z", "move('toggle_all')", show=False),
+        Binding("right_curly_bracket,J", "move('next_stage')", show=False),
+        Binding("left_curly_bracket,K", "move('previous_stage')", show=False),
+    ]
+
+    def __init__(self, title: str, story: str, listed: Sequence[Appearance]) -> None:
+        super().__init__()
+        self._title, self._story, self._listed = title, story, listed
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = f"{self._title}: {self._story}"
+            box.border_subtitle = "enter goes there, space unfolds, Z all, { } stages, q closes"
+            yield ResultList(self._listed)
+
+    def on_mount(self) -> None:
+        view = self.query_one(ResultList)
+        view.focus()
+        self.query_one("#box").styles.height = min(max(view.row_count, 4) + 2, max(self.app.size.height - 4, 6))
+
+    def action_choose(self) -> None:
+        self.dismiss(self.query_one(ResultList).place)
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
+
+    def action_move(self, method: str) -> None:
+        getattr(self.query_one(ResultList), method)()

@@ -1,0 +1,142 @@
+"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, passes, ops. Neither torch nor MLIR."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.recipe import Recipe
+
+StageState = Literal["done", "failed", "stale"]
+Severity = Literal["error", "warning", "note"]
+
+
+class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message for a person: what happened, where, and what to do."""
+
+    what: str
+    where: str = ""
+    todo: str = ""
+    severity: Severity = "error"
+    detail: str = ""
+    step: int = -1
+    node: str = ""
+
+    def __str__(self) -> str:
+        return " · ".join(part for part in (self.what, self.where, self.todo) if part)
+
+
+class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row of the FX table. `stable` survives renumbering; shapes are printed as `128x768`, several joined by `, `.
+
+    `strides` are printed alike; `bytes` are those of all results, 0 where only a call tells. `inputs` are the rows of
+    the nodes that it reads.
+    """
+
+    index: int
+    stable: str
+    opcode: str
+    name: str
+    target: str
+    args: str
+    kwargs: str
+    shape: str = ""
+    dtype: str = ""
+    module: str = ""
+    location: str = ""
+    strides: str = ""
+    bytes: int = 0
+    inputs: tuple[int, ...] = ()
+
+
+class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a node is lowered under a recipe: the chosen registry, those that could, its function, and why."""
+
+    node: str
+    lowering: str
+    choices: tuple[str, ...] = ()
+    function: str = ""
+    reason: str = ""
+
+
+class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One captured graph of a program.
+
+    `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`). `strict` graphs
+    come from a script that allows no node in eager (`fallback="error"`). `code` names the text of the graph as Python.
+    """
+
+    name: str
+    rows: tuple[NodeRow, ...]
+    inputs: int = 0
+    parameters: int = 0
+    dtype: str = ""
+    broke: str = ""
+    broke_at: str = ""
+    strict: bool = False
+    code: str = ""
+
+
+class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One snapshot of the program on its way down.
+
+    `step` is the index of the recipe's step that made it, or -1 for the line's own acts (`fx`, `graph`, `lower`,
+    `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` is the
+    number of ops that are gone, `added` of those that are new, since the stage before; `deltas` says which, by name,
+    the greatest first.
+    """
+
+    index: int
+    name: str
+    phase: str
+    text: str
+    lines: int
+    step: int = -1
+    milliseconds: float = 0.0
+    ops: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: bool = True
+    state: StageState = "done"
+    language: Literal["fx", "buddy", "mlir", "llvm", "asm"] = "mlir"
+    deltas: tuple[tuple[str, int], ...] = ()
+
+
+class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    default: str
+    summary: str = ""
+
+
+class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of the pass catalogue; `origin` names the plug-in that it comes from, if it does."""
+
+    name: str
+    level: str
+    summary: str
+    anchor: str = "builtin.module"
+    options: tuple[OptionInfo, ...] = ()
+    ours: bool = False
+    origin: str = ""
+
+
+class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An ATen target that can be compiled, its op class, and the registries that lower the class.
+
+    The class is "" for a target that a plug-in decomposes; `origin` names the plug-ins that had a part in it.
+    """
+
+    target: str
+    op: str
+    registries: tuple[str, ...]
+    origin: str = ""
+
+
+class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named pipeline and the phases it goes through, in order: `(name, language)`."""
+
+    name: str
+    summary: str
+    recipe: Recipe
+    phases: tuple[tuple[str, str], ...]

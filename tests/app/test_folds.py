@@ -1,0 +1,87 @@
+"""Rows and lines where regions are folded or one function is shown alone; bookmarks; what a search found; types."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app.abbreviations import abbreviated
+from buddy.app.appearances import appearances, story, told
+from buddy.app.bookmarks import Bookmark, Bookmarks
+from buddy.app.folds import Fold, Folds, unfolded
+from buddy.app.stages import StageRow, keyed
+from buddy.compiler.protocol import Hits, Stage
+
+
+def rows(folds: Folds) -> list[int]:
+    return [folds.line_of(row) for row in range(folds.count)]
+
+
+def test_without_folds_rows_are_lines() -> None:
+    assert rows(Folds(4)) == [0, 1, 2, 3]
+    assert Folds(0).count == 0
+    assert Folds(0).hides(0)
+
+
+def test_what_is_folded_is_on_no_row_and_stands_for_its_first_line() -> None:
+    folds = Folds(12, [Fold(2, 4), Fold(3, 4), Fold(7, 9)])
+    assert rows(folds) == [0, 1, 2, 5, 6, 7, 10, 11]
+    assert [folds.row_of(line) for line in range(12)] == [0, 1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 7]
+    assert [folds.hides(line) for line in (2, 3, 5, 9)] == [False, True, False, True]
+    assert [folds.behind(line) for line in (1, 2, 7)] == [0, 2, 2]
+
+
+def test_one_function_alone() -> None:
+    folds = Folds(12, [Fold(0, 2), Fold(5, 9)], window=(4, 7))
+    assert rows(folds) == [4, 5]
+    assert folds.row_of(0) == 0
+    assert folds.row_of(11) == 1
+    assert folds.hides(2)
+
+
+def test_unfolding_a_line_opens_every_fold_that_hides_it() -> None:
+    folds = {Fold(0, 9), Fold(2, 5), Fold(7, 9)}
+    assert unfolded(folds, 3) == {Fold(7, 9)}
+    assert unfolded(folds, 0) == folds
+
+
+def test_bookmarks_are_set_and_taken_away_and_survive_as_data() -> None:
+    mark = Bookmark(0, ("cse", 1), 7, "%0 = foo")
+    marks = Bookmarks()
+    assert marks.toggle(mark)
+    assert marks.toggle(Bookmark(1, ("cse", 1), 7, ""))
+    assert marks.lines_of(0, ("cse", 1)) == {7}
+    assert Bookmarks.from_data(marks.to_data()).marks == marks.marks
+    assert not marks.toggle(Bookmark(0, ("cse", 1), 7, "another text"))
+    assert marks.lines_of(0, ("cse", 1)) == set()
+
+
+def test_where_something_appears_and_where_it_is_gone(stages: list[Stage]) -> None:
+    board = [StageRow(stage, key) for key, stage in keyed(stages)]
+    listed = appearances(board, [Hits("t-lower", (3, 4), ("a", "b")), Hits("t-buffers", (9,), ("c",))])
+    assert [found.row.stage.name for found in listed] == ["lower", "canonicalize", "one-shot-bufferize"]
+    assert [told(found, place == 0) for place, found in enumerate(listed)] == [
+        "2 lines, first",
+        "2 lines, as lower",
+        "1 line",
+    ]
+    assert story(board, listed) == "first in lower (2 lines), gone after convert-linalg-to-loops"
+    assert story(board, listed[:0]) == "in no stage"
+
+
+@pytest.mark.parametrize(
+    ("line", "short"),
+    [
+        (
+            "%1 = memref.cast %0 : memref<1x8xf32, strided<[98304, 768], offset: ?>> to memref<1x8xf32>",
+            "%1 = memref.cast %0 : memref<1x8xf32, strided<…>> to memref<1x8xf32>",
+        ),
+        (
+            "%2 = llvm.insertvalue %1 : !llvm.struct<(ptr, ptr, i64, array<4 x i64>)>",
+            "%2 = llvm.insertvalue %1 : !llvm.struct<…>",
+        ),
+        ("func.func @f(%a: tensor<4xf32>) {", "func.func @f(%a: tensor<4xf32>) {"),
+        ("#map = affine_map<(d0, d1, d2) -> (d0, d2)>", "#map = affine_map<(d0, d1, d2) -> (d0, d2)>"),
+    ],
+)
+def test_long_types_in_short(line: str, short: str) -> None:
+    assert abbreviated(line, "…") == short

@@ -1,0 +1,102 @@
+"""The graph pane on the real engine: modules, several nodes at once, neighbours, code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.module_tree import ModuleRow
+from buddy.app.screens.code import CodeScreen, CodeView
+from buddy.app.screens.picker import PickerScreen
+from buddy.compiler.recipe import EAGER
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+async def opened(bench: Any, screen: type) -> Any:
+    await bench.until(lambda: isinstance(bench.app.screen, screen), screen.__name__)
+    await bench.pilot.pause(0.05)
+    return bench.app.screen
+
+
+async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph, recipe = bench.app.graph, bench.app.workspace
+        await bench.press("f")
+        await bench.type("op:addmm road:linalg")
+        await bench.press("enter")
+        assert [row.name for row in graph.rows] == ["addmm", "addmm_1"]
+        await bench.press("V")
+        assert bench.shows("2 nodes picked")
+        await bench.press("space")
+        await bench.settled()
+        assert {choice.node for choice in recipe.recipe.choices} == {row.stable for row in graph.targets}
+        assert {choice.lowering for choice in recipe.recipe.choices} == {EAGER}
+        await bench.press("space")
+        await bench.settled()
+        assert recipe.recipe.choices == (), "both are compiled again"
+        await bench.press("V", "f", "ctrl+u")
+        await bench.type("time>1ms")
+        await bench.press("enter")
+        assert bench.shows("no run has measured single nodes")
+        assert graph.filter_text == "op:addmm road:linalg", "a filter that cannot be read changes nothing"
+        await bench.press("f", "ctrl+u", "enter")
+        graph.show_node(next(row.stable for row in graph.rows if row.name == "addmm"))
+        await bench.press("O")
+        assert len(graph.targets) == 2
+        await bench.press("V", "v")
+        assert [row.name for row in graph.targets] == ["addmm"]
+        assert graph.current.name == "gelu", "picking goes on to the next row"
+
+
+async def test_the_tree_of_modules_folds_and_its_heads_stand_for_their_nodes(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph = bench.app.graph
+        await bench.press("g", "m")
+        heads = [entry for entry in graph.entries if isinstance(entry, ModuleRow)]
+        assert heads, "mlp.py has modules"
+        assert bench.shows(f"- {heads[0].name}")
+        nodes = {row.stable for row in heads[0].nodes}
+        graph.move_to(graph.entries.index(heads[0]))
+        await bench.press("z")
+        assert graph.entry.folded
+        assert not nodes & {row.stable for row in graph.entries if not isinstance(row, ModuleRow)}
+        await bench.press("space")
+        await bench.settled()
+        assert {choice.node for choice in bench.app.workspace.recipe.choices} <= nodes
+        assert bench.app.workspace.recipe.choices
+        assert bench.shows("in eager")
+        await bench.press("u")
+        await bench.settled()
+        await bench.press("Z", "g", "m")
+        assert not any(isinstance(entry, ModuleRow) for entry in graph.entries)
+
+
+async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph = bench.app.graph
+        graph.show_node(next(row.stable for row in graph.rows if row.name == "gelu"))
+        await bench.press("n")
+        await opened(bench, PickerScreen)
+        assert bench.shows("read by")
+        await bench.press("enter")
+        assert graph.current.name == "addmm"
+        await bench.press("w")
+        await bench.press(*["ctrl+u"])
+        await bench.type(str(tmp_path / "near.dot"))
+        await bench.press("enter")
+        await bench.until((tmp_path / "near.dot").exists, "the drawing")
+        assert "gelu" in (tmp_path / "near.dot").read_text()
+        await bench.press("c")
+        view = (await opened(bench, CodeScreen)).query_one(CodeView)
+        await bench.until(lambda: view.line is not None, "the line")
+        assert "torch.ops.aten.addmm.default" in view.line.text
+        assert bench.shows("def forward(self")
+        await bench.press("j", "enter")
+        assert graph.current.name == "gelu"
+        row = graph.current
+        assert (row.shape, row.strides, row.bytes) == ("128x1024", "1024x1", 128 * 1024 * 4)

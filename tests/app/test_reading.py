@@ -1,0 +1,204 @@
+"""Reading IR on the real engine: search in all stages, names, folds, functions, forms, bookmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buddy.app.panes.values import defined, use_pattern
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.screens.picker import PickerScreen
+from buddy.app.screens.results import ResultList, ResultsScreen
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+def text_at(bench: Any) -> str:
+    line = bench.app.ir.line_at(bench.app.ir.cursor)
+    return line.text if line else ""
+
+
+async def opened(bench: Any, screen: type) -> Any:
+    await bench.until(lambda: isinstance(bench.app.screen, screen), screen.__name__)
+    await bench.pilot.pause(0.05)
+    return bench.app.screen
+
+
+async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        ir = bench.app.ir
+        await bench.press("tab", "tab", "3", "g", "slash")
+        await bench.drawn()
+        await bench.type("linalg.generic")
+        await bench.press("enter")
+        found = (await opened(bench, ResultsScreen)).query_one(ResultList)
+        assert bench.shows("first in lower")
+        assert found.row_count > 3
+        before = found.row_count
+        await bench.press("J", "space")
+        assert found.row_count > before, "a stage unfolds to its lines"
+        await bench.press("j", "j", "enter")
+        await bench.until(lambda: bench.app.screen is bench.app.screen_stack[0], "the workbench")
+        await bench.drawn()
+        await bench.until(lambda: bool(ir.matches.lines), "matches in that stage")
+        assert "linalg.generic" in text_at(bench)
+        assert ir.stage.name == "tosa-to-linalg-named"
+        await bench.press("ctrl+o")
+        await bench.drawn()
+        assert ir.stage.name == "lower", "back to the stage one came from"
+        await bench.press(")")
+        await bench.drawn()
+        assert ir.stage.name == "tosa-to-linalg-named"
+        assert "linalg.generic" in text_at(bench)
+
+
+async def test_the_first_stage_where_something_appears(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        ir = bench.app.ir
+        await bench.press("g", "f")
+        await bench.type("llvm.load|llvm.store")
+        await bench.press("enter")
+        await bench.until(lambda: "llvm." in text_at(bench), "the line")
+        await bench.drawn()
+        place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
+        earlier = [await bench.app.session.whole_text(row.stage.text) for row in ir.rows[:place]]
+        assert not any("llvm.load" in text or "llvm.store" in text for text in earlier)
+        await bench.press("g", "f")
+        await bench.press("ctrl+u")
+        await bench.type("no.such(op")
+        await bench.press("enter")
+        assert bench.shows("\\V before it: plain text")
+        await bench.press("g", "f", "ctrl+u")
+        await bench.type("\\Vno.such(op")
+        await bench.press("enter")
+        await bench.until(lambda: bench.shows("is in no stage"), "the answer")
+
+
+async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        ir = bench.app.ir
+        await bench.press("3", "tab", "tab", "+")
+        await bench.drawn()
+        place = next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text)
+        ir.move_to(place)
+        await bench.press("l", "l")
+        value = ir.value
+        assert value not in defined(text_at(bench))
+        underlined = {
+            segment.text
+            for strip in bench.app.screen._compositor.render_strips()
+            for segment in strip
+            if segment.style and segment.style.underline
+        }
+        assert underlined == {value}
+        await bench.press("g", "d")
+        await bench.until(lambda: value in defined(text_at(bench)), "the definition")
+        await bench.press("g", "r")
+        await opened(bench, ResultsScreen)
+        await bench.press("G", "enter")
+        await bench.until(lambda: ir.cursor > place - 5 and value in text_at(bench), "the last use")
+        await bench.press("ctrl+o", "ctrl+o")
+        assert ir.cursor == place
+        ir.move_to(
+            next(k for k in range(ir.row_count) if "#map" in ir.line_at(k).text and "generic" in ir.line_at(k).text)
+        )
+        while not ir.value.startswith("#map"):
+            await bench.press("l")
+        alias = ir.value
+        await bench.press("g", "d")
+        await bench.until(lambda: text_at(bench).startswith(f"{alias} ="), "the alias")
+        await bench.press("asterisk")
+        await bench.until(lambda: ir.matches.pattern.source == use_pattern(alias), "the search")
+
+
+async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        ir = bench.app.ir
+        await bench.press("3", "tab", "tab")
+        await bench.drawn()
+        lines = ir.row_count
+        place = next(k for k in range(lines) if ir.line_at(k).text.endswith("{") and "generic" in ir.line_at(k).text)
+        ir.move_to(place + 1)
+        await bench.press("z")
+        await bench.until(lambda: ir.row_count < lines, "the fold")
+        assert ir.cursor == place, "the cursor is on what stays"
+        assert ir.line_at(place + 1).text.lstrip().startswith("}")
+        assert bench.shows("lines")
+        await bench.press("z")
+        assert ir.row_count == lines
+        await bench.press("Z")
+        await bench.until(lambda: ir.row_count < 20, "folded functions")
+        await bench.press("]", "]")
+        await bench.drawn()
+        assert ir.row_count < 20, "in the stages one steps to as well"
+        await bench.press(":")
+        await bench.type("30")
+        await bench.press("enter")
+        assert ir.line_number == 29, "a jump unfolds what hides its line"
+        await bench.press("Z", "f")
+        await opened(bench, PickerScreen)
+        await bench.press("down", "enter")
+        await bench.drawn()
+        assert bench.shows("only @forward")
+        assert "func.func" in ir.line_at(0).text
+        await bench.press("colon")
+        await bench.type("1")
+        await bench.press("enter")
+        assert text_at(bench).startswith("#map"), "a jump out of the function shows the whole stage"
+        await bench.press("g", "o")
+        await opened(bench, PickerScreen)
+        await bench.press("enter")
+        await bench.until(lambda: "func.func" in text_at(bench), "the function")
+
+
+async def test_a_line_is_read_whole_and_its_op_described(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(80, 24)) as bench:
+        ir = bench.app.ir
+        await bench.press("3")
+        await bench.drawn()
+        ir.move_to(next(k for k in range(ir.row_count) if "linalg.generic" in ir.line_at(k).text))
+        await bench.press("e")
+        await opened(bench, DetailScreen)
+        assert bench.shows("mlp.py:")
+        await bench.press("q", "K")
+        await opened(bench, DetailScreen)
+        assert bench.shows("linalg.generic")
+        await bench.press("q")
+        ir.move_to(0)
+        await bench.press("K")
+        await bench.until(lambda: bench.shows("no MLIR op begins on this line"), "the reason")
+
+
+async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        ir = bench.app.ir
+        await bench.press("8", "tab", "tab", "+")
+        await bench.drawn()
+        ir.move_to(next(k for k in range(ir.row_count) if "llvm.load" in ir.line_at(k).text))
+        node = ir.line_at(ir.cursor).nodes
+        await bench.press("M")
+        marked = text_at(bench)
+        await bench.press("g", "G")
+        await bench.until(lambda: ir.stage.text == ir.text and '"builtin.module"' in ir.line_at(0).text, "the form")
+        assert bench.shows("generic form")
+        assert any(ir.line_at(k).nodes == node for k in range(40) if ir.line_at(k))
+        await bench.press("[")
+        await bench.until(
+            lambda: ir.stage.text == ir.text and ir.stage.name == "reconcile-unrealized-casts", "the stage"
+        )
+        assert any('"llvm.' in ir.line_at(k).text for k in range(ir.first_row, ir.first_row + 20))
+        await bench.press("g", "G")
+        await bench.drawn()
+        assert not any('"llvm.' in ir.line_at(k).text for k in range(ir.first_row, ir.first_row + 20))
+        await bench.press("g", "s")
+        assert bench.shows("mlp.py:")
+        await bench.press("g", "s", "a", "'")
+        await opened(bench, PickerScreen)
+        await bench.press("enter")
+        await bench.until(lambda: text_at(bench) == marked, "the bookmarked line")
+        assert any("#" in line[:3] for line in bench.screen) or ir.marked(ir.line_number)
+        await bench.press("M")
+        assert not bench.app.bookmarks.marks
