@@ -111,10 +111,10 @@ def test_few_rows_against_contiguous_columns_become_dot_products() -> None:
 @pytest.mark.parametrize("target", ["avx512", "neon"])
 def test_few_rows_against_long_rows_of_b_stream_these(target: str) -> None:
     """Eight rows of B at once, and those that are left over; as many rows of A as there may be."""
-    cases = [dict(zip("mnk", shape, strict=True)) for shape in itertools.product((1, 3, 4), (129, 300), (1, 7, 8, 17))]
+    cases = [dict(zip("mnk", shape, strict=True)) for shape in itertools.product((1, 3, 4), (129, 300), (2, 7, 8, 17))]
     text = "\n".join(function(f"f{i}", "mk,kn->mn", sizes) for i, sizes in enumerate(cases))
     compiled = Compiled(text, [ContractionsToKernels()], target=TARGETS[target])
-    assert all("rows of B streamed" in remark for remark in compiled.remarks)
+    assert {remark for remark in compiled.remarks if "rows of B streamed" not in remark} == set()
     for i, sizes in enumerate(cases):
         check(compiled, f"f{i}", "mk,kn->mn", sizes)
 
