@@ -31,7 +31,6 @@ from buddy.compiler.protocol import (
     Lines,
     Ran,
     Run,
-    RunReport,
     Search,
     Shutdown,
     Text,
@@ -40,6 +39,7 @@ from buddy.compiler.protocol import (
     Welcome,
 )
 from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
@@ -222,9 +222,12 @@ class EngineClient:
         """All stages of a recipe that is compared with others."""
         return await self.ask_patiently(Compile(self.next_request(), recipe, beside=True), Compiled)
 
-    async def run_beside(self, recipe: Recipe, repeats: int = 10) -> RunReport:
-        """What running a recipe that is compared with others gives."""
-        return (await self.ask_patiently(Run(self.next_request(), recipe, repeats, beside=True), Ran)).report
+    async def run_beside(
+        self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False
+    ) -> Ran:
+        """What running a recipe that is compared with others gives; with `values`, inputs and outputs, too."""
+        frame = Run(self.next_request(), recipe, repeats, beside=True, inputs=inputs, values=values)
+        return await self.ask_patiently(frame, Ran)
 
     async def try_passes(
         self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Interim, seconds: float = 60.0

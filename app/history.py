@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from buddy.compiler.recipe import Recipe
 
 MERGE_SECONDS = 1.0
 LENGTH = 500
+# How many edits outlast the session, and bytes of IR edited by hand that may be among them.
+KEPT = 50
+KEPT_BYTES = 8 << 20
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True):
     """A point in the history: the recipe, the act that led to it, and what makes neighbouring acts one."""
 
     recipe: Recipe
     title: str = ""
     merge: str = ""
     at: float = 0.0
+
+
+class Edits(msgspec.Struct, frozen=True):
+    """A history as it is kept between sessions: what can be undone, what there is now, what can be done again."""
+
+    past: list[Edit]
+    now: Edit
+    future: list[Edit]
 
 
 class History:
@@ -60,6 +71,19 @@ class History:
         self._now = Edit(recipe, title, merge, self._clock())
         self.restored = False
         return True
+
+    def kept(self) -> Edits:
+        """The latest edits, for another session."""
+        past = [msgspec.structs.replace(edit, merge="", at=0.0) for edit in self._past[-KEPT:]]
+        while past and len(msgspec.msgpack.encode(past)) > KEPT_BYTES:
+            past = past[len(past) // 2 + 1 :]
+        return Edits(past, msgspec.structs.replace(self._now, merge="", at=0.0), self._future[-KEPT:])
+
+    def take(self, edits: Edits | None) -> None:
+        """Go on where another session ended, if the recipe is still the one that it ended with."""
+        if edits is not None and edits.now.recipe == self.recipe:
+            self._past, self._future = edits.past, edits.future
+            self._now = edits.now
 
     def undo(self) -> str:
         """Go back one edit; returns its title, "" when there is none."""

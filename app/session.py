@@ -14,6 +14,7 @@ from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.run_report import InputChoice
 
 if TYPE_CHECKING:
     from buddy.app.client import EngineClient
@@ -37,6 +38,7 @@ class Session:
         self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
         self.changed = changed
         self.auto_run = False
+        self.inputs = InputChoice()
         self._command, self._log = command, log
         self._client: EngineClient | None = None
         self._births: list[float] = []
@@ -198,8 +200,8 @@ class Session:
             return
         request = client.next_request()
         self._sent_at = time.monotonic()
-        self.state.began("run" if job == "run" else "compile", request, recipe)
-        client.send(p.Run(request, recipe) if job == "run" else p.Compile(request, recipe))
+        self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
+        client.send(p.Run(request, recipe, inputs=self.inputs) if job == "run" else p.Compile(request, recipe))
         self.changed(ALL)
 
     def cancel(self) -> None:
@@ -244,7 +246,12 @@ class Session:
 
     async def run_beside(self, recipe: Recipe) -> p.RunReport:
         """What a recipe to compare with gives when it is run."""
-        return await self._asked(lambda client: client.run_beside(recipe))
+        return (await self._asked(lambda client: client.run_beside(recipe, inputs=self.inputs))).report
+
+    async def run_values(self, recipe: Recipe) -> p.Ran:
+        """One run, with its inputs and outputs as a file."""
+        inputs = self.inputs
+        return await self._asked(lambda client: client.run_beside(recipe, 1, inputs=inputs, values=True))
 
     async def whole_text(self, text: str) -> str:
         return await self._asked(lambda client: client.fetch_text(text))

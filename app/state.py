@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from buddy.app.runs import RunRecord, with_run
 from buddy.app.stages import StageBoard
 from buddy.compiler import protocol as p
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
 Job = Literal["open", "compile", "run"]
@@ -31,6 +34,7 @@ class GraphState:
     report: p.RunReport | None = None
     was: p.RunReport | None = None
     ran: Recipe | None = None
+    inputs: InputChoice = OWN_INPUTS
     problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
     build: int = 0
 
@@ -74,9 +78,11 @@ class State:
     ops: tuple[p.OpInfo, ...] = ()
     printout: list[str] = field(default_factory=list)
     log: list[p.Diagnostic] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
     _opening: p.Diagnostic | None = None
     _told: dict[int, GraphState] = field(default_factory=dict)
     _recipes: dict[int, Recipe] = field(default_factory=dict)
+    _inputs: dict[int, InputChoice] = field(default_factory=dict)
 
     def of(self, graph: int) -> GraphState:
         """What has been told of graph number `graph`."""
@@ -150,9 +156,10 @@ class State:
         """The phases of a preset, `(name, language)` in order."""
         return next((entry.phases for entry in self.presets if entry.name == preset), ())
 
-    def began(self, job: Job, request: int, recipe: Recipe | None = None) -> None:
-        """A request has been sent."""
+    def began(self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS) -> None:
+        """A request has been sent; `inputs` are those of a run."""
         self.jobs[request] = job
+        self._inputs[request] = inputs
         if recipe is None:
             self._opening = None
         else:
@@ -179,6 +186,7 @@ class State:
     def ended(self, request: int) -> None:
         self.jobs.pop(request, None)
         self._recipes.pop(request, None)
+        self._inputs.pop(request, None)
         if not self.jobs:
             self.progress = None
 
@@ -234,9 +242,13 @@ class State:
         return ALL
 
     def _ran(self, frame: p.Ran) -> frozenset[Topic]:
-        recipe = self._recipes.get(frame.request)
+        recipe, inputs = self._recipes.get(frame.request), self._inputs.get(frame.request, OWN_INPUTS)
         self.ended(frame.request)
-        self.of(frame.report.graph).reported(recipe, frame.report)
+        told = self.of(frame.report.graph)
+        told.reported(recipe, frame.report)
+        told.inputs = inputs
+        if recipe is not None:
+            self.runs = with_run(self.runs, RunRecord(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
 
     def _failed(self, frame: p.Failed) -> frozenset[Topic]:

@@ -30,8 +30,10 @@ from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.questions import Questions
+from buddy.app.running import Running
 from buddy.app.selection import Selection
 from buddy.app.session import Session
+from buddy.app.sessions import Sessions
 from buddy.app.settings import Settings
 from buddy.app.state import State, Topic
 from buddy.app.text_editing import TextEditing
@@ -100,7 +102,7 @@ class Workbench(App[int]):
         self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
         self._silence: Timer | None = None
-        self.texts = TextEditing(self)
+        self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -128,6 +130,7 @@ class Workbench(App[int]):
         self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
         self.set_keymap(self.settings.keys)
         self.screen.set_class(self.glyphs is figures.ASCII, "-ascii")
+        self.sessions.restore()
         self._arrange()
         self.pane.focus()
         self.call_after_refresh(self._live)
@@ -137,6 +140,7 @@ class Workbench(App[int]):
         await self.session.live()
 
     async def on_unmount(self) -> None:
+        self.sessions.keep()
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -210,6 +214,7 @@ class Workbench(App[int]):
             diff=self.ir.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
+            runs=bool(state.runs),
             picked=len(self.graph.targets),
             tree=self.graph.as_tree,
             compiling=state.compiled != workspace.recipe,
@@ -323,7 +328,7 @@ class Workbench(App[int]):
         if reason:
             self.say(f"{action.title}: {reason}")
             return
-        parts = (self, self.editing, self.overlays, self.graphs, self.versus, self.texts)
+        parts = (self, self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.app.history import Edit, History
+from buddy.app.history import Edit, Edits, History
 from buddy.compiler.recipe import PluginFile, Recipe, digest, from_toml, to_toml
 
 Origin = Literal["none", "preset", "restored", "edited"]
@@ -127,7 +127,10 @@ class Workspace:
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
             kept = self._restore(graph) if self.ready else None
-            self._histories[graph] = History(self._addressed(self._preset, graph), kept, self._clock)
+            found = History(self._addressed(self._preset, graph), kept, self._clock)
+            if self.ready:
+                found.take(self._restore_edits(graph))
+            self._histories[graph] = found
         return self._histories[graph]
 
     def _addressed(self, recipe: Recipe, graph: int) -> Recipe:
@@ -151,6 +154,20 @@ class Workspace:
             self.path.unlink(missing_ok=True)
         else:
             write_whole(self.path, to_toml(self.recipe))
+        write_whole_bytes(self._edits_path(self.graph), msgspec.msgpack.encode(self._history.kept()))
+
+    def _edits_path(self, graph: int) -> Path:
+        return self.path_of(graph).with_suffix(".edits")
+
+    def _restore_edits(self, graph: int) -> Edits | None:
+        """The edits of earlier sessions, which nothing but undoing depends on."""
+        try:
+            return msgspec.msgpack.decode(self._edits_path(graph).read_bytes(), type=Edits)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            self.problem = f"the edits kept from last time could not be read: {error}"
+            return None
 
     def _restore(self, graph: int) -> Recipe | None:
         try:
@@ -189,7 +206,12 @@ def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int
 
 def write_whole(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old text or the new, never a part."""
+    write_whole_bytes(path, text.encode("utf-8"))
+
+
+def write_whole_bytes(path: Path, data: bytes) -> None:
+    """As `write_whole`, for what is no text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, "utf-8")
+    beside.write_bytes(data)
     beside.replace(path)

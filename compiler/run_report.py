@@ -23,6 +23,9 @@ class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
         return told.get(self.kind, f"inputs from {self.title}")
 
 
+OWN_INPUTS = InputChoice()
+
+
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One output compared with eager. `where` is the first index that differs beyond tolerance.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
-from buddy.app.actions.situation import needs_captured, needs_mlir
+from buddy.app.actions.situation import needs_captured, needs_mlir, needs_runs
 
 A = Action
 ACTIONS: tuple[Action, ...] = (
@@ -41,6 +41,42 @@ ACTIONS: tuple[Action, ...] = (
         "Compare presets",
         "Compile by every preset, and show time, ops and code size side by side",
         "compare_presets",
+        "app",
+        needs_captured,
+    ),
+    A(
+        "runs",
+        ("H",),
+        "Runs",
+        "The runs so far, of this session and those before: run one again, or compare its stages",
+        "show_runs",
+        "app",
+        needs_runs,
+    ),
+    A(
+        "inputs",
+        ("I",),
+        "Inputs",
+        "Run on the script's own inputs, on random ones by a seed, or on those of a .npy, .npz or .pt",
+        "choose_inputs",
+        "app",
+        needs_captured,
+    ),
+    A(
+        "reproducer",
+        ("S",),
+        "Reproducer",
+        "Write a folder with script, recipe, every stage, inputs and outputs, which `buddy-tui replay` does again",
+        "ask_reproducer",
+        "app",
+        needs_captured,
+    ),
+    A(
+        "copy-command",
+        ("g y",),
+        "Copy command line",
+        "Copy the command that gives without a screen what is on it",
+        "copy_command",
         "app",
         needs_captured,
     ),

@@ -32,6 +32,7 @@ class Situation:
     picked: int = 0
     tree: bool = False
     compiling: bool = False
+    runs: bool = False
 
 
 def needs_engine(s: Situation) -> str:
@@ -122,6 +123,10 @@ def needs_diff(s: Situation) -> str:
 
 def needs_busy(s: Situation) -> str:
     return "" if s.busy else "nothing is under way"
+
+
+def needs_runs(s: Situation) -> str:
+    return needs_captured(s) or ("" if s.runs else "nothing has been run yet: r runs the program")
 
 
 def needs_mlir(s: Situation) -> str:

@@ -25,7 +25,7 @@ ACTIONS: tuple[Action, ...] = (
     A("reset", (), "Reset recipe", "Back to the preset's recipe; can be undone", "reset", "app", needs_edited),
     A(
         "save",
-        ("S",),
+        ("ctrl+s",),
         "Save recipe",
         "Write the recipe to a file that `buddy-tui run --recipe` takes",
         "ask_save",

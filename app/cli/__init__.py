@@ -13,6 +13,8 @@ VERBS = {
     "stages": "list the stages a program goes through",
     "diff": "what differs in a stage under two recipes, or between two stages",
     "trials": "what each pass of the catalogue would change in a stage",
+    "reproduce": "write a folder that holds all of a compilation and a run",
+    "replay": "compile and run again what such a folder holds, and say what differs",
     "presets": "compile a program by every preset, and show the figures side by side",
     "passes": "list the passes that a recipe may name",
     "ops": "list the ATen ops that are compiled",

@@ -68,6 +68,12 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--plain", action="store_true", help="no line that is redrawn, for screen readers and logs")
 
 
+def add_input_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("inputs").add_mutually_exclusive_group()
+    group.add_argument("--seed", type=int, metavar="N", help="run on random inputs, like the script's, made from N")
+    group.add_argument("--inputs", type=Path, metavar="FILE", help="run on the tensors of a .npy, .npz or .pt")
+
+
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """The options that change a recipe, and how long to wait for the script."""
     group = parser.add_argument_group("recipe")

@@ -39,6 +39,7 @@ from buddy.compiler.protocol import (
     WorkerState,
 )
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
 class Failure(Exception):
@@ -124,9 +125,9 @@ class Headless:
         """All stages of `recipe`. Raises `Failure`."""
         return await self._followed(Compile(self.client.next_request(), recipe), Compiled)
 
-    async def run(self, recipe: Recipe, repeats: int, timeout: float) -> Compilation:
+    async def run(self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS) -> Compilation:
         """All stages of `recipe` and its report. Raises `Failure`."""
-        return await self._followed(Run(self.client.next_request(), recipe, repeats, timeout), Ran)
+        return await self._followed(Run(self.client.next_request(), recipe, repeats, timeout, inputs=inputs), Ran)
 
     async def _opened(self, frame: Open, timeout: float) -> Captured:
         opening = _Opening(timeout, lambda: self.client.send(Cancel(frame.request)))

@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 
 from buddy.app.cli.arguments import plugins
+from buddy.app.input_files import file_choice
 from buddy.compiler.protocol import GraphInfo, Preset
 from buddy.compiler.recipe import EAGER, Recipe, from_toml
+from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
 class UsageError(Exception):
@@ -144,3 +146,13 @@ def _matches(row: object, pattern: str) -> bool:
 def _near(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def inputs_of(options: argparse.Namespace) -> InputChoice:
+    """The inputs that the command line asks for. Raises `UsageError`."""
+    if options.inputs is not None:
+        try:
+            return file_choice(options.inputs)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{options.inputs}: {error}") from error
+    return InputChoice("random", options.seed) if options.seed is not None else OWN_INPUTS

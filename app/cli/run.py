@@ -10,6 +10,7 @@ from typing import Any
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import as_json, as_text, failure_json, in_eager
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.recipe import EAGER, Recipe
@@ -18,6 +19,7 @@ from buddy.compiler.recipe import EAGER, Recipe
 def parser() -> arguments.Parser:
     found = arguments.source_parser("run", VERBS["run"])
     arguments.add_recipe_options(found)
+    arguments.add_input_options(found)
     arguments.add_output_options(found)
     group = found.add_argument_group("run")
     group.add_argument("--all", action="store_true", help="every graph of the program, as without --graph")
@@ -50,7 +52,7 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
 
 async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, found: _Result) -> None:
     try:
-        compilation = await engine.run(recipe, options.repeats, options.timeout)
+        compilation = await engine.run(recipe, options.repeats, options.timeout, inputs_of(options))
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         found.failed(failure, recipe.graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from buddy.app import figures
@@ -10,6 +11,7 @@ from buddy.app.state import State
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, Timing
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.run_report import InputChoice
 
 VERDICTS = {"ok": ("OK", "ok"), "mismatch": ("MISMATCH", "bad"), "missing": ("MISSING", "bad")}
 PRINTED = 200
@@ -61,7 +63,7 @@ def _report(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Ce
         )
     for output in report.outputs:
         lines += _output(output, was.get(output.name), width, glyphs)
-    return [*lines, *_timings(report, state, width, glyphs), *_facts(report, width, glyphs)]
+    return [*lines, *_timings(report, state, width, glyphs), *_facts(report, state.shown.inputs, width, glyphs)]
 
 
 def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -72,7 +74,7 @@ def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: 
     line += [("  rel ", "dim"), (figures.error(output.max_rel), "text")]
     if was is not None and was.max_abs != output.max_abs:
         line.append((f"  (was {figures.error(was.max_abs)})", "dim"))
-    return [line, *_output_details(output, glyphs)]
+    return [line, *_output_details(output, glyphs), *_difference_map(output, width, glyphs)]
 
 
 def _output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
@@ -87,8 +89,30 @@ def _output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
     lines: list[Cells] = [[(f"{'':9}{text}", "warn" if output.verdict != "ok" else "dim")]] if text else []
     if output.histogram:
         bars = figures.histogram(output.histogram, glyphs)
-        lines.append([(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}", "dim")])
+        told = f"  mean {output.mean:.3g}  std {output.deviation:.3g}" + f"  {output.zeros} zeros" * (output.zeros > 0)
+        lines.append([(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{told}", "dim")])
     return lines
+
+
+def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
+    """Where an output that is wrong differs: a character a block, the darker the more of the greatest difference."""
+    if output.verdict == "ok" or not output.map:
+        return []
+    finite = [value for row in output.map for value in row if math.isfinite(value)]
+    greatest = max(finite, default=0.0) or 1.0
+    steps = len(glyphs.levels) - 1
+    lines: list[Cells] = [[(f"{'':9}where it differs, a row of blocks a line:", "dim")]]
+    for row in output.map:
+        levels = (_level(value / greatest, steps) for value in row)
+        lines.append([(f"{'':9}", "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - 9], "bad")])
+    return lines
+
+
+def _level(share: float, steps: int) -> int:
+    """How dark a block is; what is not finite is as dark as can be."""
+    if not math.isfinite(share):
+        return steps
+    return max(1, round(share * steps)) if share > 0 else 0
 
 
 def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -115,13 +139,14 @@ def _timing(name: str, timing: Timing, slowest: float, room: int, role: str, gly
     return [(f"{name:<9}", "dim"), (figure, "text"), (f"{bar:<{room}}", role), (f" {spread}", "dim")]
 
 
-def _facts(report: RunReport, width: int, glyphs: Glyphs) -> list[Cells]:
+def _facts(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
     nodes = report.nodes_compiled + report.nodes_eager
     facts = [
         f"{report.nodes_compiled} of {nodes} nodes compiled, {report.nodes_eager} in eager",
         f"compiled in {figures.seconds(report.compile_seconds)}",
         f"{figures.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
     ]
+    facts += [str(inputs)] * (inputs.kind != "script")
     if report.memory is not None:
         memory = report.memory
         facts.append(f"at its peak {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}")

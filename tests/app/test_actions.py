@@ -14,14 +14,16 @@ from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.running import Running
 from buddy.app.screens.help import help_screen
+from buddy.app.sessions import Sessions
 from buddy.app.text_editing import TextEditing
 from buddy.app.versus import Versus
 from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing],
+    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],

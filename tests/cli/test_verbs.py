@@ -285,3 +285,41 @@ def test_presets_are_compiled_and_run_side_by_side(verb: Verb) -> None:
     (graph,) = json.loads(done.stdout)["graphs"]
     assert [found["name"] for found in graph["presets"]] == ["default", "upstream"]
     assert all(found["ok"] and found["ops"] and found["run_seconds"] > 0 for found in graph["presets"])
+
+
+def test_a_reproducer_is_replayed_and_says_what_differs(verb: Verb, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    done = verb("reproduce", "samples/addmm.py", "-o", str(folder), "--seed", "5")
+    assert done.returncode == 0, done.stderr
+    done = verb("replay", str(folder), "--repeats", "1", "--plain")
+    assert done.returncode == 0, done.stderr
+    assert "outputs have the same bits" in done.stdout
+    stages = json.loads((folder / "reproducer.json").read_text())["stages"]
+    assert f"{len(stages)} of {len(stages)} stages are what they were" in done.stdout
+    description = (folder / "reproducer.json").read_text()
+    (folder / "reproducer.json").write_text(description.replace(stages[3]["sha256"], "0" * 64, 1))
+    done = verb("replay", str(folder), "--repeats", "1", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["changed"]
+    done = verb("replay", str(tmp_path))
+    assert done.returncode == 2
+    assert "is no reproducer" in done.stderr
+
+
+def test_a_run_takes_inputs_from_a_file_and_refuses_those_that_do_not_fit(verb: Verb, tmp_path: Path) -> None:
+    done = verb("run", "samples/addmm.py", "--json", "--repeats", "1", "--seed", "3")
+    assert json.loads(done.stdout)["graphs"][0]["ok"]
+    (tmp_path / "x.npy").write_bytes(b"junk")
+    done = verb("run", "samples/addmm.py", "--repeats", "1", "--inputs", str(tmp_path / "x.npy"))
+    assert done.returncode == 1
+    assert "x.npy" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_trials_say_what_passes_would_change(verb: Verb) -> None:
+    done = verb("trials", "samples/addmm.py", "--stage", "lower", "--pass", "convert-*", "--pass", "cse", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {entry["pass"]: entry for entry in json.loads(done.stdout)["passes"]}
+    assert all(entry["changed"] for entry in found.values())
+    assert all(name == "cse" or name.startswith("convert-") for name in found)
+    assert found

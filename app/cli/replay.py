@@ -1,0 +1,116 @@
+"""`buddy-tui replay FOLDER`: compile and run again what a reproducer describes, and say what is different."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.recipes import UsageError
+from buddy.app.cli.report import as_text
+from buddy.app.input_files import file_choice
+from buddy.app.reproducer import RECIPE, VALUES, Description, read_description, source_of, text_hash
+from buddy.compiler.protocol import Stage
+from buddy.compiler.run_report import OWN_INPUTS
+
+
+def parser() -> arguments.Parser:
+    found = arguments.Parser("replay", VERBS["replay"])
+    found.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="what S in the workbench, or `reproduce`, has written"
+    )
+    text = "timed runs (10)"
+    found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help=text)
+    arguments.add_engine_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options = parser().parse_args(words)
+    console = Console(options.plain, stdout_is_data=True)
+    try:
+        found = read_description(options.folder)
+    except ValueError as error:
+        parser().error(str(error))
+    return converse(options, console, lambda engine: _replay(engine, options, found))
+
+
+async def _replay(engine: Headless, options: argparse.Namespace, found: Description) -> int:
+    recipe_words = ["--recipe", str(options.folder / RECIPE), "--graph", str(found.graph)]
+    as_run = arguments.source_parser("replay", "")
+    arguments.add_recipe_options(as_run)
+    opened = as_run.parse_args([source_of(options.folder, found), *recipe_words, *_engine_words(options)])
+    recipe = (await engine.program(opened, found.arguments))[0]
+    compilation = await engine.compile(recipe)
+    changed = await _changed_stages(engine, compilation.ordered(), found)
+    values = options.folder / VALUES
+    inputs = file_choice(values) if values.exists() else OWN_INPUTS
+    ran = (
+        None
+        if found.problem and not values.exists()
+        else await engine.client.run_beside(recipe, options.repeats, inputs, values=True)
+    )
+    same_values = _same_values(values, ran.values) if ran is not None and values.exists() else []
+    ok = not changed and (ran is None or ran.report.ok)
+    if options.json:
+        told = {"ok": ok, "stages": len(found.stages), "changed": changed, "outputs_changed": same_values}
+        print(json.dumps(told, indent=2))
+        return 0 if ok else FAILURE
+    print(f"{len(found.stages) - len(changed)} of {len(found.stages)} stages are what they were")
+    for line in changed:
+        print(f"  differs: {line}")
+    if ran is not None:
+        print(as_text(engine.graphs[recipe.graph], ran.report, compilation.assignments))
+        print("outputs have other bits: " + ", ".join(same_values) if same_values else "outputs have the same bits")
+    else:
+        print(f"it did not run then: {found.problem}")
+    _tell_versions(engine, found)
+    return 0 if ok else FAILURE
+
+
+def _engine_words(options: argparse.Namespace) -> list[str]:
+    return ["--engine", options.engine] if options.engine else []
+
+
+async def _changed_stages(engine: Headless, stages: Sequence[Stage], found: Description) -> list[str]:
+    """The stages whose texts are not those of the folder, and those that only one side has."""
+    if not found.stages:
+        raise UsageError("the folder has no stages to compare with")
+    changed: list[str] = []
+    for stage, old in zip(stages, found.stages, strict=False):
+        if stage.name != old.name:
+            return [*changed, f"{old.name}, where now {stage.name} stands; what follows is not compared"]
+        if text_hash(await engine.client.fetch_text(stage.text)) != old.sha256:
+            changed.append(old.file)
+    if len(stages) != len(found.stages):
+        changed.append(f"there are {len(stages)} stages now")
+    return changed
+
+
+def _same_values(path: Path, values: bytes) -> list[str]:
+    """The outputs of compiled code whose bits are not those in the folder."""
+    import io
+
+    import numpy as np
+
+    before, after = np.load(path, allow_pickle=False), np.load(io.BytesIO(values), allow_pickle=False)
+    names = [name for name in before.files if name.startswith("output/")]
+    there = set(after.files)
+    return [name for name in names if name not in there or before[name].tobytes() != after[name].tobytes()]
+
+
+def _tell_versions(engine: Headless, found: Description) -> None:
+    """Say which versions are others than then."""
+    welcome = engine.client.welcome
+    if welcome is None:
+        return
+    now = {"buddy-tui": welcome.engine, "machine": welcome.target, **welcome.packages}
+    then = {"buddy-tui": found.engine, "machine": found.target, **found.packages}
+    for name, version in then.items():
+        if now.get(name) != version:
+            engine.console.note(f"note: {name} was {version}, and is {now.get(name, 'missing')}")

@@ -1,0 +1,43 @@
+"""`buddy-tui reproduce SOURCE -o FOLDER`: write a reproducer that `buddy-tui replay` does again."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.cli import VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.recipes import UsageError, inputs_of
+from buddy.app.client import RequestFailed
+from buddy.app.reproducer import Engine, Subject, write_reproducer
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("reproduce", VERBS["reproduce"])
+    found.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="where to write it")
+    arguments.add_input_options(found)
+    arguments.add_recipe_options(found)
+    found.add_argument("--plain", action="store_true", help="no line that is redrawn")
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    return converse(options, Console(options.plain), lambda engine: _write(engine, options, script))
+
+
+async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipe = (await engine.program(options, script))[0]
+    client, inputs = engine.client, inputs_of(options)
+    made = Engine(
+        client.compile_beside, client.fetch_text, lambda each: client.run_beside(each, 1, inputs, values=True)
+    )
+    subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs))
+    try:
+        found = await write_reproducer(options.output, subject, made, RequestFailed)
+    except OSError as error:
+        raise UsageError(f"cannot write to {options.output}: {error.strerror or error}") from error
+    engine.console.note(f"{len(found.stages)} stages in {options.output}; {options.output / 'replay.sh'} does it again")
+    return 0

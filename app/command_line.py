@@ -1,0 +1,62 @@
+"""The command that gives, without a screen, what is on it. No Textual."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from buddy.compiler.recipe import EAGER, PassStep, Recipe
+
+
+class Shown(NamedTuple):
+    """What is on the screen: the pane, the stage as `--stage` takes it, and the stage that it is compared with."""
+
+    pane: str
+    stage: str = ""
+    other: str = ""
+    structural: bool = False
+    graphs: int = 1
+
+
+def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: Shown) -> str:
+    """The command line; `kept` is the file that holds the recipe, for what options cannot say of it."""
+    verb = {"graph": ["dump", "--nodes"], "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}[shown.pane]
+    if shown.pane == "ir" and shown.stage:
+        verb = ["dump", "--stage", shown.stage]
+        if shown.other:
+            verb = ["diff", "--stage", shown.other, "--stage", shown.stage, *["--structural"] * shown.structural]
+    graph = ["--graph", str(recipe.graph)] * (shown.graphs > 1)
+    words = ["buddy-tui", verb[0], recipe.source, *verb[1:], *_recipe_options(recipe, preset, kept), *graph]
+    return shlex.join([*words, *(["--", *recipe.arguments] if recipe.arguments else [])])
+
+
+def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[str]:
+    """Options that make the preset's recipe this one, or the file where there are none that do."""
+    if preset is None:
+        return ["--recipe", str(kept)]
+    words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
+    for name in ("flavour", "partition", "threads"):
+        if getattr(recipe, name) != getattr(preset, name):
+            words += [f"--{name}", str(getattr(recipe, name))]
+    switched = _switches(recipe.steps, preset.steps)
+    eager = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
+    if switched is None or len(eager) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
+        return ["--recipe", str(kept)]
+    return words + switched + [word for node in eager for word in ("--eager", node)]
+
+
+def _switches(steps: Sequence[PassStep], before: Sequence[PassStep]) -> list[str] | None:
+    """`--disable` and `--enable` for the passes that differ; `None` where more than that differs."""
+    if [replace(step, enabled=True) for step in steps] != [replace(step, enabled=True) for step in before]:
+        return None
+    words: list[str] = []
+    for place, (step, other) in enumerate(zip(steps, before, strict=True)):
+        if step.enabled != other.enabled:
+            number = sum(each.name == step.name for each in steps[: place + 1])
+            several = sum(each.name == step.name for each in steps) > 1
+            words += ["--enable" if step.enabled else "--disable", f"{step.name}#{number}" if several else step.name]
+    return words

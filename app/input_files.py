@@ -1,0 +1,19 @@
+"""Files of inputs: read here, where the user is, and handed to the engine as they are. No Textual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from buddy.compiler.run_report import InputChoice
+
+# A frame has to hold it, together with all else.
+LONGEST_FILE = 512 << 20
+
+
+def file_choice(path: Path) -> InputChoice:
+    """The inputs in a file. Raises `OSError`, and `ValueError` for one that cannot hold any."""
+    if path.suffix not in (".npy", ".npz", ".pt"):
+        raise ValueError("inputs are read from .npy, .npz and .pt")
+    if path.stat().st_size > LONGEST_FILE:
+        raise ValueError(f"is longer than {LONGEST_FILE >> 20} MiB")
+    return InputChoice("file", title=str(path), content=path.read_bytes())

@@ -1,0 +1,45 @@
+"""What is kept of a session beside the recipes: the layout, bookmarks, runs, inputs. No Textual.
+
+It is kept in one file a program, and a file that cannot be read is left alone and said so: nothing depends on it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.app.runs import RunRecord
+from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """How the screen was left. `stage` is the key of the stage shown, `how` the kind of diff."""
+
+    pane: str = "graph"
+    zoomed: bool = False
+    stage: tuple[str, int] | None = None
+    node: str = ""
+    how: str = "off"
+    theme: str = ""
+    inputs: InputChoice = OWN_INPUTS
+    bookmarks: Any = None
+    runs: tuple[RunRecord, ...] = ()
+
+
+def read_kept(path: Path) -> tuple[Kept, str]:
+    """What was kept in `path`, and what is wrong with it ("" where nothing is, or there is no file)."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=Kept), ""
+    except FileNotFoundError:
+        return Kept(), ""
+    except (OSError, msgspec.DecodeError) as error:
+        return Kept(), f"the layout kept from last time could not be read: {error}"
+
+
+def write_kept(path: Path, kept: Kept) -> None:
+    """Keep it, whole or not at all. Raises `OSError`."""
+    from buddy.app.workspace import write_whole_bytes
+
+    write_whole_bytes(path, msgspec.msgpack.encode(kept))

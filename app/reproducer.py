@@ -1,0 +1,158 @@
+"""A reproducer: a folder with all that a compilation and a run were, which `buddy-tui replay` does again. No Textual.
+
+It holds the script, the recipe, every stage, inputs and outputs, the report, and the versions of what made them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from buddy.app.cli.dump import file_name
+from buddy.app.cli.report import as_json
+from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome
+from buddy.compiler.recipe import Recipe, to_toml
+
+FORMAT = 1
+DESCRIPTION, RECIPE, VALUES, COMMAND = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
+
+
+class StageFile(msgspec.Struct, frozen=True):
+    """A stage of the folder, and the hash of its text."""
+
+    name: str
+    file: str
+    sha256: str
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a reproducer was made of. `script` is the copy inside the folder, "" where the source is a module's name."""
+
+    format: int
+    source: str
+    arguments: tuple[str, ...]
+    script: str
+    graph: int
+    engine: str
+    target: str
+    packages: dict[str, str]
+    inputs: str
+    stages: tuple[StageFile, ...]
+    report: dict[str, Any] | None = None
+    problem: str = ""
+
+
+class Engine(NamedTuple):
+    """What a reproducer is made with."""
+
+    compile: Callable[[Recipe], Awaitable[Compiled]]
+    fetch: Callable[[str], Awaitable[str]]
+    run: Callable[[Recipe], Awaitable[Ran]]
+
+
+class Subject(NamedTuple):
+    """What a reproducer is of: `problem` says why there are no outputs, where running it fails."""
+
+    recipe: Recipe
+    info: GraphInfo
+    welcome: Welcome | None
+    inputs: str
+    assignments: Sequence[Assignment] = ()
+
+
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
+    """Compile, run and write everything; a run that fails with `failure` is described instead.
+
+    Raises `OSError` where the folder cannot be written, and `failure` where there is nothing to compile.
+    """
+    recipe = subject.recipe
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RECIPE).write_text(to_toml(recipe), "utf-8")
+    compiled = await engine.compile(recipe)
+    stages = [await _write_stage(folder, stage, engine) for stage in compiled.stages]
+    report, problem = None, ""
+    try:
+        ran = await engine.run(recipe)
+        (folder / VALUES).write_bytes(ran.values)
+        report = as_json(subject.info, ran.report, subject.assignments)
+    except failure as error:
+        problem = str(error)
+    described = _described(folder, subject, stages, report, problem)
+    (folder / DESCRIPTION).write_text(json.dumps(msgspec.to_builtins(described), indent=2) + "\n", "utf-8")
+    _write_command(folder / COMMAND)
+    return described
+
+
+async def _write_stage(folder: Path, stage: Stage, engine: Engine) -> StageFile:
+    text = await engine.fetch(stage.text)
+    name = f"stages/{file_name(stage)}"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text, "utf-8")
+    return StageFile(stage.name, name, text_hash(text))
+
+
+def _described(
+    folder: Path, subject: Subject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
+) -> Description:
+    recipe, welcome = subject.recipe, subject.welcome
+    return Description(
+        FORMAT,
+        recipe.source,
+        recipe.arguments,
+        _copy_script(folder, recipe.source),
+        recipe.graph,
+        welcome.engine if welcome else "",
+        welcome.target if welcome else "",
+        welcome.packages if welcome else {},
+        subject.inputs,
+        tuple(stages),
+        report,
+        problem,
+    )
+
+
+def _copy_script(folder: Path, source: str) -> str:
+    """Copy the script into the folder; what it imports from beside itself stays where it is."""
+    path = Path(source.partition(":")[0])
+    if path.suffix != ".py" or not path.is_file():
+        return ""
+    (folder / "script").mkdir(exist_ok=True)
+    (folder / "script" / path.name).write_bytes(path.read_bytes())
+    return f"script/{path.name}"
+
+
+def _write_command(path: Path) -> None:
+    lines = ["#!/bin/sh", "# Compiles and runs again what this folder describes, and says what is different.", ""]
+    path.write_text("\n".join([*lines, f'exec buddy-tui replay "$(dirname "$0")" {shlex.quote("--plain")} "$@"', ""]))
+    path.chmod(path.stat().st_mode | 0o111)
+
+
+def read_description(folder: Path) -> Description:
+    """What a reproducer says of itself. Raises `ValueError` that says what is wrong with the folder."""
+    path = folder / DESCRIPTION
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Description)
+    except OSError as error:
+        raise ValueError(f"{folder} is no reproducer: {path.name}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if found.format > FORMAT:
+        raise ValueError(f"{folder} was written by a later version of buddy-tui ({found.engine})")
+    return found
+
+
+def source_of(folder: Path, found: Description) -> str:
+    """The source to open: the copy of the script, with the name of the model in it where there was one."""
+    _, colon, name = found.source.partition(":")
+    return os.path.join(folder, found.script) + colon + name if found.script else found.source

@@ -1,0 +1,53 @@
+"""The runs of a program in this session and those before: what was run, on what, and what came of it. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from buddy.compiler.protocol import RunReport
+from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.run_report import InputChoice
+
+LENGTH = 50
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """One run: when it ended (seconds since the epoch), its recipe and inputs, and its report."""
+
+    at: float
+    recipe: Recipe
+    report: RunReport
+    inputs: InputChoice = InputChoice()
+
+
+def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
+    """The runs with another one, the oldest dropped where there are too many."""
+    return [*runs, record][-LENGTH:]
+
+
+def told_recipe(recipe: Recipe, preset: Recipe | None) -> str:
+    """What is particular about a recipe: its preset, and how many things differ from that."""
+    parts = [recipe.preset]
+    if preset is not None and recipe.steps != preset.steps:
+        on, before = _enabled(recipe), _enabled(preset)
+        came, went = len(on - before), len(before - on)
+        parts += [f"+{came}"] * (came > 0) + [f"-{went}"] * (went > 0)
+        parts += ["moved"] * (not came and not went)
+    eager = sum(choice.lowering == EAGER for choice in recipe.choices)
+    parts += [f"{eager} in eager"] * (eager > 0)
+    parts += [recipe.flavour] * (recipe.flavour != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
+    return " ".join(parts)
+
+
+def _enabled(recipe: Recipe) -> set[tuple[int, str]]:
+    """The passes that are on, by spelling and by how many of that spelling stand before."""
+    seen: dict[str, int] = {}
+    found = set()
+    for step in recipe.steps:
+        if step.enabled:
+            spelling = f"{step.anchor}({step.spelling()})"
+            found.add((seen.get(spelling, 0), spelling))
+            seen[spelling] = seen.get(spelling, 0) + 1
+    return found

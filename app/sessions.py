@@ -1,0 +1,143 @@
+"""Leaving and coming back: the last layout, reproducers, and the command line of what is on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from buddy.app.actions import PANES
+from buddy.app.command_line import Shown, command
+from buddy.app.keeping import Kept, read_kept, write_kept
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.comparison import HOW
+from buddy.app.reproducer import Engine, Subject, write_reproducer
+from buddy.compiler.recipe import rebased
+
+if TYPE_CHECKING:
+    from buddy.app.panes.ir import IrPane
+    from buddy.app.workbench import Workbench
+
+
+class Sessions:
+    """Keeps how the screen is left, and writes down what is on it for others."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        # The screen is gone before the application is; the pane outlives it.
+        self._ir: IrPane | None = None
+
+    # ---- layout --------------------------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path:
+        return self._bench.workspace.path_of(0).with_suffix(".session")
+
+    def restore(self) -> None:
+        """Take up the layout of the last session; the stage and the node are shown as soon as they are there."""
+        bench = self._bench
+        self._ir = bench.ir
+        kept, problem = read_kept(self._path)
+        if problem:
+            bench.say(problem)
+        if kept.pane in PANES:
+            bench._pane = kept.pane
+        bench._zoomed = kept.zoomed
+        bench.state.runs, bench.session.inputs = list(kept.runs), kept.inputs
+        bench.selection.node = kept.node
+        if kept.how in HOW:
+            bench.ir.comparison.how = kept.how
+        if kept.stage is not None:
+            bench.ir.expect(kept.stage)
+        self._restore_bookmarks(kept)
+
+    def _restore_bookmarks(self, kept: Kept) -> None:
+        bookmarks = getattr(self._bench, "bookmarks", None)
+        if bookmarks is not None and kept.bookmarks is not None:
+            try:
+                self._bench.bookmarks = type(bookmarks).from_data(kept.bookmarks)
+            except ValueError as error:
+                self._bench.say(f"the bookmarks kept from last time could not be read: {error}")
+
+    def keep(self) -> None:
+        """Write down how the screen is left."""
+        bench, ir = self._bench, self._ir
+        if ir is None:
+            return
+        bookmarks = getattr(bench, "bookmarks", None)
+        kept = Kept(
+            bench._pane,
+            bench._zoomed,
+            ir.key,
+            bench.selection.node,
+            ir.comparison.how,
+            inputs=bench.session.inputs,
+            bookmarks=bookmarks.to_data() if bookmarks is not None else None,
+            runs=tuple(bench.state.runs),
+        )
+        try:
+            write_kept(self._path, kept)
+        except OSError as error:
+            bench.say(f"the layout could not be kept: {error}")
+
+    # ---- reproducers ---------------------------------------------------------------------------------------------
+
+    def ask_reproducer(self) -> None:
+        name = Path(self._bench.workspace.source.partition(":")[0]).stem or "program"
+        self._bench.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
+
+    def write_reproducer(self, folder: str) -> None:
+        if folder.strip():
+            work = self._write(Path(folder.strip()).expanduser())
+            self._bench.run_worker(work, group="reproducer", exclusive=True)
+
+    async def _write(self, folder: Path) -> None:
+        bench = self._bench
+        session, state = bench.session, bench.state
+        if state.info is None:
+            return
+        subject = Subject(
+            bench.workspace.recipe, state.info, state.welcome, str(session.inputs), tuple(state.assignments.values())
+        )
+        engine = Engine(session.compile_beside, session.whole_text, session.run_values)
+        bench.say(f"writing {folder}{bench.glyphs.ellipsis}")
+        bench.waiting = True
+        try:
+            found = await write_reproducer(folder, subject, engine, UnavailableError)
+        except (OSError, UnavailableError) as error:
+            bench.say(f"{folder} could not be written: {error}")
+        else:
+            without = f", without outputs: {found.problem}" if found.problem else ""
+            bench.say(f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}")
+        finally:
+            bench.waiting = False
+
+    # ---- the command line ----------------------------------------------------------------------------------------
+
+    def command_line(self) -> str:
+        """The command that gives without a screen what is on it."""
+        bench = self._bench
+        recipe = bench.workspace.recipe
+        preset = next((each.recipe for each in bench.state.presets if each.name == recipe.preset), None)
+        base = rebased(preset, recipe) if preset is not None else None
+        return command(recipe, base, bench.workspace.path, self._shown())
+
+    def _shown(self) -> Shown:
+        bench = self._bench
+        ir, pane, graphs = bench.ir, bench.pane.pane_id, len(bench.state.graphs)
+        if pane != "ir" or ir.shown is None:
+            return Shown(pane, graphs=graphs)
+        names = [row.stage.name for row in ir.rows]
+        stage = _stage_word(ir.shown.key, names)
+        other = next((row for row in ir.rows if ir.other is not None and row.stage == ir.other), None)
+        if ir.diff is None or other is None:
+            return Shown(pane, stage, graphs=graphs)
+        return Shown(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
+
+    def copy_command(self) -> None:
+        self._bench.copy_text(self.command_line())
+
+
+def _stage_word(key: tuple[str, int], names: list[str]) -> str:
+    """A stage as `--stage` takes it: `canonicalize#2` where there are several of that name."""
+    name, number = key
+    return f"{name}#{number + 1}" if names.count(name) > 1 else name

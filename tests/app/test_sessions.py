@@ -1,0 +1,138 @@
+"""What outlasts a session, and what is written for others: on the real engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from buddy.app.command_line import Shown, command
+from buddy.app.keeping import read_kept
+from buddy.app.runs import told_recipe
+from buddy.app.workspace import Workspace
+from buddy.compiler.recipe import OpChoice, PassStep, Recipe
+
+slow = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+@slow
+async def test_layout_edits_and_runs_are_there_again(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        passes = bench.app.passes
+        bench.app.show_pane("passes")
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "cse"))
+        await bench.press("space")
+        await bench.settled()
+        await bench.press("r")
+        await bench.until(lambda: len(bench.app.state.runs) == 1, "the run")
+        bench.app.show_pane("ir")
+        bench.app.ir.choose(next(row for row in bench.app.ir.rows if row.stage.name == "lower"))
+        await bench.drawn()
+        await bench.press("d", "d", "plus")
+        edited = bench.app.workspace.recipe
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        app = bench.app
+        assert app.workspace.recipe == edited
+        assert (app.pane.pane_id, app._zoomed, app.ir.stage.name) == ("ir", True, "lower")
+        assert app.ir.comparison.how == "structural"
+        await bench.press("u")
+        await bench.settled()
+        assert app.workspace.recipe == app.workspace.preset, "an edit of the last session is undone"
+        await bench.press("H", "enter")
+        await bench.until(lambda: len(app.state.runs) == 2, "the second run")
+        assert app.workspace.recipe == edited
+        assert app.state.runs[1].recipe == edited
+
+
+@slow
+async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        await bench.press("I")
+        await bench.type("random")
+        await bench.press("enter", "backspace", "7", "enter")
+        await bench.until(lambda: bench.app.state.report is not None, "the run")
+        assert bench.app.state.report.ok
+        assert bench.shows("random inputs, seed 7")
+        rows = [row for row in bench.app.state.info.rows if row.opcode == "placeholder"]
+        shapes = [tuple(map(int, row.shape.split("x"))) for row in rows]
+        np.savez(tmp_path / "x.npz", *[np.full(shape, k + 1, np.float32) for k, shape in enumerate(shapes)])
+        bench.app.running._use_file(str(tmp_path / "x.npz"))
+        await bench.until(lambda: len(bench.app.state.runs) == 2, "the run")
+        (output,) = bench.app.state.report.outputs
+        assert bench.app.state.report.ok
+        assert output.low == output.high == sum(range(1, len(rows) + 1))
+        bench.app.running._use_file(str(tmp_path / "nosuch.npz"))
+        assert bench.shows("No such file")
+
+
+@slow
+async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        folder = tmp_path / "it"
+        bench.app.sessions.write_reproducer(str(folder))
+        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.waiting, "the folder")
+        described = json.loads((folder / "reproducer.json").read_text())
+        assert len(described["stages"]) == len(bench.app.ir.rows)
+        assert all((folder / stage["file"]).read_text() for stage in described["stages"])
+        assert described["report"]["ok"]
+        assert (folder / "script" / "arith_add.py").read_bytes() == Path(bench.app.workspace.source).read_bytes()
+        values = np.load(folder / "values.npz")
+        assert {name.partition("/")[0] for name in values.files} == {"input", "output", "eager"}
+
+
+def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe) -> None:
+    (tmp_path / "x.session").write_bytes(b"junk")
+    kept, problem = read_kept(tmp_path / "x.session")
+    assert kept.pane == "graph"
+    assert "could not be read" in problem
+    one = Workspace("x.py", (), tmp_path)
+    one.begin(recipe)
+    one.edit(one.recipe.toggled(0), "off")
+    one._edits_path(0).write_bytes(b"junk")
+    again = Workspace("x.py", (), tmp_path)
+    again.begin(recipe)
+    assert again.recipe == one.recipe, "the recipe itself does not depend on its history"
+    assert "could not be read" in again.problem
+
+
+def test_undo_and_redo_outlast_the_session(tmp_path: Path, recipe: Recipe) -> None:
+    one = Workspace("x.py", (), tmp_path)
+    one.begin(recipe)
+    for k in range(3):
+        one.edit(one.recipe.toggled(k), f"pass {k}")
+    one.undo()
+    again = Workspace("x.py", (), tmp_path)
+    again.begin(recipe)
+    assert again.redo() == "pass 2"
+    assert [again.undo() for _ in range(4)] == ["pass 2", "pass 1", "pass 0", ""]
+    assert again.recipe == again.preset
+
+
+def test_the_command_line_says_what_options_can_say_and_else_names_the_file(recipe: Recipe) -> None:
+    preset = replace(recipe, source="m.py")
+    kept = Path("/kept.toml")
+    assert command(preset, preset, kept, Shown("outputs")) == "buddy-tui run m.py"
+    edited = replace(preset.toggled(1), threads=2, choices=(OpChoice("mm.0", "eager"),), arguments=("--size", "3"))
+    assert command(edited, preset, kept, Shown("ir", "lower", graphs=2)) == (
+        "buddy-tui dump m.py --stage lower --threads 2 --disable one-shot-bufferize --eager mm.0 --graph 0 -- --size 3"
+    )
+    shown = Shown("ir", "canonicalize#2", "lower", structural=True)
+    assert command(preset, preset, kept, shown) == (
+        "buddy-tui diff m.py --stage lower --stage 'canonicalize#2' --structural"
+    )
+    longer = replace(preset, steps=(*preset.steps, PassStep("cse")))
+    assert command(longer, preset, kept, Shown("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
+
+
+def test_a_recipe_is_told_by_what_differs_from_its_preset(recipe: Recipe) -> None:
+    assert told_recipe(recipe, recipe) == "default"
+    assert told_recipe(recipe.toggled(0), recipe) == "default -1"
+    assert told_recipe(replace(recipe, steps=(*recipe.steps, PassStep("cse")), flavour="tosa"), recipe) == (
+        "default +1 tosa"
+    )
