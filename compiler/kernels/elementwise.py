@@ -23,11 +23,10 @@ def lanes_for(op: Structured, target: Target) -> int:
     return target.lanes(max(element_bytes(value.type.element_type) for value in op.operands))
 
 
-def vector_loop(op: Structured, candidates: Sequence[Loop]) -> Loop | None:
-    """The innermost of `candidates` along which operands are contiguous or stay; the outputs must move."""
+def vector_loop(op: Structured, candidates: Sequence[Loop], furthest: int = 1) -> Loop | None:
+    """The innermost of `candidates` along which operands stay or move by at most `furthest`; the outputs must move."""
     for loop in reversed(candidates):
-        written = loop.strides[op.inputs :]
-        if all(stride in (0, 1) for stride in loop.strides) and all(stride == 1 for stride in written):
+        if max(loop.strides) <= furthest and all(loop.strides[op.inputs :]):
             return loop
     return None
 
@@ -35,19 +34,21 @@ def vector_loop(op: Structured, candidates: Sequence[Loop]) -> Loop | None:
 def emit_elementwise(e: Emitter, op: Structured, target: Target) -> str:
     """Emit `op` at the insertion point and say how.
 
-    Raises `UnsupportedError`, before anything is emitted, where no loop is contiguous in all operands.
+    Operands may also go two by two, as the parts of complex numbers lie in memory. Raises `UnsupportedError`, before
+    anything is emitted, where no loop is contiguous in all operands.
     """
     if not op.loops:
         _emit_single(e, op)
         return "a single element, without a loop"
     lanes = lanes_for(op, target)
-    inner = vector_loop(op, op.loops)
+    inner, pair = vector_loop(op, op.loops), _transposing_loops(op) if _moves_one_operand(op) else None
+    if inner is None and pair is not None:
+        _emit_transpose(e, op, *pair, lanes)
+        return f"transposed in {lanes}x{lanes} squares" + _over(op.loops, pair)
+    inner = inner or vector_loop(op, op.loops, furthest=2)
     if inner is not None:
         _Elementwise(e, op, inner, lanes).emit()
         return f"{inner.size} elements in vectors of {lanes}" + _over(op.loops, (inner,))
-    if _moves_one_operand(op) and (pair := _transposing_loops(op)) is not None:
-        _emit_transpose(e, op, *pair, lanes)
-        return f"transposed in {lanes}x{lanes} squares" + _over(op.loops, pair)
     raise UnsupportedError("no loop is contiguous in all of its operands")
 
 
@@ -137,16 +138,29 @@ class _Elementwise:
     def _vector(
         self, outer: list[Index], starts: list[Index], still: dict[Any, Any], index: Index, active: int | None
     ) -> None:
-        e, op = self.e, self.op
+        op = self.op
         values = {}
         for i in self.read:
             if self.inner.strides[i]:
-                values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
+                values[op.arguments[i]] = self._load(i, starts[i], index, active)
         indices = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True)}
         known = self.body.emit(values, Lanes(self.inner.dims[0], index, active, still, indices))
         for i, scalar in enumerate(op.yielded, start=op.inputs):
             value = self.body.spread(still[scalar]) if scalar in still else self.body.value(scalar, known)
-            e.store(value, self.flats[i], e.add(starts[i], index), active)
+            self._store(value, i, starts[i], index, active)
+
+    def _load(self, operand: int, start: Index, index: Index, active: int | None) -> Any:
+        e, flat = self.e, self.flats[operand]
+        if self.inner.strides[operand] == 2:
+            return e.load_every_other(flat, e.add(start, e.mul(index, 2)), self.lanes, active)
+        return e.load(flat, e.add(start, index), self.lanes, active)
+
+    def _store(self, value: Any, operand: int, start: Index, index: Index, active: int | None) -> None:
+        e, flat = self.e, self.flats[operand]
+        if self.inner.strides[operand] == 2:
+            e.store_every_other(value, flat, e.add(start, e.mul(index, 2)), active)
+        else:
+            e.store(value, flat, e.add(start, index), active)
 
 
 def _moves_one_operand(op: Structured) -> bool:

@@ -241,6 +241,29 @@ class Emitter:
         else:
             vector.maskedstore(flat, indices, self.mask(lanes, active), value)
 
+    def load_every_other(self, flat: Any, offset: Index, lanes: int, active: int | None = None) -> Any:
+        """`lanes` elements of the 1-D memref `flat`, two apart, from `offset` on; lanes from `active` on hold zeros.
+
+        Between the first and the last of them all are read, and nothing else.
+        """
+        reach = 2 * (lanes if active is None else active) - 1
+        first = self.load(flat, offset, lanes, reach)
+        if reach > lanes:
+            second = self.load(flat, self.add(offset, lanes), lanes, reach - lanes)
+        else:
+            second = self.zero(first.type)
+        return vector.shuffle(first, second, list(range(0, 2 * lanes, 2)))
+
+    def store_every_other(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
+        """Store the first `active` lanes (all, when `None`) of `value` two apart; what is between them stays."""
+        lanes = value.type.shape[0]
+        reach = 2 * (lanes if active is None else active) - 1
+        for start in range(0, min(reach, 2 * lanes), lanes):
+            twice = vector.shuffle(value, value, [(start + lane) // 2 for lane in range(lanes)])
+            bits = ",".join("true" if lane % 2 == 0 and start + lane < reach else "false" for lane in range(lanes))
+            mask = self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
+            vector.maskedstore(flat, [self.value(self.add(offset, start))], mask, twice)
+
     def load_scalar(self, flat: Any, offset: Index) -> Any:
         return memref.load(flat, [self.value(offset)])
 

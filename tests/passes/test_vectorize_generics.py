@@ -337,6 +337,32 @@ def test_nothing_is_shared_within_a_shared_loop() -> None:
     assert vectorized(text).text.count("scf.parallel") == 1
 
 
+@pytest.mark.parametrize("element", ["f32", "f64"])
+@pytest.mark.parametrize("n", [2, 7, 8, 9, 16, 33, 130])
+def test_parts_of_pairs_are_read_and_written_as_vectors(n: int, element: str) -> None:
+    whole = memref(3, n, 2, element=element)
+    first, second = (f"memref<3x{n}x{element}, strided<[{2 * n}, 2]{mark}>>" for mark in ("", ", offset: 1"))
+    compiled = vectorized(f"""
+    func.func @f(%x: {whole}, %y: {whole}) {FUNC} {{
+      %a = memref.subview %x[0, 0, 0] [3, {n}, 1] [1, 1, 1] : {whole} to {first}
+      %b = memref.subview %x[0, 0, 1] [3, {n}, 1] [1, 1, 1] : {whole} to {second}
+      %c = memref.subview %y[0, 0, 1] [3, {n}, 1] [1, 1, 1] : {whole} to {second}
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
+        iterator_types = ["parallel", "parallel"]}} ins(%a, %b : {first}, {second}) outs(%c : {second}) {{
+        ^bb0(%p: {element}, %q: {element}, %r: {element}):
+          %0 = arith.subf %p, %q : {element}
+          linalg.yield %0 : {element}
+      }}
+      return
+    }}""")
+    assert "vector.shuffle" in compiled.text
+    x = numbers(3, n, 2).astype(NUMPY[element])
+    y = np.full_like(x, 9)
+    compiled("f", x, y)
+    np.testing.assert_array_equal(y[..., 1], x[..., 0] - x[..., 1])
+    np.testing.assert_array_equal(y[..., 0], 9)
+
+
 @pytest.mark.parametrize("n", [1, 2, 7, 16, 33, 130])
 def test_rows_of_a_table_are_read_as_vectors(n: int) -> None:
     table, out, ids = memref(50, n), memref(5, n), memref(5, element="i64")

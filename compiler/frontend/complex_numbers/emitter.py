@@ -32,6 +32,7 @@ class Emitter(TorchDispatchMode):
         self._nodes: dict[int, tuple[torch.Tensor, Node]] = {}
         self._known: dict[int, torch.Tensor] = {}
         self._origin: Node | None = None
+        self._emitted: list[Node] = []
 
     def node_of(self, tensor: torch.Tensor) -> Node:
         return self._nodes[id(tensor)][1]
@@ -53,12 +54,11 @@ class Emitter(TorchDispatchMode):
         with torch.no_grad(), self._fake_mode, self:
             yield
 
-    def forget(self, count: int) -> None:
-        """Take off the nodes behind the first `count`, of a rule that has given up."""
-        for node in reversed(list(self.graph.nodes)[count:]):
-            if node.op == "get_attr":
-                continue  # a constant that is known by its node, and may be asked for again
-            self.graph.erase_node(node)
+    def drop_unused(self) -> None:
+        """Take off emitted nodes that nobody reads."""
+        for node in reversed(self._emitted):
+            if not node.users:
+                self.graph.erase_node(node)
 
     def emit(self, target: Any, args: Any, kwargs: Mapping[str, Any], value: Any, name: str = "") -> Node:
         """One node that gives `value`."""
@@ -69,6 +69,7 @@ class Emitter(TorchDispatchMode):
         node = self.graph.create_node("call_function", target, tuple(nodes[0]), nodes[1], name or f"{origin.name}_part")
         node.meta = {key: origin.meta[key] for key in _PROVENANCE if key in origin.meta}
         node.meta["val"] = value
+        self._emitted.append(node)
         return node
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,6 +95,7 @@ class Emitter(TorchDispatchMode):
         for index, item in enumerate(tree_leaves(value)):
             picked = self.graph.create_node("call_function", getitem, (node, index), name=f"{node.name}_{index}")
             picked.meta = {**node.meta, "val": item}
+            self._emitted.append(picked)
             self._nodes[id(item)] = (item, picked)
         return value
 
@@ -106,6 +108,7 @@ class Emitter(TorchDispatchMode):
             fake = self.fake(tensor)
             node = self.graph.create_node("get_attr", name, name=name)
             node.meta["val"] = fake
+            self._emitted.append(node)
             self.constants[name] = tensor
             self._known[id(tensor)], self._nodes[id(fake)] = fake, (fake, node)
         return self._known[id(tensor)]

@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.frontend.complex_numbers.pair import Pair, rule
+from buddy.compiler.frontend.complex_numbers.pair import Interleaved, Pair, rule
 
 aten = torch.ops.aten
 
@@ -30,11 +30,15 @@ LARGEST_FACTOR = 256
 def c2c(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, forward: bool) -> Any:
     if not _are_known(x.re, dims):
         return NotImplemented
-    sign = -1 if forward else 1
+    sign, factor = -1 if forward else 1, _factor_of(x.re, dims, normalization)
+    if x.both is not None and _is_last_alone(x.re, dims) and x.re.size(-1) <= DIRECT:
+        size = x.re.size(-1)
+        found = _product(x.both.flatten(-2), _interleaved(size, size, sign, factor, x.re.dtype))
+        return Interleaved(found.unflatten(-1, (size, 2)))
     found = x
     for dim in dims:
         found = _along(found, dim, sign)
-    return _normalized(found, _count(x.re, dims), normalization)
+    return _scaled(found, factor)
 
 
 @rule(aten._fft_r2c.default)
@@ -43,11 +47,14 @@ def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int,
     if not _are_known(x, dims):
         return NotImplemented
     *others, last = dims
-    moved = x.movedim(last, -1)
-    found = _of_real(moved, -1, out.size(last)).map(lambda part: part.movedim(-1, last))
+    count, factor = out.size(last), _factor_of(x, dims, normalization)
+    if _is_last_alone(x, dims) and x.size(-1) <= DIRECT:
+        table = _interleaved(x.size(-1), count, -1, factor, x.dtype)[::2].contiguous()
+        return Interleaved(_product(x, table).unflatten(-1, (count, 2)))
+    found = _moved(_of_real(_to_last(x, last), -1, count), last)
     for dim in others:
         found = _along(found, dim, -1)
-    return _normalized(found, _count(x, dims), normalization)
+    return _scaled(found, factor)
 
 
 @rule(aten._fft_c2r.default)
@@ -59,8 +66,10 @@ def c2r(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, last_si
     found = x
     for dim in others:
         found = _along(found, dim, 1)
-    real = _to_real(found.map(lambda part: part.movedim(last, -1)), last_size).movedim(-1, last)
-    return _normalized(Pair(real, 0.0), _count(real, dims), normalization).re
+    real = _to_real(found.map(lambda part: _to_last(part, last)), last_size)
+    real = real if _is_last_alone(real, [last]) else real.movedim(-1, last)
+    factor = _factor_of(real, dims, normalization)
+    return real if factor == 1 else real * factor
 
 
 def _are_known(x: torch.Tensor, dims: list[int]) -> bool:
@@ -68,20 +77,31 @@ def _are_known(x: torch.Tensor, dims: list[int]) -> bool:
     return all(isinstance(x.size(dim), int) for dim in dims)
 
 
-def _count(x: torch.Tensor, dims: list[int]) -> int:
-    return math.prod(x.size(dim) for dim in dims)
+def _factor_of(x: torch.Tensor, dims: list[int], normalization: int) -> float:
+    """1 by nothing, the root of the number of elements, or that number, as PyTorch numbers them."""
+    count = math.prod(x.size(dim) for dim in dims)
+    return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
 
 
-def _normalized(x: Pair, count: int, normalization: int) -> Pair:
-    """By nothing, the root of the number of elements, or that number, as PyTorch numbers them."""
-    factor = (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
-    return x if normalization == 0 else Pair(x.re * factor, x.im * factor)
+def _scaled(x: Pair, factor: float) -> Pair:
+    return x if factor == 1 else x.scaled(factor)
+
+
+def _is_last_alone(x: torch.Tensor, dims: list[int]) -> bool:
+    return len(dims) == 1 and dims[0] % x.dim() == x.dim() - 1
+
+
+def _to_last(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x if _is_last_alone(x, [dim]) else x.movedim(dim, -1)
+
+
+def _moved(x: Pair, dim: int) -> Pair:
+    """`x` with its last dim as dim `dim`."""
+    return x if _is_last_alone(x.re, [dim]) else x.map(lambda part: part.movedim(-1, dim))
 
 
 def _along(x: Pair, dim: int, sign: int) -> Pair:
-    if dim % x.re.dim() == x.re.dim() - 1:
-        return _last(x, sign)
-    return _last(x.map(lambda part: part.movedim(dim, -1)), sign).map(lambda part: part.movedim(-1, dim))
+    return _moved(_last(x.map(lambda part: _to_last(part, dim)), sign), dim)
 
 
 # ---- along the last dim ----------------------------------------------------------------------------------------------
@@ -103,12 +123,17 @@ def _by_matrix(x: Pair, sign: int, count: int) -> Pair:
     """The first `count` numbers of the transform: one product a part, with cosines and sines side by side."""
     size = x.re.size(-1)
     table = _matrix(size, count, sign, x.re.dtype)
-    re = x.re @ table
+    re = _product(x.re, table)
     cosines, sines = re.narrow(-1, 0, count), re.narrow(-1, count, count)
     if not isinstance(x.im, torch.Tensor):
         return Pair(cosines, sines)
-    im = x.im @ table
+    im = _product(x.im, table)
     return Pair(cosines - im.narrow(-1, count, count), sines + im.narrow(-1, 0, count))
+
+
+def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Of the rows of all of `x` with a matrix: one product, where `matmul` would repeat the matrix."""
+    return (x.reshape(-1, x.size(-1)) @ table).reshape(*x.shape[:-1], table.size(-1))
 
 
 def _by_factors(x: Pair, sign: int, a: int) -> Pair:
@@ -150,7 +175,7 @@ def _to_real(x: Pair, size: int) -> torch.Tensor:
     half = x.map(lambda part: part.narrow(-1, 0, size // 2 + 1))
     if size <= DIRECT:
         cosines, sines = _half_matrices(size, x.re.dtype)
-        return half.re @ cosines + half.im @ sines
+        return _product(half.re, cosines) + _product(half.im, sines)
     mirrored = half.map(lambda part: part.narrow(-1, 1, (size - 1) // 2).flip(-1))
     inner = half.im.narrow(-1, 1, (size - 1) // 2)
     zero = torch.zeros_like(half.im.narrow(-1, 0, 1))
@@ -186,6 +211,14 @@ def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
 def _matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tensor:
     """[size, 2 count]: the cosines of the transform, then its sines."""
     return _tensor(numpy.concatenate(_circle(numpy.outer(range(size), range(count)), size, sign), 1), dtype)
+
+
+@lru_cache(maxsize=64)
+def _interleaved(size: int, count: int, sign: int, factor: float, dtype: torch.dtype) -> torch.Tensor:
+    """[2 size, 2 count]: the transform, times `factor`, of complex numbers whose parts lie side by side."""
+    cosines, sines = _circle(numpy.outer(range(size), range(count)), size, sign)
+    blocks = numpy.array([[cosines, sines], [-sines, cosines]]) * factor
+    return _tensor(blocks.transpose(2, 0, 3, 1).reshape(2 * size, 2 * count), dtype)
 
 
 @lru_cache(maxsize=64)

@@ -31,11 +31,12 @@ class Pair:
     """Real and imaginary part, tensors of one shape and type; arithmetic also takes numbers and real tensors.
 
     A real operand has the imaginary part 0, which takes part as in eager: infinity times `2 + 0j` has the imaginary
-    part NaN.
+    part NaN. `both`, where it is known, has the two along a last dim.
     """
 
     re: Part
     im: Part
+    both: torch.Tensor | None = None
 
     def map(self, function: Callable[[Part], Part]) -> Pair:
         return Pair(function(self.re), function(self.im))
@@ -73,6 +74,13 @@ class Pair:
         a, b, c, d = self.re / larger, self.im / larger, y.re / larger, y.im / larger
         norm = c * c + d * d
         return Pair((a * c + b * d) / norm, (b * c - a * d) / norm)
+
+
+@dataclass(frozen=True, eq=False)
+class Interleaved:
+    """A complex result whose parts a rule has made along a last dim."""
+
+    both: torch.Tensor
 
 
 def pair_of(value: Any, dtype: torch.dtype | None = None) -> Pair:

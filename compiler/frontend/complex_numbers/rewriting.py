@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.emitter import Emitter
-from buddy.compiler.frontend.complex_numbers.pair import RULES, Pair, made
+from buddy.compiler.frontend.complex_numbers.pair import RULES, Interleaved, Pair, made
 
 aten = torch.ops.aten
 
@@ -55,6 +55,7 @@ class _Rewriting:
         self.emitter = emitter
         self.wholes: dict[Node, Node] = {}
         self.pairs: dict[Node, Any] = {}
+        self.boths: dict[Node, torch.Tensor] = {}
         self.fakes: dict[Node, torch.Tensor] = {}
 
     def run(self) -> GraphModule:
@@ -63,9 +64,11 @@ class _Rewriting:
                 node.meta["val"] = self.emitter.fake(getattr(self.module, node.target))
             if self._is_plain(node) or not (_ruled(node) and self._apply(node)):
                 self._copy(node)
-        names = {node.target for node in self.emitter.graph.nodes if node.op == "get_attr"} - {*self.emitter.constants}
-        held = {name: getattr(self.module, name) for name in names}
-        return GraphModule({**held, **self.emitter.constants}, self.emitter.graph)
+        self.emitter.drop_unused()
+        names = {node.target for node in self.emitter.graph.nodes if node.op == "get_attr"}
+        constants = self.emitter.constants
+        held = {name: constants[name] if name in constants else getattr(self.module, name) for name in names}
+        return GraphModule(held, self.emitter.graph)
 
     def _is_plain(self, node: Node) -> bool:
         """Whether what the node does is to read or to make pairs that are in memory as pairs."""
@@ -79,14 +82,14 @@ class _Rewriting:
     def _apply(self, node: Node) -> bool:
         """Put what the rule of `node` says in its place; whether it says anything."""
         args, kwargs = (map_arg(value, self._operand) for value in (_plain(node.args), _plain(node.kwargs)))
-        before = len(self.emitter.graph.nodes)
         with self.emitter.at(node):
             result = RULES[node.target](node.meta["val"], *args, **kwargs)
             if result is NotImplemented:
-                self.emitter.forget(before)
                 return False
             if isinstance(result, torch.Tensor):
                 self.wholes[node] = self._real(node, result)
+            elif isinstance(result, Interleaved):
+                self._put_together(node, result.both)
             else:
                 self.pairs[node] = result if isinstance(result, list) else made(node.meta["val"], result)
         return True
@@ -112,23 +115,29 @@ class _Rewriting:
         if node not in self.pairs:
             with self.emitter.at(node):
                 both = self._both(node)
-                self.pairs[node] = Pair(both.select(-1, 0), both.select(-1, 1))
+                self.pairs[node] = Pair(both.select(-1, 0), both.select(-1, 1), both)
         return self.pairs[node]
 
     def _both(self, node: Node) -> torch.Tensor:
         """The pairs of a complex tensor along a last dim."""
+        if node in self.boths:
+            return self.boths[node]
         if node.target is aten.view_as_complex.default:
             return self._operand(node.args[0])
         return aten.view_as_real.default(self.emitter.know(node.meta["val"], self.wholes[node]))
 
     def _whole(self, node: Node) -> Node:
         if node not in self.wholes:
-            pair, value = self.pairs[node], node.meta["val"]
+            pair = self.pairs[node]
             with self.emitter.at(node):
-                both = torch.stack([pair.re, pair.im], -1)
-                self.wholes[node] = self.emitter.emit(aten.view_as_complex.default, (both,), {}, value, node.name)
-            self.wholes[node].meta[STANDS_FOR] = node
+                self._put_together(node, torch.stack([pair.re, pair.im], -1))
         return self.wholes[node]
+
+    def _put_together(self, node: Node, both: torch.Tensor) -> None:
+        value = node.meta["val"]
+        self.boths[node] = both
+        self.wholes[node] = self.emitter.emit(aten.view_as_complex.default, (both,), {}, value, node.name)
+        self.wholes[node].meta[STANDS_FOR] = node
 
 
 def _is_complex(node: Node) -> bool:
