@@ -103,7 +103,7 @@ def run_aot(
     # the tokens of ops with effects are inputs.
     with (
         torch._inductor.config.patch(fallback_random=True),
-        resampling.bytes_in_fixed_point(),
+        resampling.resampled_as_in_eager(),
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         return backend(module, inputs)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Origin
 from buddy.compiler.frontend.capture import Recorder
-from buddy.compiler.frontend.resampling import bytes_in_fixed_point
+from buddy.compiler.frontend.resampling import resampled_as_in_eager
 
 
 class _Module(torch.nn.Module):
@@ -40,7 +40,7 @@ def export(
     what `torch.export` raises, for example where a whole graph cannot be had.
     """
     module = function if isinstance(function, torch.nn.Module) else _Module(function)
-    with torch.no_grad(), bytes_in_fixed_point():
+    with torch.no_grad(), resampled_as_in_eager():
         if isinstance(module, _Module) and dynamic_shapes is not None:
             dynamic_shapes = _of_wrapped(dynamic_shapes, len(args), kwargs)
         program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)

@@ -1,8 +1,8 @@
 """Images resampled by weights that are known when compiling: bytes, which eager resamples in fixed point, and with
-antialiasing.
+antialiasing; and scales that eager does not look at.
 
 PyTorch decomposes bilinear and bicubic resampling through kernels of the Python dispatcher, which come before any
-table of decompositions, and in f32, which is off by one for bytes. `bytes_in_fixed_point` puts others before those
+table of decompositions, and in f32, which is off by one for bytes. `resampled_as_in_eager` puts others before those
 while a graph is traced.
 """
 
@@ -156,13 +156,13 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
 
 
 @contextmanager
-def bytes_in_fixed_point() -> Iterator[None]:
-    """While this holds, graphs that are traced have fixed point in place of PyTorch's resampling of bytes."""
-    before = [(overload, key, rule) for overload in _OF_BYTES for key, rule in overload.py_kernels.items()]
+def resampled_as_in_eager() -> Iterator[None]:
+    """While this holds, graphs that are traced have our rules in place of PyTorch's where those differ from eager."""
+    before = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
     try:
         for overload, key, rule in before:
             if key in _DECOMPOSING:
-                _put(overload, key, _instead_of(rule, _OF_BYTES[overload]))
+                _put(overload, key, _instead_of(rule, _RULES[overload]))
         yield
     finally:
         for overload, key, rule in before:
@@ -174,12 +174,43 @@ def _put(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
     overload._dispatch_cache.clear()
 
 
-def _instead_of(rule: Callable[..., Any], of_bytes: Callable[..., Any]) -> Callable[..., Any]:
+def _instead_of(rule: Callable[..., Any], ours: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """The first of `ours` that has an answer, else `rule`."""
+
     def dispatched(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
-        found = of_bytes(x, *rest, **further) if x.dtype == torch.uint8 else NotImplemented
+        answers = (candidate(x, *rest, **further) for candidate in ours)
+        found = next((answer for answer in answers if answer is not NotImplemented), NotImplemented)
         return rule(x, *rest, **further) if found is NotImplemented else found
 
     return dispatched
+
+
+def _of_bytes(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def for_bytes(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
+        return rule(x, *rest, **further) if x.dtype == torch.uint8 else NotImplemented
+
+    return for_bytes
+
+
+def _without_idle_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
+    """The overload `vec`, by `overload`, which takes a scale for each dim; one that eager does not look at is left out.
+
+    Eager copies along a dim whose size stays, whatever the scale says, and, where it takes the nearest, `doubles`
+    elements where the size does.
+    """
+
+    def resample(x: torch.Tensor, sizes: Sequence[int] | None, *rest: Any) -> Any:
+        *options, scales = rest
+        if sizes is not None or scales is None or not all(type(size) is int for size in x.shape):
+            return NotImplemented
+        pairs = [(size, math.floor(size * scale)) for size, scale in zip(x.shape[2:], scales, strict=True)]
+        idle = [count == size or (doubles and count == 2 * size) for size, count in pairs]
+        if not any(idle):
+            return NotImplemented
+        kept = [None if is_idle else scale for is_idle, scale in zip(idle, scales, strict=True)]
+        return overload(x, [count for _, count in pairs], *options, *kept)
+
+    return resample
 
 
 def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -196,12 +227,20 @@ def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return from_list
 
 
-_OF_BYTES = {
-    aten.upsample_bilinear2d.default: _resampler(2, antialias=False),
-    aten.upsample_bilinear2d.vec: _from_list(_resampler(2, antialias=False)),
-    aten.upsample_bicubic2d.default: _resampler(4, antialias=False),
-    aten.upsample_bicubic2d.vec: _from_list(_resampler(4, antialias=False)),
-}
+_linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
+# What comes before PyTorch's own rules, by overload.
+_RULES: dict[Any, list[Callable[..., Any]]] = {
+    aten.upsample_bilinear2d.default: [_of_bytes(_linear)],
+    aten.upsample_bilinear2d.vec: [
+        _of_bytes(_from_list(_linear)), _without_idle_scales(aten.upsample_bilinear2d.default, doubles=False),
+    ],
+    aten.upsample_bicubic2d.default: [_of_bytes(_cubic)],
+    aten.upsample_bicubic2d.vec: [_of_bytes(_from_list(_cubic))],
+    aten.upsample_linear1d.vec: [_without_idle_scales(aten.upsample_linear1d.default, doubles=False)],
+    aten.upsample_trilinear3d.vec: [_without_idle_scales(aten.upsample_trilinear3d.default, doubles=False)],
+    # Of the nearest ones eager's kernel for images alone does so; those for lines and volumes always look at the scale.
+    aten.upsample_nearest2d.vec: [_without_idle_scales(aten.upsample_nearest2d.default, doubles=True)],
+}  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _resampler(2, antialias=True),
     aten._upsample_bicubic2d_aa.default: _resampler(4, antialias=True),

@@ -98,6 +98,13 @@ RESAMPLING: dict[str, Callable[..., Any]] = {
     "nearest-exact": lambda x: F.interpolate(x, (5, 9), mode="nearest-exact"),
     "bilinear": lambda x: F.interpolate(x, (5, 9), mode="bilinear"),
     "bicubic": lambda x: F.interpolate(x, (5, 9), mode="bicubic", align_corners=True),
+    "nearest by a scale that keeps one size": lambda x: F.interpolate(x, scale_factor=(1.1, 1.7)),
+    "nearest by a scale that doubles one size": lambda x: F.interpolate(x, scale_factor=(2.05, 1.7)),
+    "nearest of lines by a scale that keeps the size": lambda x: F.interpolate(x[0], scale_factor=1.1),
+    "linear by a scale that keeps the size": lambda x: F.interpolate(x[0], scale_factor=1.1, mode="linear"),
+    "bilinear by scales of which one keeps its size": lambda x: F.interpolate(
+        x, scale_factor=(1.1, 1.7), mode="bilinear", align_corners=False
+    ),
     "gradient of nearest": lambda x: aten.upsample_nearest2d_backward(x, *_SIZES),
     "gradient of nearest by a scale": lambda x: aten.upsample_nearest2d_backward(x, *_SIZES, 1.8, 0.7),
     "gradient of nearest-exact": lambda x: aten._upsample_nearest_exact2d_backward(x, *_SIZES),
