@@ -13,7 +13,7 @@ from buddy.app.widgets.look import Cells
 if TYPE_CHECKING:
     from buddy.app.panes.passes import PassRow
 
-BAR = 24
+BAR = 14
 
 
 def pass_screen(
@@ -44,5 +44,5 @@ def _deltas(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: figures.Gl
     for name, delta in deltas:
         sign, role = ("+", "ok") if delta > 0 else (glyphs.minus, "bad")
         bar = figures.bar(abs(delta) / most, BAR, glyphs)
-        lines.append([(f"  {sign}{abs(delta):<7}", role), (f"{name:<36} ", "text"), (bar, "bar")])
+        lines.append([(f"  {sign}{abs(delta):<7}", role), (f"{name:<32} ", "text"), (bar, "bar")])
     return lines

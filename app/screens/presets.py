@@ -45,8 +45,7 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         slowest = row.slowest()
         if slowest is None:
             return "being compiled"
-        told = f"slowest: {slowest.name}, {figures.milliseconds(slowest.milliseconds)}"
-        return f"{told}. {row.report.outputs[0].tolerance}" if row.report and row.report.outputs else told
+        return f"slowest: {slowest.name}, {figures.milliseconds(slowest.milliseconds)}"
 
     @work(exclusive=True, group="facts")
     async def _compile_all(self) -> None:

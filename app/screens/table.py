@@ -51,9 +51,9 @@ class Rows(CursorView, Generic[Row]):
         return [[(" nothing yet", "dim")]]
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Draw these rows instead; the cursor stays on its row where that is still there."""
+        """Draw these rows instead; a cursor that has been moved stays on its row where that is still there."""
         current, self.rows = self.current, list(rows)
-        if current in self.rows:
+        if self.cursor and current in self.rows:
             self.cursor = self.rows.index(current)
         self.rows_changed()
 
