@@ -10,6 +10,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import Size, largest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops.elementwise.bits import bits_of
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import empty, pointwise, reduce, reshape, shape_of
@@ -86,6 +87,18 @@ def any_of(node: Op, symbol_table: SymbolTable) -> Any:
     if argument(node, 1, "dim") == []:
         return in_type(*_operand(node, symbol_table), node.tensor_meta.dtype)
     return _reduced(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
+
+
+@lowering("HashTensorOp")
+def hash_tensor(node: Op, symbol_table: SymbolTable) -> Any:
+    """The exclusive or of the elements' bits: of floats as f64, of integers as 64 bits."""
+
+    def bits(x: Scalar) -> Scalar:
+        if not x.dtype.is_float:
+            return cast(x, TensorDType.UInt64)
+        return cast(bits_of(cast(x, TensorDType.Float64)), TensorDType.UInt64)
+
+    return _reduced(node, symbol_table, 0, TensorDType.UInt64, lambda x, found: found ^ bits(x))
 
 
 def _reduced(node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Any]) -> Any:

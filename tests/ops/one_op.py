@@ -184,6 +184,7 @@ CASES: dict[str, OneOp] = {
     "VarOp": cube(lambda x: x.var(1), ("reduce_sum", "sub", "mul")),
     "VarMeanOp": cube(lambda x: torch.var_mean(x, 1)[1], ("reduce_sum", "sub", "mul")),
     "ProdOp": cube(lambda x: x.prod(1), "no lowering of ProdOp"),
+    "HashTensorOp": cube(lambda x: torch.hash_tensor(x, 1), "no lowering of HashTensorOp"),
     "AnyOp": _of(normal(3, 4) > 0)(lambda x: x.any(1), "no lowering of AnyOp"),
     "VectorNormOp": cube(lambda x: torch.linalg.vector_norm(x, 2, 1), "no lowering of VectorNormOp"),
     "MaxDimOp": cube(lambda x: x.max(1)[1], "no lowering of MaxDimOp"),

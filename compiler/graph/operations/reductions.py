@@ -29,6 +29,10 @@ class AnyOp(ReduceOp):
     targets = ("any.default", "any.dim", "any.dims")
 
 
+class HashTensorOp(ReduceOp):
+    targets = ("hash_tensor.default",)
+
+
 class VectorNormOp(ReduceOp):
     targets = ("linalg_vector_norm.default",)
 

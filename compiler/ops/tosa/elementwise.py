@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
@@ -20,11 +21,13 @@ from buddy.compiler.ops.tosa.tensors import (
     clamp,
     expanded,
     is_equal,
+    is_exact,
     logical_not,
     select,
     truncated,
     unary,
 )
+from buddy.compiler.ops.tosa.types import HALVES
 from buddy.compiler.ops.utils import LoweringError, SymbolTable
 
 ops_registry = Registry()
@@ -91,6 +94,20 @@ def power(x: Tensor, exponent: Operand) -> Tensor:
         product = _product(x, int(abs(exponent)))
         return product if exponent > 0 else unary("reciprocal", product)
     return binary("pow", x, exponent)
+
+
+_power = ops_registry["PowOp"]
+
+
+@ops_registry.lowering("PowOp")
+def power_or_refusal(node: Op, symbol_table: SymbolTable) -> Any:
+    """Halves only where eager computes the same: it rounds an exponent to them, and takes no roots of float16."""
+    exponent, dtype = node.args[1], node.tensor_meta.dtype
+    if dtype in HALVES and not isinstance(exponent, Op) and not is_exact(exponent, dtype):
+        raise LoweringError(f"the exponent would not be rounded to {dtype.value}")
+    if exponent == -0.5 and dtype is TensorDType.Float16:
+        raise LoweringError("a reciprocal root differs from eager's power of f16 at -0.0 and -inf")
+    return _power(node, symbol_table)
 
 
 def _product(x: Tensor, count: int) -> Tensor:

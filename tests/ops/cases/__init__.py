@@ -56,5 +56,5 @@ TYPES_OF_TOSA = (
     "pairs of special values", "shapes of integers", "reductions of int32", "reductions of special values", "int64",
     "uint8", "functions of bfloat16", "functions of float16", "casts of integers", "casts of bools", "casts of bytes",
     "reductions of int64", "reductions of bools", "reductions of bfloat16", "rounded numbers of float16",
-    "corners",
+    "corners", "powers of special values",
 )  # fmt: skip

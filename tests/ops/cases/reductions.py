@@ -56,6 +56,10 @@ SCANS: dict[str, Callable[..., Any]] = {
     "where cummin is": lambda x: x.cummin(0)[1],
 }
 FOLDS: dict[str, Callable[..., Any]] = {
+    "hash": lambda x: torch.hash_tensor(x).view(torch.int64),
+    "hash over a dim": lambda x: torch.hash_tensor(x, 1, keepdim=True).view(torch.int64),
+    "hash of halves": lambda x: torch.hash_tensor(x.half(), (0, 2)).view(torch.int64),
+    "hash of integers": lambda x: torch.hash_tensor((x.nan_to_num() * 9).clamp(-99, 99).int(), 1).view(torch.int64),
     "prod": torch.prod,
     "prod over a dim": lambda x: x.prod(1, keepdim=True),
     "any": torch.any,
