@@ -56,6 +56,8 @@ def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> Any:
 
 
 def qr(a: torch.Tensor, mode: str = "reduced") -> Any:
+    if any(isinstance(size, torch.SymInt) for size in a.shape):
+        return NotImplemented  # torch has no shape function of `geqrf`, and tries it instead
     rows, columns = a.shape[-2:]
     rank = min(rows, columns)
     packed, taus = aten.geqrf(a)

@@ -104,7 +104,7 @@ def _pairs_of_passes(length: Extent) -> Extent:
     """How often two passes must be made for runs of 1 to become one of `length`: half its binary logarithm."""
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
-    last = arith.subi(arith.maxui(length, position(1)), position(1))
+    last = arith.subi(arith.maxui(position(length), position(1)), position(1))
     bits = arith.subi(position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_of(last).value)))
     return arith.divui(bits, position(2))
 

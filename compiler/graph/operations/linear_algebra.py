@@ -50,3 +50,27 @@ class ReflectOp(Op):
     """A product with the reflectors that `HouseholderFactorOp` gives."""
 
     targets = ("ormqr.default",)
+
+
+class LdlFactorOp(Op):
+    targets = ("linalg_ldl_factor_ex.default",)
+
+
+class LdlSolveOp(Op):
+    targets = ("linalg_ldl_solve.default",)
+
+
+class SingularValuesOp(Op):
+    targets = ("_linalg_svd.default",)
+
+
+class SymmetricEigenvaluesOp(Op):
+    targets = ("_linalg_eigh.default",)
+
+
+class PseudoInverseOp(Op):
+    targets = ("linalg_pinv.atol_rtol_tensor",)
+
+
+class MatrixExponentialOp(Op):
+    targets = ("linalg_matrix_exp.default",)

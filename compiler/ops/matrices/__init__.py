@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from buddy.compiler.ops.matrices import failures, householder, lu, triangular
+from buddy.compiler.ops.matrices import exponential, failures, householder, jacobi, lu, symmetric, triangular
 from buddy.compiler.ops.registry import Registry
 
-ops_registry = Registry(*(family.ops_registry for family in (failures, lu, triangular, householder)))
+_FAMILIES = (failures, lu, triangular, householder, symmetric, jacobi, exponential)
+
+ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

@@ -20,7 +20,7 @@ ops_registry = Registry()
 
 
 def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
-    """The node's results, or eager's where some `info` [count] (i32) is not 0. A result may be None: it stays that."""
+    """The node's results, or eager's where some `info` [count] (i32) is not 0. Those that nobody reads may be None."""
     held = Carried([value for value in results if value is not None])
 
     def ask() -> None:
@@ -30,7 +30,10 @@ def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[A
 
     held.choose(_any(info), ask)
     made = iter(held.tensors)
-    return [None if value is None else next(made) for value in results]
+    metas = [meta_of(node, i) for i in range(len(results))]
+    return [
+        st.empty(m.shape, m.dtype) if value is None else next(made) for m, value in zip(metas, results, strict=True)
+    ]
 
 
 def _any(info: Any) -> Scalar:

@@ -11,7 +11,7 @@ from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.carried import Carried, compare, minus, pick
-from buddy.compiler.ops.loops import element, for_each, insert, position
+from buddy.compiler.ops.loops import element, for_each, insert, position, shaped
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
@@ -38,7 +38,8 @@ class Problem(Carried):
     def __setitem__(self, place: Any, value: Scalar) -> None:
         name, *where = place if isinstance(place, tuple) else (place,)
         number = self._number(name)
-        self.tensors[number] = insert(value, self._place(where), self.tensors[number])
+        old = self.tensors[number]
+        (self.tensors[number],) = shaped([insert(value, self._place(where), old)], [old])
 
     def fold(self, first: Any, last: Any, start: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
         """What `step(i, *values)` makes of `start` from `first` to before `last`: scalars, or values of type index."""

@@ -16,6 +16,11 @@ def definite(a: torch.Tensor) -> torch.Tensor:
     return a @ a.mT + torch.eye(a.size(-1), dtype=a.dtype)
 
 
+def hollow(a: torch.Tensor) -> torch.Tensor:
+    """A symmetric one with zeros on the diagonal, so that pivots are blocks of two rows."""
+    return a.tril(-1) + a.tril(-1).mT
+
+
 def triangle(a: torch.Tensor, upper: bool = False) -> torch.Tensor:
     """One that solves without losing digits."""
     part = a.triu(1) if upper else a.tril(-1)
@@ -49,6 +54,14 @@ SYSTEMS: dict[str, Callable[..., Any]] = {
     "what it leaves": lambda a, b: linalg.cholesky_ex(a + a.mT)[0],
     "powers": lambda a, b: linalg.matrix_power(a, -2),
 }
+INDEFINITE: dict[str, Callable[..., Any]] = {
+    "ldl_factor": lambda a, b: linalg.ldl_factor(a + a.mT)[0],
+    "its pivots": lambda a, b: linalg.ldl_factor(a + a.mT)[1],
+    "blocks of two": lambda a, b: linalg.ldl_factor(hollow(a))[0],
+    "their pivots": lambda a, b: linalg.ldl_factor(hollow(a))[1],
+    "ldl_solve": lambda a, b: linalg.ldl_solve(*linalg.ldl_factor(a + a.mT), b),
+    "over blocks of two": lambda a, b: linalg.ldl_solve(*linalg.ldl_factor(hollow(a)), b),
+}
 REFLECTORS: dict[str, Callable[..., Any]] = {
     "geqrf": lambda a, b: torch.geqrf(b)[0],
     "its factors": lambda a, b: torch.geqrf(b)[1],
@@ -60,10 +73,26 @@ REFLECTORS: dict[str, Callable[..., Any]] = {
     "ormqr": lambda a, b: torch.ormqr(a, b[..., 0].sigmoid(), b, transpose=True),
     "ormqr from the right": lambda a, b: torch.ormqr(a, b[..., 0].sigmoid(), b.mT.contiguous(), left=False),
 }
-ALL = {**SYSTEMS, **REFLECTORS}
+SPECTRA: dict[str, Callable[..., Any]] = {
+    "svdvals": lambda a, b: linalg.svdvals(b),
+    "those of wide matrices": lambda a, b: linalg.svdvals(b.mT),
+    "cond": lambda a, b: linalg.cond(b),
+    "rank": lambda a, b: linalg.matrix_rank(b @ b.mT),
+    "eigvalsh": lambda a, b: linalg.eigvalsh(a),
+    "those of the upper triangle": lambda a, b: linalg.eigvalsh(a, UPLO="U"),
+    "pinv": lambda a, b: linalg.pinv(b),
+    "pinv of wide matrices": lambda a, b: linalg.pinv(b.mT),
+    "pinv of symmetric matrices": lambda a, b: linalg.pinv(b @ b.mT, hermitian=True),
+    "pinv but for a part": lambda a, b: linalg.pinv(b, atol=b[:, 0, 0].abs()),
+    "matrix_exp": lambda a, b: linalg.matrix_exp(a),
+    "matrix_exp of small ones": lambda a, b: linalg.matrix_exp(a / 16),
+}
+ALL = {**SYSTEMS, **INDEFINITE, **REFLECTORS, **SPECTRA}
 A, B = normal(2, 5, 5), normal(2, 5, 3)
 
 GROUPS: dict[str, Group] = {
     "linear algebra": Group((A, B), ALL),
-    "linear algebra of float64": Group((A.double(), B.double()), ALL),
+    "linear algebra of float64": Group(
+        (A.double(), B.double()), {name: ALL[name] for name in ("solve", "cholesky", *REFLECTORS, *SPECTRA)}
+    ),
 }

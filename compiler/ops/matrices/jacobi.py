@@ -1,0 +1,249 @@
+"""Singular values, eigenvalues of symmetric matrices and pseudo-inverses by Jacobi's rotations.
+
+A sweep turns each pair of rows by the angle that makes them orthogonal, or an element off the diagonal vanish; sweeps
+go on until one finds nothing to turn (Golub and Van Loan, 8.5 and 8.6.3). Their vectors have signs of their own, so
+that a node whose vectors are read stays in eager. All is computed in f64, on matrices whose largest element is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.carried import compare, plus
+from buddy.compiler.ops.line import Order
+from buddy.compiler.ops.loops import number
+from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.stack import INT32, Part, Problem, as_results, meta_of, solved, stacked, turned
+from buddy.compiler.ops.matrices.triangular import identity
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.sorting import ascending, descending, sorted_lines
+from buddy.compiler.ops.sums import in_type
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+WIDE = TensorDType.Float64
+# Many times what matrices need: convergence is quadratic once the elements off the diagonal are small.
+MOST_SWEEPS = 60
+EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
+ZERO = EPSILON[WIDE]
+Place = Callable[[Any], tuple[Any, ...]]
+
+
+def sweeps(p: Problem, size: Any, turn: Callable[[Any, Any], None]) -> None:
+    """`turn(i, k)` for all pairs `i < k`, again and again until none has set "turned".
+
+    "info" is set where `MOST_SWEEPS` were not enough.
+    """
+
+    def test(count: Any) -> tuple[Scalar, list[Any]]:
+        return p["turned"].compare("ne", 0) & compare("slt", count, MOST_SWEEPS), [count]
+
+    def sweep(count: Any) -> list[Any]:
+        p["turned"] = number(0, INT32)
+        p.each(0, size, lambda i: p.each(plus(i, 1), size, lambda k: turn(i, k)))
+        return [plus(count, 1)]
+
+    p["turned"] = number(1, INT32)
+    p.repeat([0], test, sweep)
+    p["info"] = p["info"] | p["turned"]
+
+
+def angle(first: Scalar, last: Scalar, between: Scalar) -> tuple[Scalar, Scalar]:
+    """Cosine and sine of the smaller angle that makes [[first, between], [between, last]] diagonal."""
+    zeta = (last - first) / (2 * between)
+    tangent = s.copysign(zeta.like(1), zeta) / (s.absolute(zeta) + s.sqrt(1 + zeta * zeta))
+    cosine = 1 / s.sqrt(1 + tangent * tangent)
+    return cosine, cosine * tangent
+
+
+def rotate(p: Problem, one: Place, other: Place, size: Any, by: tuple[Scalar, Scalar]) -> None:
+    """Turn two lines of a part towards each other; a line is the place of its element `j`."""
+    cosine, sine = by
+
+    def visit(j: Any) -> None:
+        x, y = p[one(j)], p[other(j)]
+        p[one(j)], p[other(j)] = cosine * x - sine * y, sine * x + cosine * y
+
+    p.each(0, size, visit)
+
+
+def turn_rows(p: Problem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) -> None:
+    rotate(p, lambda j: (name, i, j), lambda j: (name, k, j), p.shape(name)[1], by)
+
+
+def scale(p: Problem, name: str) -> None:
+    """Divide a matrix by its largest magnitude, which "scale" keeps; "info" says where there is an infinity or NaN."""
+    rows, columns = p.shape(name)
+
+    def over(i: Any, most: Scalar) -> list[Any]:
+        return p.fold(0, columns, [most], lambda j, m: [s.maximum(m, s.absolute(p[name, i, j]))])
+
+    (top,) = p.fold(0, rows, [number(0, WIDE)], over)
+    p["info"] = s.cast((top - top).compare("ne", 0), INT32)
+    p["scale"] = top = s.select(top.compare("eq", 0), 1, top)
+    p.each(0, rows, lambda i: p.revise((name, i), 0, columns, lambda _, x: x / top))
+
+
+def common_parts(count: Any, values: Any) -> dict[str, Part]:
+    """What each algorithm here keeps beside its matrices: its `values`, and what `scale` and `sweeps` write."""
+    parts = {name: (st.empty([count], INT32), INT32) for name in ("turned", "info")}
+    return parts | {"scale": (st.empty([count], WIDE), WIDE), "values": (st.empty([count, values], WIDE), WIDE)}
+
+
+def make_rows_orthogonal(p: Problem, following: tuple[str, ...] = ()) -> None:
+    """Turn the rows of "b" until they are orthogonal, and those of the parts `following` with them.
+
+    "values" are then their lengths.
+    """
+    rows, columns = p.shape("b")
+
+    def product(i: Any, k: Any) -> Scalar:
+        return p.fold(0, columns, [number(0, WIDE)], lambda j, total: [total + p["b", i, j] * p["b", k, j]])[0]
+
+    def turn(i: Any, k: Any) -> None:
+        first, last, between = product(i, i), product(k, k), product(i, k)
+
+        def change() -> None:
+            p["turned"] = number(1, INT32)
+            for name in ("b", *following):
+                turn_rows(p, name, i, k, angle(first, last, between))
+
+        # A sum of so many products is known no better.
+        enough = s.sqrt(first) * s.sqrt(last) * (ZERO * columns)
+        p.choose(s.absolute(between) > enough, change)
+
+    scale(p, "b")
+    sweeps(p, rows, turn)
+    p.revise(("values",), 0, rows, lambda i, _: s.sqrt(product(i, i)))
+
+
+def reads_only(node: Op, result: int) -> bool:
+    """Whether a node's result number `result` is the only one that other nodes pick."""
+    return all(isinstance(user, GetItemOp) and user.args[1] == result for user in node._children)
+
+
+def sorted_values(values: Any, dtype: TensorDType, order: Order) -> Any:
+    """Each line of `values` [count, n] in order, in the type of the result."""
+    return in_type(sorted_lines(values, WIDE, order).keys, WIDE, dtype)
+
+
+def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:
+    """The matrices in f64, transposed where they have more rows than columns, and whether they are."""
+    value, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    rows, columns = st.shape_of(value)[1:]
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise LoweringError("which side is the longer one only a call tells")
+    return in_type(turned(value, dtype) if rows > columns else value, dtype, WIDE), rows > columns
+
+
+@lowering("SingularValuesOp")
+def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    if not reads_only(node, 1):
+        raise LoweringError("the signs of singular vectors are LAPACK's own")
+    dtype = meta_of(node, 1).dtype
+    b, _ = wide_rows(node, symbol_table)
+
+    def steps(p: Problem) -> None:
+        make_rows_orthogonal(p)
+        top = p["scale"]
+        p.revise(("values",), 0, p.shape("values")[0], lambda _, x: x * top)
+
+    parts = {"b": (b, WIDE)} | common_parts(*st.shape_of(b)[:2])
+    found = dict(zip(parts, solved(parts, steps), strict=True))
+    values = st.reshape(sorted_values(found["values"], dtype, descending), meta_of(node, 1).shape, dtype)
+    return or_eager(found["info"], node, symbol_table, [None, values, None])
+
+
+@lowering("SymmetricEigenvaluesOp")
+def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """Of the triangle that the node names; the other one is what it must be."""
+    if not reads_only(node, 0):
+        raise LoweringError("the signs of eigenvectors are LAPACK's own")
+    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    a = turned(a, dtype) if argument(node, 1, "UPLO", "L").upper() == "U" else a
+
+    def steps(p: Problem) -> None:
+        size = p.shape("a")[0]
+        p.each(0, size, lambda i: p.revise(("a", i), plus(i, 1), size, lambda j, _: p["a", j, i]))
+        scale(p, "a")
+        sweeps(p, size, lambda i, k: turn_both(p, i, k))
+        top = p["scale"]
+        p.revise(("values",), 0, size, lambda i, _: p["a", i, i] * top)
+
+    parts = {"a": (in_type(a, dtype, WIDE), WIDE)} | common_parts(*st.shape_of(a)[:2])
+    found = dict(zip(parts, solved(parts, steps), strict=True))
+    values = st.reshape(sorted_values(found["values"], dtype, ascending), meta_of(node, 0).shape, dtype)
+    return or_eager(found["info"], node, symbol_table, [values, None])
+
+
+def turn_both(p: Problem, i: Any, k: Any) -> None:
+    """Turn rows and columns `i` and `k` of a symmetric "a" so that nothing is left where they cross."""
+    size, between = p.shape("a")[0], p["a", i, k]
+
+    def change() -> None:
+        by = angle(p["a", i, i], p["a", k, k], between)
+        p["turned"] = number(1, INT32)
+        turn_rows(p, "a", i, k, by)
+        rotate(p, lambda j: ("a", j, i), lambda j: ("a", j, k), size, by)
+        p["a", i, k] = p["a", k, i] = number(0, WIDE)
+
+    p.choose(s.absolute(between) > ZERO, change)
+
+
+@lowering("PseudoInverseOp")
+def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    """The sum of `r bᵀ / |b|²` over the orthogonal rows `b` and the rows `r` of the rotation that made them, without
+    those whose singular value is not above the tolerance.
+
+    Of a `hermitian` matrix eager reads the lower triangle.
+    """
+    (b, across), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
+    count, rows, columns = st.shape_of(b)
+    tolerances = tolerances_of(node, symbol_table, count, EPSILON[dtype] * columns)
+    mirrored = argument(node, 3, "hermitian", False)
+
+    def steps(p: Problem) -> None:
+        if mirrored:
+            p.each(0, rows, lambda i: p.revise(("b", i), plus(i, 1), rows, lambda j, _: p["b", j, i]))
+        make_rows_orthogonal(p, ("r",))
+        (top,) = p.fold(0, rows, [number(0, WIDE)], lambda i, most: [s.maximum(most, p["values", i])])
+        size = p["scale"]
+        least = s.maximum(p["absolute"] / size, p["relative"] * top)
+
+        def weigh(i: Any) -> None:
+            length = p["values", i]
+            kept = length > least
+            weight = s.select(kept, 1 / s.select(kept, length, 1), 0)
+            p.revise(("r", i), 0, rows, lambda _, x: x * weight)
+            p.revise(("b", i), 0, columns, lambda _, x: x * weight / size)
+
+        p.each(0, rows, weigh)
+
+    parts = {"b": (b, WIDE), "r": (identity((count, rows, rows), WIDE), WIDE)} | common_parts(count, rows)
+    found = dict(zip(parts, solved(parts, steps, tolerances), strict=True))
+    inverse = st.contract(found["r"], found["b"], "zki", "zkj", "zij" if across else "zji", WIDE)
+    return or_eager(found["info"], node, symbol_table, as_results(node, [in_type(inverse, WIDE, dtype)]))
+
+
+def tolerances_of(node: Op, symbol_table: SymbolTable, count: Any, usual: float) -> dict[str, Part]:
+    """The "absolute" and "relative" tolerance of each matrix, a 0 and the `usual` one where the node names none.
+
+    With an absolute tolerance above 0 the usual relative one is 0.
+    """
+    batch = node.tensor_meta.shape[:-2]
+    named = [argument(node, i + 1, name) for i, name in enumerate(("atol", "rtol"))]
+    given = [
+        in_type(stacked(arg, symbol_table, 0, batch), arg.tensor_meta.dtype, WIDE) if arg else None for arg in named
+    ]
+    absolute, relative = (st.filled(0, [count], WIDE) if value is None else value for value in given)
+    if named[1] is None:
+        relative = st.pointwise([(absolute, WIDE)], [count], WIDE, lambda x: s.select(x > 0, x.like(0), x.like(usual)))
+    return {"absolute": (absolute, WIDE), "relative": (relative, WIDE)}

@@ -1,0 +1,189 @@
+"""LDLᵀ factorisation of symmetric matrices with Bunch and Kaufman's pivots, as LAPACK's `sytf2`, and what it solves.
+
+D has blocks of one or two rows. A pivot is the row (from 1) that a block's last row has been swapped with; those of a
+block of two are negative.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.bounds import within
+from buddy.compiler.ops.carried import compare, minus, pick, plus
+from buddy.compiler.ops.loops import index_of, number
+from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.lu import swap_rows
+from buddy.compiler.ops.matrices.stack import INT32, Problem, as_results, solved, stacked
+from buddy.compiler.ops.matrices.triangular import triangle
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.utils import SymbolTable, argument
+
+ops_registry = Registry()
+lowering = ops_registry.lowering
+
+# (1 + sqrt(17)) / 8 bounds how elements grow (Bunch and Kaufman 1977).
+GROWTH = 0.6403882032022076
+
+
+def largest(p: Problem, first: Any, last: Any, places: Any) -> list[Any]:
+    """The largest magnitude among "a"'s `places(i)`, and its `i`: the first of equal ones."""
+
+    def step(i: Any, best: Scalar, where: Any) -> list[Any]:
+        size = s.absolute(p[places(i)])
+        return [s.select(size > best, size, best), pick(size > best, i, where)]
+
+    return p.fold(first, last, [number(0, p.kinds["a"]), first], step)
+
+
+def exchange(p: Problem, one: Any, other: Any, first: Any, last: Any) -> None:
+    """Swap the elements of two lines, each the place of its element `j`."""
+
+    def visit(j: Any) -> None:
+        x, y = p[one(j)], p[other(j)]
+        p[one(j)], p[other(j)] = y, x
+
+    p.each(first, last, visit)
+
+
+def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
+    """Whether column `k` is empty (or begins with NaN), whether its block has two rows, and the row to swap with."""
+    size, here = p.shape("a")[0], s.absolute(p["a", k, k])
+    column, row = largest(p, plus(k, 1), size, lambda i: ("a", i, k))
+    row = pick(compare("slt", row, size), row, k)  # the last column has none below it
+    before, _ = largest(p, k, row, lambda j: ("a", row, j))
+    below, _ = largest(p, plus(row, 1), size, lambda i: ("a", i, row))
+    most = s.maximum(before, below)
+    empty = s.maximum(here, column).compare("eq", 0) | here.compare("ne", here)
+    # LAPACK's quotient of two magnitudes, which does not overflow.
+    stays = empty | (here >= GROWTH * column) | (here >= GROWTH * column * (column / most))
+    single = stays | (s.absolute(p["a", row, row]) >= GROWTH * most)
+    return empty, single.compare("eq", 0), pick(stays, k, row)
+
+
+def swap(p: Problem, k: Any, last: Any, row: Any) -> None:
+    """Swap rows and columns `last`, of the block that begins at `k`, and `row` of the lower triangle from `k` on."""
+    size = p.shape("a")[0]
+    exchange(p, lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
+    exchange(p, lambda i: ("a", i, last), lambda i: ("a", row, i), plus(last, 1), row)
+    exchange(p, lambda i: ("a", last, last), lambda i: ("a", row, row), 0, 1)
+    exchange(p, lambda j: ("a", last, j), lambda j: ("a", row, j), k, last)
+
+
+def eliminate(p: Problem, k: Any) -> None:
+    """The step of a block of one row."""
+    size, share = p.shape("a")[0], 1 / p["a", k, k]
+
+    def row(i: Any) -> None:
+        factor = p["a", i, k] * share
+        p.revise(("a", i), plus(k, 1), plus(i, 1), lambda j, x: x - factor * p["a", j, k])
+
+    def scale(i: Any) -> None:
+        p["a", i, k] = p["a", i, k] * share
+
+    p.each(plus(k, 1), size, row)
+    p.each(plus(k, 1), size, scale)
+
+
+def eliminate_pair(p: Problem, k: Any) -> None:
+    """The step of a block of two rows, whose inverse is `share * [[low, -1], [-1, high]]`."""
+    size, last, between = p.shape("a")[0], plus(k, 1), p["a", plus(k, 1), k]
+    low, high = p["a", last, last] / between, p["a", k, k] / between
+    share = 1 / (low * high - 1) / between
+
+    def column(j: Any) -> None:
+        x, y = p["a", j, k], p["a", j, last]
+        first, second = share * (low * x - y), share * (high * y - x)
+
+        def update(i: Any) -> None:
+            p["a", i, j] = p["a", i, j] - p["a", i, k] * first - p["a", i, last] * second
+
+        p.each(j, size, update)
+        p["a", j, k], p["a", j, last] = first, second
+
+    p.each(plus(k, 2), size, column)
+
+
+@lowering("LdlFactorOp")
+def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
+    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    count, size, _ = st.shape_of(a)
+
+    def block(p: Problem, k: Any) -> list[Any]:
+        empty, pair, row = choose_pivot(p, k)
+        last = pick(pair, plus(k, 1), k)
+        swap(p, k, last, row)
+        number_ = index_of(plus(row, 1), INT32)
+        p["pivots", k] = p["pivots", last] = s.select(pair, -number_, number_)
+        first_empty = empty & p["info"].compare("eq", 0)
+        p["info"] = s.select(first_empty, index_of(plus(k, 1), INT32), p["info"])
+        p.choose(pair, lambda: eliminate_pair(p, k), lambda: p.choose(empty, lambda: None, lambda: eliminate(p, k)))
+        return [plus(last, 1)]
+
+    def steps(p: Problem) -> None:
+        p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: block(p, k))
+
+    parts = {"a": (triangle(a, dtype, upper=False), dtype), "pivots": (st.empty([count, size], INT32), INT32)}
+    found = as_results(node, solved(parts | {"info": (st.filled(0, [count], INT32), INT32)}, steps))
+    return or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+
+
+def take(p: Problem, row: Any, factor: Scalar, source: Any) -> None:
+    """Subtract a multiple of row `source` of "b" from another."""
+    p.revise(("b", row), 0, p.shape("b")[1], lambda j, x: x - factor * p["b", source, j])
+
+
+def divide(p: Problem, k: Any, last: Any) -> None:
+    """Rows `k` and `last` of "b" by the block of D that they meet."""
+    between = p["a", last, k]
+    high, low = p["a", k, k] / between, p["a", last, last] / between
+    share = 1 / (high * low - 1)
+
+    def visit(j: Any) -> None:
+        x, y = p["b", k, j] / between, p["b", last, j] / between
+        p["b", k, j], p["b", last, j] = share * (low * x - y), share * (high * y - x)
+
+    p.each(0, p.shape("b")[1], visit)
+
+
+def forward(p: Problem, k: Any, size: Any) -> list[Any]:
+    """`b` over `l d`, the block that begins at `k`."""
+    single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+    last = pick(single, k, within(index_of(plus(k, 1)), size))
+    swap_rows(p, "b", last, row, p.shape("b")[1])
+
+    def below(i: Any) -> None:
+        take(p, i, p["a", i, k], k)
+        p.choose(single, lambda: None, lambda: take(p, i, p["a", i, last], last))
+
+    p.each(plus(last, 1), size, below)
+    own = p["a", k, k]
+    p.choose(single, lambda: p.revise(("b", k), 0, p.shape("b")[1], lambda _, x: x / own), lambda: divide(p, k, last))
+    return [plus(last, 1)]
+
+
+def backward(p: Problem, k: Any, size: Any) -> list[Any]:
+    """`b` over `lᵀ`, the block that ends at `k`."""
+    single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+    first = pick(single, k, within(index_of(minus(k, 1)), size))
+    p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: take(p, r, p["a", i, r], i)))
+    swap_rows(p, "b", k, row, p.shape("b")[1])
+    return [minus(pick(single, k, minus(k, 1)), 1)]
+
+
+@lowering("LdlSolveOp")
+def ldl_solve(node: Op, symbol_table: SymbolTable) -> Any:
+    dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
+    a, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
+    pivots = stacked(node.args[1], symbol_table, rank=1, batch=batch)
+    size = st.shape_of(a)[1]
+
+    def steps(p: Problem) -> None:
+        p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: forward(p, k, size))
+        p.repeat([minus(size, 1)], lambda k: (compare("sge", k, 0), [k]), lambda k: backward(p, k, size))
+
+    return as_results(node, solved({"b": (b, dtype)}, steps, {"a": (a, dtype), "pivots": (pivots, INT32)}))

@@ -1,0 +1,82 @@
+"""What linear algebra has no answer to is eager's, and so are the signs of vectors that only LAPACK knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import EAGER
+from tests.programs import Line
+
+linalg = torch.linalg
+
+
+def compiled(function: Callable[..., Any], *args: torch.Tensor) -> Any:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        return torch.compile(function, backend="buddy", fullgraph=True, options={"fallback": "error"})(*args)
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [(linalg.inv, 0.0), (linalg.cholesky, -1.0), (torch.cholesky_inverse, 0.0), (linalg.svdvals, float("nan"))],
+    ids=["a check of info", "another one", "an op that checks by itself", "no convergence"],
+)
+def test_what_eager_refuses_raises_the_same_error(function: Callable[..., Any], value: float) -> None:
+    stack = torch.stack([torch.eye(3), torch.full((3, 3), value)])
+    with pytest.raises(RuntimeError) as expected:
+        function(stack)
+    with pytest.raises(type(expected.value)) as raised:
+        compiled(function, stack)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_an_error_does_not_stay() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return linalg.inv(x)
+
+    fast = torch.compile(program, backend="buddy", fullgraph=True)
+    with torch.no_grad(), pytest.raises(linalg.LinAlgError):
+        fast(torch.zeros(2, 2))
+    with torch.no_grad():
+        torch.testing.assert_close(fast(2 * torch.eye(2)), torch.eye(2) / 2)
+
+
+def test_a_singular_matrix_has_infos_and_factors() -> None:
+    singular = torch.tensor([[[1.0, 2.0], [2.0, 4.0]], [[0.0, 0.0], [0.0, 1.0]]])
+    ours, theirs = compiled(linalg.lu_factor_ex, singular), linalg.lu_factor_ex(singular)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("function", "stays"),
+    [
+        (linalg.eigh, True),
+        (linalg.svd, True),
+        (linalg.eigvalsh, False),
+        (lambda x: linalg.svd(x).S, False),
+    ],
+    ids=["eigenvectors", "singular vectors", "eigenvalues", "singular values"],
+)
+def test_vectors_whose_signs_are_lapacks_stay_in_eager(function: Callable[..., Any], stays: bool) -> None:
+    line = Line(function, torch.eye(3))
+    roads = [found.lowering for found in line.compiler.assignments(default_recipe())]
+    assert (EAGER in roads) is stays
+
+
+@pytest.mark.filterwarnings("error:compiled anew")
+def test_one_compilation_serves_matrices_of_any_size() -> None:
+    def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return linalg.solve(a, b)
+
+    torch._dynamo.reset()
+    fast = torch.compile(program, backend="buddy", fullgraph=True, dynamic=True, options={"fallback": "error"})
+    for size in (3, 5, 4):
+        a, b = torch.randn(2, size, size) + 4 * torch.eye(size), torch.randn(2, size, 3)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(a, b), program(a, b))
