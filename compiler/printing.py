@@ -43,7 +43,7 @@ def print_mlir(marked: str, locations: LocationSets) -> StageText:
         if line.startswith(_DEBUG_ALIASES):
             continue
         text, body = _unmarked(line)
-        number = (aliases[body] if body in aliases else locations.number_of(body)) if body else 0
+        number = (aliases[body] if body in aliases else locations.number_in(body)) if body else 0
         if text.lstrip().startswith("}") and open_regions:
             # An op with a region carries its location at the end: its first line gets it too, or its first two lines
             # where the region's arguments stand on one of their own.
@@ -80,7 +80,7 @@ def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
             name = _NAMED.match(line)
             assert name is not None
             bodies[name.group(1)] = match.group(1)
-    return {name: locations.number_of(_expanded(body, bodies, 0)) for name, body in bodies.items()}
+    return {name: locations.number_in(_expanded(body, bodies, 0)) for name, body in bodies.items()}
 
 
 def _expanded(body: str, bodies: dict[str, str], depth: int) -> str:

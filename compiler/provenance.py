@@ -21,7 +21,8 @@ class LocationSets:
     def __init__(self) -> None:
         self.sets: list[tuple[str, ...]] = [()]
         self._numbers: dict[tuple[str, ...], int] = {(): 0}
-        self._spelt: dict[str, int] = {}
+        # By attribute: spelling a location out takes five times as long as looking it up.
+        self._known: dict[Any, int] = {}
 
     def intern(self, names: Iterable[str]) -> int:
         """The number of the set of `names`, whatever their order."""
@@ -37,11 +38,14 @@ class LocationSets:
 
     def number_of(self, location: Any) -> int:
         """The set that `location` (of any kind) stands for; several sets inside are united."""
-        text = str(location)
-        known = self._spelt.get(text)
+        known = self._known.get(location.attr)
         if known is None:
-            known = self._spelt[text] = self._united({int(number) for number in _NUMBER.findall(text)})
+            known = self._known[location.attr] = self.number_in(str(location))
         return known
+
+    def number_in(self, text: str) -> int:
+        """The set that a location stands for of which `text` is the spelling."""
+        return self._united({int(number) for number in _NUMBER.findall(text)})
 
     def _united(self, numbers: set[int]) -> int:
         if len(numbers) <= 1:
@@ -59,9 +63,13 @@ class LocationSets:
         those of the op around it; what still has none comes from no node.
         """
         bare: list[Any] = []
+        unknown: dict[Any, bool] = {}
 
         def visit(op: Any) -> Any:
-            if "unknown" in str(op.location):
+            place = op.location.attr
+            if place not in unknown:
+                unknown[place] = "unknown" in str(op.location)
+            if unknown[place]:
                 bare.append(op)
             return ir.WalkResult.ADVANCE
 

@@ -82,7 +82,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: tuple[PassStep, ...] = ()
     choices: tuple[OpChoice, ...] = ()
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = 1
-    opt_level: int = 3
+    opt_level: int = 2
     plugins: tuple[PluginFile, ...] = ()
 
     def choice_map(self) -> dict[str, str]:

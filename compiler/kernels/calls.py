@@ -9,7 +9,7 @@ from buddy.compiler.bindings import func, ir
 from buddy.compiler.kernels.crossing import arguments
 from buddy.compiler.kernels.packing import Packing
 from buddy.compiler.kernels.streamed import mark_streamed
-from buddy.compiler.kernels.walk import collect, unique_symbol
+from buddy.compiler.kernels.walk import unique_symbol
 from buddy.compiler.kernels.weights import PackedWeights, Place
 from buddy.compiler.provenance import LocationSets
 
@@ -69,5 +69,9 @@ class KernelCalls:
 
     def _locate(self, function: Any, locations: list[Any]) -> None:
         union = self.locations.union(locations)
-        for op in [function.operation, *collect(function.operation)]:
+
+        def place(op: Any) -> Any:
             op.location = union
+            return ir.WalkResult.ADVANCE
+
+        function.operation.walk(place)

@@ -20,6 +20,20 @@ def collect(root: Any) -> list[Any]:
     return found[1:]
 
 
+def named(root: Any, *names: str) -> list[Any]:
+    """The operations below `root` whose names are among `names`, in pre-order."""
+    found: list[Any] = []
+    onward = ir.WalkResult.ADVANCE
+
+    def visit(op: Any) -> Any:
+        if op.name in names:
+            found.append(op)
+        return onward
+
+    root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return [op for op in found if op != root.operation]
+
+
 def surroundings(op: Any) -> tuple[Any, bool]:
     """The entry block of the function around `op`, and whether it stands in a loop that threads share."""
     parent, shared = op.parent, False
@@ -47,7 +61,7 @@ def callee_of(call: Any) -> str:
 
 def calls_in(function: Any) -> list[Any]:
     """The `func.call` ops of a function."""
-    return [op for op in collect(function) if op.name == "func.call"]
+    return named(function, "func.call")
 
 
 def unique_symbol(module: Any, base: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from buddy.compiler.objects import workers
-from buddy.compiler.objects.emit import emit
+from buddy.compiler.objects.emit import emit, new_context
 from buddy.compiler.objects.workers import Worker
 
 # Modules from which on processes are started where there are none: starting one takes as long as some ten modules.
@@ -39,6 +39,7 @@ class _Batch:
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
         self._workers = workers.idle() if len(modules) > 1 else []
         self._objects: dict[int, bytes] = {}
+        self._context = new_context()
 
     def run(self) -> list[bytes]:
         try:
@@ -60,7 +61,7 @@ class _Batch:
         busy = not self._waiting
         if not busy:
             number = self._waiting.popleft()
-            emit(self._modules[number], self._level, self._path(number))
+            emit(self._modules[number], self._level, self._path(number), self._context)
             self._take(number)
         ready = selector.select(SILENT if busy else 0) if self._workers else []
         for key, _ in ready:

@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-from buddy.compiler.objects.emit import emit
+from buddy.compiler.objects.emit import emit, new_context
 
 IDLE = 60.0
 
@@ -22,12 +22,13 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     # Whatever LLVM prints is no answer.
     os.dup2(2, 1)
+    context = new_context()
     gc.freeze()
     idle = _end_later()
     for line in sys.stdin:
         idle.cancel()
         number, level, path = line.rstrip("\n").split(" ", 2)
-        emit(Path(path).read_bytes(), int(level), Path(path + ".o"))
+        emit(Path(path).read_bytes(), int(level), Path(path + ".o"), context)
         answers.write(f"{number}\n")
         answers.flush()
         idle = _end_later()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, linalg
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.kernels.walk import named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -19,9 +19,7 @@ class CopiesToLoops(MlirPass):
     summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in collect(root):
-            if op.name != "memref.copy":
-                continue
+        for op in named(root, "memref.copy"):
             if op.operands[0] != op.operands[1]:
                 with ir.InsertionPoint(op), op.location:
                     linalg.copy(op.operands[0], outs=[op.operands[1]])

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.graph.sizes import Dim, Size, product
-from buddy.compiler.kernels.walk import attributes_of, collect
+from buddy.compiler.kernels.walk import attributes_of, named
 from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -23,11 +23,11 @@ class PassSizes(MlirPass):
     summary = "buffers with ? dims cross calls as base pointers; functions rebuild them from the sizes they are passed"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in collect(root):
-            if op.name == "func.call" and any(map(_has_sizes, (value.type for value in op.operands))):
-                _pass_bases(op)
-            elif op.name == "func.func":
+        for op in named(root, "func.call", "func.func"):
+            if op.name == "func.func":
                 _take_bases(op)
+            elif any(map(_has_sizes, (value.type for value in op.operands))):
+                _pass_bases(op)
 
 
 def _has_sizes(type_: Any) -> bool:

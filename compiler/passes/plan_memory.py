@@ -10,7 +10,7 @@ from buddy.compiler.arena import ALIGNMENT, Place, Span, aligned, place
 from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.kernels.memory import RESULT, accesses
 from buddy.compiler.kernels.views import as_bytes, byte_type, bytes_of, part
-from buddy.compiler.kernels.walk import attributes_of, collect
+from buddy.compiler.kernels.walk import attributes_of, calls_in, named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
 from buddy.compiler.passes.parallel_to_tasks import THREADS
@@ -41,7 +41,7 @@ class PlanMemory(MlirPass):
             _Planner(functions, _name(entry) if entry is not None else "", context).run()
             return
         for function in functions.values():
-            buffers = [buffer for block in _blocks(function) for buffer in _buffers(block, _in(block))]
+            buffers = list(_buffers(function))
             if buffers:
                 _free_after_use(buffers)
                 total = sum(buffer.span.size for buffer in buffers)
@@ -52,7 +52,7 @@ class PlanMemory(MlirPass):
 
 def _free_dynamic(function: Any, name: str, context: PassContext) -> None:
     """Buffers whose sizes only a call tells stand outside the arena: each is freed after its last use."""
-    buffers = [found for block in _blocks(function) for found in _buffers(block, _in(block), static=False)]
+    buffers = list(_buffers(function, static=False))
     if buffers:
         _free_after_use(buffers)
         context.remark(name, function.location, f"{_counted(buffers)} of sizes that a call tells, each freed after use")
@@ -64,11 +64,6 @@ def _name(function: Any) -> str:
 
 def _has_body(op: Any) -> bool:
     return op.operation.name == "func.func" and len(op.operation.regions[0].blocks) > 0
-
-
-def _blocks(function: Any) -> list[Any]:
-    inner = [block for op in collect(function) for region in op.regions for block in region.blocks]
-    return [*function.regions[0].blocks, *inner]
 
 
 # ---- buffers and their lives -----------------------------------------------------------------------------------------
@@ -88,19 +83,21 @@ def _in(block: Any) -> dict[Any, int]:
     return {op.operation: i for i, op in enumerate(block.operations)}
 
 
-def _buffers(block: Any, positions: dict[Any, int], static: bool = True) -> Iterator[_Buffer]:
-    """The allocations of known size, or those of others, directly in `block` that get no other name; their lives
-    are told in `positions`. Sizes that are not known are 0."""
-    for op in block.operations:
-        if op.operation.name != "memref.alloc":
-            continue
-        kind = ir.MemRefType(op.operation.results[0].type)
-        users = list(accesses(op.operation.results[0]))
+def _buffers(function: Any, positions: dict[Any, int] | None = None, static: bool = True) -> Iterator[_Buffer]:
+    """The allocations of known size, or those of others, in `function` that get no other name; their lives are told in
+    `positions`, without them in those of their own blocks. Sizes that are not known are 0."""
+    outer = block = function.regions[0].blocks[0]
+    inside = positions
+    for op in sorted(named(function, "memref.alloc"), key=lambda op: op.block != outer):
+        if inside is None or (positions is None and op.block != block):
+            block, inside = op.block, _in(op.block)
+        kind = ir.MemRefType(op.results[0].type)
+        users = list(accesses(op.results[0]))
         if kind.has_static_shape is not static or any(map(_hands_on, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
-        steps = [_position(user, positions) for user in users] or [_position(op.operation, positions)]
-        yield _Buffer(op.operation, frees, Span(bytes_of(kind) if static else 0, min(steps), max(steps)))
+        steps = [_position(user, inside) for user in users] or [_position(op, inside)]
+        yield _Buffer(op, frees, Span(bytes_of(kind) if static else 0, min(steps), max(steps)))
 
 
 def _hands_on(user: Any) -> bool:
@@ -142,11 +139,12 @@ class _Planner:
             return
         function = self.functions[name]
         self.needs[name] = 0  # a function that calls itself would have to do without
-        for callee in {_callee(op): None for op in self._calls(function)}:
+        calls = [op for op in calls_in(function) if _callee(op) in self.functions]
+        for callee in dict.fromkeys(map(_callee, calls)):
             self._plan(callee)
-        calls = [call for call in self._calls(function) if self.needs[_callee(call)]]
+        calls = [call for call in calls if self.needs[_callee(call)]]
         positions = _in(function.regions[0].blocks[0])
-        buffers = [buffer for block in _blocks(function) for buffer in _buffers(block, positions)]
+        buffers = list(_buffers(function, positions))
         steps = [_position(call, positions) for call in calls]
         lent = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
         if not buffers and not lent:
@@ -156,9 +154,6 @@ class _Planner:
         places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
         rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
         self.needs[name] = self._settle(function, buffers, calls, places, rooms, max(1, size))
-
-    def _calls(self, function: Any) -> list[Any]:
-        return [op for op in collect(function) if op.name == "func.call" and _callee(op) in self.functions]
 
     def _settle(
         self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[Place],

@@ -11,7 +11,7 @@ from buddy.compiler.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.kernels.emit import element_bytes
 from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
 from buddy.compiler.kernels.views import as_bytes, part
-from buddy.compiler.kernels.walk import callee_of, collect, symbol_of
+from buddy.compiler.kernels.walk import callee_of, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.write_in_place import is_allocated, stands_after, stands_before
 from buddy.compiler.signature import entry_of
@@ -34,7 +34,7 @@ class ReadInPlace(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if _is_function(op)})
         entry = entry_of(root)
-        for op in [op for op in collect(root) if op.name in _COPIES]:
+        for op in named(root, *_COPIES):
             source, target = op.operands
             if not _is_only_read(op, target, readers) or not _stays(op, source, readers):
                 continue

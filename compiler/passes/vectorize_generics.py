@@ -12,7 +12,7 @@ from buddy.compiler.kernels.emit import Emitter
 from buddy.compiler.kernels.repeated import outline
 from buddy.compiler.kernels.rows.reduction import emit_reduction
 from buddy.compiler.kernels.structured import KINDS, read
-from buddy.compiler.kernels.walk import collect, surroundings
+from buddy.compiler.kernels.walk import named, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 
@@ -37,7 +37,7 @@ class VectorizeGenerics(MlirPass):
                 text = f"{len(locations)} times the same: calls of {symbol}"
                 context.remark(self.name, context.locations.union(locations), text)
         emitters: dict[tuple[Any, bool], Emitter] = {}
-        for op in [op for op in collect(root) if op.name in KINDS]:
+        for op in named(root, *KINDS):
             entry, shared = surroundings(op)
             emitter = emitters.setdefault((entry.owner.operation, shared), Emitter(entry, shared))
             try:

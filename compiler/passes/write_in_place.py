@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.contraction import indexing_maps
 from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
-from buddy.compiler.kernels.walk import callee_of, collect, symbol_of
+from buddy.compiler.kernels.walk import callee_of, calls_in, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _GENERIC, _CALL = "linalg.generic", "func.call"
@@ -30,7 +30,7 @@ class WriteInPlace(MlirPass):
     summary: ClassVar[str] = "element-wise ops, copies and calls write over an operand that nothing reads again"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name in _KINDS]:
+        for op in named(root, *_KINDS):
             if not write_over(op, pairs(op)):
                 continue
             if op.name == _GENERIC:
@@ -72,7 +72,7 @@ class _Functions:
             if name in order:
                 return
             order[name] = []
-            found = [op for op in collect(self.functions[name]) if op.name == _CALL and self._body(callee_of(op))]
+            found = [op for op in calls_in(self.functions[name]) if self._body(callee_of(op))]
             for op in found:
                 visit(callee_of(op))
             order[name] = order.pop(name) + found  # behind its callees

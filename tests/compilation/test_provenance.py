@@ -122,5 +122,5 @@ def test_a_set_of_nodes_has_one_number_whatever_their_order() -> None:
 def test_several_locations_are_the_union_of_their_sets() -> None:
     sets = LocationSets()
     first, second = sets.intern(["a"]), sets.intern(["b"])
-    number = sets.number_of(f'fused["graph":{first}:0, callsite("graph":{second}:0 at unknown)]')
+    number = sets.number_in(f'fused["graph":{first}:0, callsite("graph":{second}:0 at unknown)]')
     assert sets.sets[number] == ("a", "b")
