@@ -48,8 +48,16 @@ def candidates(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -> tupl
 
 
 def ranked(attempts: Sequence[Attempt], failed: bool = False) -> list[Attempt]:
-    """Those that changed something, the greatest change first; if asked for, those that failed behind them."""
-    changed = sorted((each for each in attempts if each.tried.changed), key=lambda each: -each.size)
+    """Those that changed something, the greatest change first; if asked for, those that failed behind them.
+
+    Many passes fold constants by the way: those that did just what `canonicalize` does stand behind the others.
+    """
+    folding = next((each.tried.deltas for each in attempts if each.step.name == "canonicalize"), ())
+
+    def place(each: Attempt) -> tuple[bool, int]:
+        return (each.step.name != "canonicalize" and each.tried.deltas == folding, -each.size)
+
+    changed = sorted((each for each in attempts if each.tried.changed), key=place)
     return changed + [each for each in attempts if failed and each.tried.problem]
 
 

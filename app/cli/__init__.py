@@ -9,6 +9,7 @@ from importlib import import_module
 
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
+    "recipe": "print a recipe as TOML, or its passes as a pipeline",
     "dump": "write the IR of one stage, or of all",
     "stages": "list the stages a program goes through",
     "diff": "what differs in a stage under two recipes, or between two stages",

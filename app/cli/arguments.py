@@ -82,6 +82,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--preset", help="start from this preset ('default')")
     group.add_argument("--flavour", choices=("linalg", "tosa"), help="which dialect ops are lowered to first")
     group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is cut into functions")
+    text = "the passes, in MLIR's syntax for pipelines (docs/recipes.md): the text, or a file that holds it"
+    group.add_argument("--pipeline", metavar="TEXT|FILE", help=text)
     for verb in ("disable", "enable"):
         text = f"{verb} a pass, by name; 'canonicalize#2' is the second of that name"
         group.add_argument(f"--{verb}", metavar="PASS", action="append", default=[], help=text)

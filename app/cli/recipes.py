@@ -12,8 +12,9 @@ import msgspec
 
 from buddy.app.cli.arguments import plugins
 from buddy.app.input_files import file_choice
+from buddy.app.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, Preset
-from buddy.compiler.recipe import EAGER, Recipe, from_toml
+from buddy.compiler.recipe import EAGER, PassStep, Recipe, from_toml
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
@@ -39,6 +40,8 @@ def _changed(
     if not recipe.steps or options.preset:
         name = options.preset or recipe.preset or "default"
         recipe = msgspec.structs.replace(recipe, preset=name, steps=preset_named(presets, name).recipe.steps)
+    if options.pipeline is not None:
+        recipe = msgspec.structs.replace(recipe, steps=_pipeline(options.pipeline, recipe.steps))
     changes = {key: getattr(options, key) for key in ("flavour", "partition", "threads")}
     changes = {key: value for key, value in changes.items() if value is not None}
     changes["plugins"] = (*recipe.plugins, *plugins(options))
@@ -94,6 +97,20 @@ def graph_numbers(wanted: str | None, graphs: Sequence[GraphInfo]) -> list[int]:
         return [int(wanted)]
     there = ", ".join(f"{number} ({name})" for number, name in enumerate(names))
     raise UsageError(f"there is no graph {wanted!r}: the program has {len(graphs)}: {there}")
+
+
+def _pipeline(given: str, before: Sequence[PassStep]) -> tuple[PassStep, ...]:
+    """The steps that a pipeline in MLIR's syntax spells; what it has in common with `before` keeps its phases."""
+    path = Path(given)
+    try:
+        text = path.read_text("utf-8") if "(" not in given and path.exists() else given
+        return steps_of(parse(text), before)
+    except OSError as error:
+        raise UsageError(f"{given}: {error.strerror}") from error
+    except PipelineError as error:
+        line = text[: error.offset].count("\n") + 1
+        column = error.offset - text.rfind("\n", 0, error.offset)
+        raise UsageError(f"the pipeline, line {line}, column {column}: {error.message}") from error
 
 
 def _from_file(path: Path) -> Recipe:

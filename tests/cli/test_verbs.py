@@ -323,3 +323,16 @@ def test_trials_say_what_passes_would_change(verb: Verb) -> None:
     assert all(entry["changed"] for entry in found.values())
     assert all(name == "cse" or name.startswith("convert-") for name in found)
     assert found
+
+
+def test_a_pipeline_is_printed_and_given_as_text(verb: Verb, tmp_path: Path) -> None:
+    done = verb("recipe", "samples/addmm.py", "--as-pipeline", "--disable", "cse#2")
+    assert done.returncode == 0, done.stderr
+    assert "\n  // cse\n" in done.stdout
+    path = tmp_path / "addmm.pipeline"
+    path.write_text(done.stdout)
+    again = verb("recipe", "samples/addmm.py", "--as-pipeline", "--pipeline", str(path))
+    assert again.stdout == done.stdout
+    wrong = verb("recipe", "samples/addmm.py", "--pipeline", "builtin.module(cse canonicalize)")
+    assert wrong.returncode == 2
+    assert "line 1, column 20: a comma" in wrong.stderr

@@ -1,0 +1,39 @@
+"""`buddy-tui recipe SOURCE`: the recipe that the options make, as TOML or as MLIR's pipeline."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from buddy.app.cli import VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Headless, converse
+from buddy.app.pipeline_text import mlir_pipeline, pipeline_text
+from buddy.compiler.recipe import to_toml
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("recipe", VERBS["recipe"])
+    form = found.add_mutually_exclusive_group()
+    form.add_argument("--as-pipeline", action="store_true", help="the passes as text that --pipeline takes")
+    form.add_argument(
+        "--mlir", action="store_true", help="the passes over MLIR, as `mlir-opt --pass-pipeline` takes them"
+    )
+    arguments.add_recipe_options(found)
+    found.add_argument("--plain", action="store_true", help="no line that is redrawn")
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _print(engine, options, script))
+
+
+async def _print(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipe = (await engine.program(options, script))[0]
+    if options.as_pipeline:
+        print(pipeline_text(recipe.steps), end="")
+    else:
+        print(mlir_pipeline(recipe.steps) if options.mlir else to_toml(recipe).rstrip())
+    return 0
