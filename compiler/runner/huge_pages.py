@@ -26,8 +26,8 @@ def ask_ahead(address: int, size: int) -> None:
 
 def roomy(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A new tensor, in huge pages where it is large: the first write to a page costs as much as many writes later."""
-    made = torch.empty(tuple(shape), dtype=dtype)
-    size = made.numel() * made.element_size()
+    made = torch.empty(shape, dtype=dtype)
+    size = made.nbytes
     if size >= _LARGE:
         start = -(-made.data_ptr() // HUGE) * HUGE
         ask_ahead(start, (made.data_ptr() + size) // HUGE * HUGE - start)

@@ -37,9 +37,10 @@ class PlainArgument:
         self._dtype = torch_dtype(argument.spec)
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
-        if source.shape != self._shape.at(symbols) or source.dtype != self._dtype:
+        shape = self._shape.at(symbols) if self._shape.dynamic else self._shape.sizes
+        if source.shape != shape or source.dtype is not self._dtype:
             raise ValueError(_wrong_input(self._argument, source))
-        return _dense(source)
+        return source.resolve_conj().resolve_neg().contiguous()
 
 
 class StreamedArgument(PlainArgument):
@@ -133,21 +134,29 @@ class LoadedProgram:
             PackedArgument(a, self._library[a.pack], store, next(numbers)) if a.pack else _unpacked(a)
             for a in artifact.arguments
         ]
-        self._sources = [argument.source for argument in artifact.arguments]
+        sources = [argument.source for argument in artifact.arguments]
+        self._values = [(argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)]
         self._symbols = artifact.symbols
         self._results = [(Shape(spec), torch_dtype(spec)) for spec in artifact.results]
+        self._all_cross = all(shape.crosses for shape, _ in self._results)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
+        # For a small program these lines take longer than its code does.
         symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
-        pairs = zip(self._arguments, self._sources, strict=True)
-        arguments = [argument.value(tensors[source], symbols) for argument, source in pairs]
+        words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
+        words += symbols.values()
         results = [roomy(shape.at(symbols), dtype) for shape, dtype in self._results]
-        passed = (result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses)
-        with self._arena.lent() as arena:
-            work = [arena] if self.arena_bytes else []
-            call(self._entry, [*arguments, *symbols.values(), *passed, *work])
+        words += results if self._all_cross else self._crossing(results)
+        if self.arena_bytes:
+            with self._arena.lent() as arena:
+                call(self._entry, [*words, arena])
+        else:
+            call(self._entry, words)
         self._eager.reraise()
         return results
+
+    def _crossing(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
 
     def refreeze(self) -> None:
         """Pack all weights anew at the next call, after writes that PyTorch does not count."""
