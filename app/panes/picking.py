@@ -98,7 +98,8 @@ class Picking(TablePane[NodeRow]):
         eager = sum(self.chosen(row) == EAGER for row in lowered)
         sign = "+" if module.folded else "-"
         left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
-        facts = [f"{len(module.nodes)} nodes", f"{eager} in eager" if eager else ""]
+        count = len(module.nodes)
+        facts = [f"{count} node{'s' * (count != 1)}", f"{eager} in eager" if eager else ""]
         return ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
 
     # ---- the filter ----------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ STEPS = (
     PassStep("reconcile-unrealized-casts", phase="llvm"),
     PassStep("ensure-debug-info-scope-on-llvm-func", options=(("emission-kind", "LineTablesOnly"),), phase="llvm"),
 )
+OPEN, DRAWN = "<open>", "<drawn>"
 Before = Callable[[Any], Awaitable[None]]
 
 
@@ -63,17 +64,27 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
 
 
 def after(*keys: str, run: bool = False) -> Before:
-    """Wait for the compilation, run if asked, press keys, and wait until all is drawn."""
+    """Wait for the compilation, run if asked, press keys, and wait until all is drawn.
+
+    `OPEN` among the keys waits for a screen over the panes, `DRAWN` for the lines of the stage.
+    """
 
     async def before(pilot: Any) -> None:
         await until(pilot, lambda: not pilot.app.state.busy and (pilot.app.state.compiled or pilot.app.state.problem))
         if run:
             await pilot.press("r")
             await until(pilot, lambda: not pilot.app.state.busy and pilot.app.state.report)
+        app = pilot.app
+        waits = {
+            OPEN: lambda: len(app.screen_stack) > 1,
+            DRAWN: lambda: len(app.screen_stack) == 1 and app.ir._view == app.ir.view_of(app.ir.shown),
+        }
         for key in keys:
+            if key in waits:
+                await until(pilot, waits[key])
+                continue
             await pilot.press(key)
             await pilot.pause(0.1)
-        app = pilot.app
         await until(pilot, lambda: app.ir.shown is None or app.ir._view == app.ir.view_of(app.ir.shown))
         app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu")
         if app.state.report is not None:
@@ -163,3 +174,35 @@ def test_several_graphs(snap_compare: Any, bench: Any) -> None:
 def test_several_graphs_at_80_columns(snap_compare: Any, bench: Any) -> None:
     """80×24: the list to choose from, with the whole reason of the entry under the cursor."""
     assert snap_compare(bench(source=SEVERAL), terminal_size=(80, 24), run_before=after("g", "l"))
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+def test_what_a_search_over_all_stages_found(snap_compare: Any, bench: Any, theme: str) -> None:
+    """80×24: the stages that hold a text with their counts, one of them unfolded."""
+    keys = ("3", "g", "slash", *"arith.add", "enter", OPEN, "J", "space")
+    assert snap_compare(bench(theme), terminal_size=(80, 24), run_before=after(*keys))
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+def test_reading_one_function_with_locations(snap_compare: Any, bench: Any, theme: str) -> None:
+    """160×50, zoomed: one function alone, a loop folded, nodes and Python lines at the right, a name underlined."""
+    one_function = ("f", OPEN, "down", "enter", DRAWN)
+    keys = ("tab", "tab", "7", "plus", DRAWN, "g", "s", *one_function, *"jjjjjjz", "k", "l", "l", "M")
+    assert snap_compare(bench(theme), terminal_size=(160, 50), run_before=after(*keys))
+
+
+MODULES = "samples/mlp.py"
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+def test_the_graph_by_module(snap_compare: Any, bench: Any, theme: str) -> None:
+    """80×24: nodes under the heads of their modules, two of them picked."""
+    before = after("g", "m", "v", "v")
+    assert snap_compare(bench(theme, source=MODULES), terminal_size=(80, 24), run_before=before)
+
+
+@pytest.mark.parametrize("theme", ["buddy-dark", "buddy-light"])
+def test_the_graph_with_all_its_columns(snap_compare: Any, bench: Any, theme: str) -> None:
+    """160×50, zoomed: memory and strides, narrowed by a filter."""
+    before = after("plus", "f", *"op:*mm", "enter")
+    assert snap_compare(bench(theme, source=MODULES), terminal_size=(160, 50), run_before=before)
