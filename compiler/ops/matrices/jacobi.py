@@ -18,7 +18,7 @@ from buddy.compiler.ops.carried import compare, plus
 from buddy.compiler.ops.line import Order
 from buddy.compiler.ops.loops import number
 from buddy.compiler.ops.matrices.failures import or_eager
-from buddy.compiler.ops.matrices.stack import INT32, Part, Problem, as_results, meta_of, solved, stacked, turned
+from buddy.compiler.ops.matrices.stack import INT32, Part, Place, Problem, as_results, meta_of, solved, stacked, turned
 from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
@@ -34,7 +34,6 @@ WIDE = TensorDType.Float64
 MOST_SWEEPS = 60
 EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 ZERO = EPSILON[WIDE]
-Place = Callable[[Any], tuple[Any, ...]]
 
 
 def sweeps(p: Problem, size: Any, turn: Callable[[Any, Any], None]) -> None:
@@ -65,14 +64,9 @@ def angle(first: Scalar, last: Scalar, between: Scalar) -> tuple[Scalar, Scalar]
 
 
 def rotate(p: Problem, one: Place, other: Place, size: Any, by: tuple[Scalar, Scalar]) -> None:
-    """Turn two lines of a part towards each other; a line is the place of its element `j`."""
+    """Turn two lines of a part towards each other."""
     cosine, sine = by
-
-    def visit(j: Any) -> None:
-        x, y = p[one(j)], p[other(j)]
-        p[one(j)], p[other(j)] = cosine * x - sine * y, sine * x + cosine * y
-
-    p.each(0, size, visit)
+    p.revise_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
 def turn_rows(p: Problem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) -> None:

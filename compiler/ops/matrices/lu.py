@@ -9,7 +9,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.carried import minus, pick, plus
+from buddy.compiler.ops.carried import minus, plus
 from buddy.compiler.ops.loops import index_of
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.matrices.stack import (
@@ -31,22 +31,8 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def largest(p: Problem, name: str, row: Any, rows: Any, column: Any) -> list[Any]:
-    """The largest magnitude in a column from `row` on, and its row: the first of equal ones, as LAPACK's `iamax`."""
-
-    def step(i: Any, best: Scalar, where: Any) -> list[Any]:
-        size = s.absolute(p[name, i, column])
-        return [s.select(size > best, size, best), pick(size > best, i, where)]
-
-    return p.fold(plus(row, 1), rows, [s.absolute(p[name, row, column]), row], step)
-
-
-def swap_rows(p: Problem, name: str, i: Any, k: Any, columns: Any) -> None:
-    def swap(j: Any) -> None:
-        above, below = p[name, i, j], p[name, k, j]
-        p[name, i, j], p[name, k, j] = below, above
-
-    p.each(0, columns, swap)
+def swap_rows(p: Problem, name: str, i: Any, k: Any) -> None:
+    p.exchange(lambda j: (name, i, j), lambda j: (name, k, j), 0, p.shape(name)[1])
 
 
 @lowering("LuFactorOp")
@@ -61,9 +47,9 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
     def steps(p: Problem) -> None:
         def step(k: Any) -> None:
-            _, at = largest(p, "a", k, rows, k)
+            _, at = p.largest(k, rows, lambda i: ("a", i, k))
             p["pivots", k] = index_of(plus(at, 1), INT32)
-            swap_rows(p, "a", k, at, columns)
+            swap_rows(p, "a", k, at)
             pivot = p["a", k, k]
             failed = p["info"].compare("eq", 0) & pivot.compare("eq", 0)
             p["info"] = s.select(failed, index_of(plus(k, 1), INT32), p["info"])
@@ -87,12 +73,12 @@ def _eliminate(p: Problem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
 def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> Any:
     """The rows of `b` [count, n, m] swapped as the steps of a factorisation swapped them, or `back` again."""
     steps_count = st.shape_of(pivots)[1]
-    rows, columns = st.shape_of(b)[1:]
+    rows = st.shape_of(b)[1]
 
     def steps(p: Problem) -> None:
         def step(number_: Any) -> None:
             k = minus(minus(steps_count, 1), number_) if back else number_
-            swap_rows(p, "b", k, within(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows), columns)
+            swap_rows(p, "b", k, within(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))
 
         p.each(0, steps_count, step)
 

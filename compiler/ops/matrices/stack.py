@@ -9,15 +9,18 @@ from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.carried import Carried, compare, minus, pick
-from buddy.compiler.ops.loops import element, for_each, insert, position, shaped
+from buddy.compiler.ops.loops import element, for_each, insert, number, position, shaped
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 INT32 = TensorDType.Int32
 # A tensor [count, ...] with its element type.
 Part = tuple[Any, TensorDType]
+# The place of element `j` of a line: ("a", i, j), say.
+Place = Callable[[Any], tuple[Any, ...]]
 
 
 class Problem(Carried):
@@ -60,6 +63,29 @@ class Problem(Carried):
             self[(*line, j)] = body(j, self[(*line, j)])
 
         self.each(first, last, visit)
+
+    def revise_both(
+        self, one: Place, other: Place, first: Any, last: Any, body: Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
+    ) -> None:
+        """The elements of two lines, each the place of its element `j`, become what `body` makes of a pair of them."""
+
+        def visit(j: Any) -> None:
+            self[one(j)], self[other(j)] = body(self[one(j)], self[other(j)])
+
+        self.each(first, last, visit)
+
+    def exchange(self, one: Place, other: Place, first: Any, last: Any) -> None:
+        self.revise_both(one, other, first, last, lambda x, y: (y, x))
+
+    def largest(self, first: Any, last: Any, place: Place) -> list[Any]:
+        """The largest magnitude on a line, and where along it: the first of equal ones, as LAPACK's `iamax`."""
+
+        def step(i: Any, best: Scalar, where: Any) -> list[Any]:
+            size = s.absolute(self[place(i)])
+            return [s.select(size > best, size, best), pick(size > best, i, where)]
+
+        dtype = self.kinds[place(first)[0]]
+        return self.fold(first, last, [number(0, dtype), first], step)
 
     def shape(self, name: str) -> tuple[Any, ...]:
         """The dims of a part, without that of the stack."""

@@ -14,7 +14,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.carried import compare, minus, pick, plus
-from buddy.compiler.ops.loops import index_of, number
+from buddy.compiler.ops.loops import index_of
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.matrices.lu import swap_rows
 from buddy.compiler.ops.matrices.stack import INT32, Problem, as_results, solved, stacked
@@ -30,33 +30,13 @@ lowering = ops_registry.lowering
 GROWTH = 0.6403882032022076
 
 
-def largest(p: Problem, first: Any, last: Any, places: Any) -> list[Any]:
-    """The largest magnitude among "a"'s `places(i)`, and its `i`: the first of equal ones."""
-
-    def step(i: Any, best: Scalar, where: Any) -> list[Any]:
-        size = s.absolute(p[places(i)])
-        return [s.select(size > best, size, best), pick(size > best, i, where)]
-
-    return p.fold(first, last, [number(0, p.kinds["a"]), first], step)
-
-
-def exchange(p: Problem, one: Any, other: Any, first: Any, last: Any) -> None:
-    """Swap the elements of two lines, each the place of its element `j`."""
-
-    def visit(j: Any) -> None:
-        x, y = p[one(j)], p[other(j)]
-        p[one(j)], p[other(j)] = y, x
-
-    p.each(first, last, visit)
-
-
 def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
     """Whether column `k` is empty (or begins with NaN), whether its block has two rows, and the row to swap with."""
     size, here = p.shape("a")[0], s.absolute(p["a", k, k])
-    column, row = largest(p, plus(k, 1), size, lambda i: ("a", i, k))
+    column, row = p.largest(plus(k, 1), size, lambda i: ("a", i, k))
     row = pick(compare("slt", row, size), row, k)  # the last column has none below it
-    before, _ = largest(p, k, row, lambda j: ("a", row, j))
-    below, _ = largest(p, plus(row, 1), size, lambda i: ("a", i, row))
+    before, _ = p.largest(k, row, lambda j: ("a", row, j))
+    below, _ = p.largest(plus(row, 1), size, lambda i: ("a", i, row))
     most = s.maximum(before, below)
     empty = s.maximum(here, column).compare("eq", 0) | here.compare("ne", here)
     # LAPACK's quotient of two magnitudes, which does not overflow.
@@ -68,10 +48,10 @@ def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
 def swap(p: Problem, k: Any, last: Any, row: Any) -> None:
     """Swap rows and columns `last`, of the block that begins at `k`, and `row` of the lower triangle from `k` on."""
     size = p.shape("a")[0]
-    exchange(p, lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
-    exchange(p, lambda i: ("a", i, last), lambda i: ("a", row, i), plus(last, 1), row)
-    exchange(p, lambda i: ("a", last, last), lambda i: ("a", row, row), 0, 1)
-    exchange(p, lambda j: ("a", last, j), lambda j: ("a", row, j), k, last)
+    p.exchange(lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
+    p.exchange(lambda i: ("a", i, last), lambda i: ("a", row, i), plus(last, 1), row)
+    p.exchange(lambda _: ("a", last, last), lambda _: ("a", row, row), 0, 1)
+    p.exchange(lambda j: ("a", last, j), lambda j: ("a", row, j), k, last)
 
 
 def eliminate(p: Problem, k: Any) -> None:
@@ -143,18 +123,18 @@ def divide(p: Problem, k: Any, last: Any) -> None:
     high, low = p["a", k, k] / between, p["a", last, last] / between
     share = 1 / (high * low - 1)
 
-    def visit(j: Any) -> None:
-        x, y = p["b", k, j] / between, p["b", last, j] / between
-        p["b", k, j], p["b", last, j] = share * (low * x - y), share * (high * y - x)
+    def solved_for(x: Scalar, y: Scalar) -> tuple[Scalar, Scalar]:
+        x, y = x / between, y / between
+        return share * (low * x - y), share * (high * y - x)
 
-    p.each(0, p.shape("b")[1], visit)
+    p.revise_both(lambda j: ("b", k, j), lambda j: ("b", last, j), 0, p.shape("b")[1], solved_for)
 
 
 def forward(p: Problem, k: Any, size: Any) -> list[Any]:
     """`b` over `l d`, the block that begins at `k`."""
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     last = pick(single, k, within(index_of(plus(k, 1)), size))
-    swap_rows(p, "b", last, row, p.shape("b")[1])
+    swap_rows(p, "b", last, row)
 
     def below(i: Any) -> None:
         take(p, i, p["a", i, k], k)
@@ -171,7 +151,7 @@ def backward(p: Problem, k: Any, size: Any) -> list[Any]:
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     first = pick(single, k, within(index_of(minus(k, 1)), size))
     p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: take(p, r, p["a", i, r], i)))
-    swap_rows(p, "b", k, row, p.shape("b")[1])
+    swap_rows(p, "b", k, row)
     return [minus(pick(single, k, minus(k, 1)), 1)]
 
 
