@@ -98,6 +98,8 @@ class _Rewriting:
         """The node of a real result. It has the strides and the memory of the original's, for who returns it."""
         value, found = node.meta["val"], self.emitter.node_of(result)
         if result.stride() == value.stride() and not getattr(node.target, "is_view", False):
+            if found.name.startswith(f"{node.name}_part"):
+                found._rename(node.name)
             return found
         return self.emitter.emit(aten.alias.default, (result,), {}, value, node.name)
 
