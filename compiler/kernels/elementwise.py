@@ -14,8 +14,9 @@ from buddy.compiler.kernels.packing import PanelCopy
 from buddy.compiler.kernels.structured import Structured
 from buddy.compiler.target import Target
 
-# Bodies of so few ops are done for several vectors an iteration of a long loop, which itself would take as long.
-_SHORT, _UNROLLED = 8, 4
+# Bodies of so many ops at most, and for how many vectors an iteration of a long loop does them. The loop would take as
+# long as a short one; of a polynomial's long chain, which waits for itself, a second one fills the gaps (3 to 7 %).
+_UNROLLED = ((8, 4), (64, 2))
 
 
 def lanes_for(op: Structured, target: Target) -> int:
@@ -71,8 +72,8 @@ class _Elementwise:
         self.outer = [loop for loop in op.loops if loop is not inner]
         self.flats = [flatten(value) for value in op.operands]
         self.body = VectorBody(e, op, lanes)
-        short = len(op.block.operations) <= _SHORT and inner.size >= 16 * _UNROLLED * lanes
-        self.unrolled = _UNROLLED if short else 1
+        several = next((count for ops, count in _UNROLLED if len(op.block.operations) <= ops), 1)
+        self.unrolled = several if inner.size >= 16 * several * lanes else 1
         self.read = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:

@@ -222,6 +222,27 @@ def test_a_body_that_asks_for_its_index(n: int) -> None:
     np.testing.assert_array_equal(y, np.arange(4)[:, None] * 100 + np.arange(n))
 
 
+@pytest.mark.parametrize("ops", [3, 20, 80])
+@pytest.mark.parametrize("n", [512, 513, 1024, 1039, 1055])
+def test_long_loops_do_several_vectors_an_iteration(n: int, ops: int) -> None:
+    """Bodies of few ops, of some and of many, on whole iterations and on what is left of them."""
+    x, y = numbers(3, n), np.full((3, n), np.nan, np.float32)
+    body = "\n".join(f"%{i + 1} = arith.addf %{i}, %a : f32" for i in range(ops))
+    compiled = vectorized(f"""
+    func.func @f(%x: {memref(3, n)}, %y: {memref(3, n)}) {FUNC} {{
+      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
+        iterator_types = ["parallel", "parallel"]}} ins(%x : {memref(3, n)}) outs(%y : {memref(3, n)}) {{
+        ^bb0(%a: f32, %b: f32):
+          %0 = arith.addf %a, %a : f32
+          {body}
+          linalg.yield %{ops} : f32
+      }}
+      return
+    }}""")
+    compiled("f", x, y)
+    np.testing.assert_allclose(y, (ops + 2) * x, rtol=1e-5)  # a sum of up to 82 terms, each rounded
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_a_reduction_that_asks_for_the_index_along_it(n: int) -> None:
     """The maximum of each row up to a column that a number from outside tells, as in causal attention."""
