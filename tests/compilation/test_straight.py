@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from buddy.compiler.bindings import ir
 from buddy.compiler.compilation import CompilationError, Compiler
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.convert_tasks_to_llvm import ConvertTasksToLlvm
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.runner import LoadedProgram
@@ -38,6 +43,26 @@ def test_a_failure_is_the_same_diagnostic() -> None:
     graph, recipe = captured(*stack(2)).graph, Recipe(steps=(PassStep("no-such-pass"),))
     with pytest.raises(CompilationError) as straight:
         compile_graph(graph, recipe)
+    with pytest.raises(CompilationError) as shown:
+        Compiler(graph).compile(recipe)
+    assert straight.value.diagnostic == shown.value.diagnostic
+
+
+def test_ir_that_does_not_verify_is_blamed_on_the_pass_that_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IR is verified once, at the end; the pass at fault is found all the same."""
+
+    def define_twice(_pass: ConvertTasksToLlvm, root: Any, _context: PassContext) -> None:
+        block = root.regions[0].blocks[0]
+        with ir.InsertionPoint(block):
+            block.operations[0].operation.clone()
+
+    monkeypatch.setattr(ConvertTasksToLlvm, "run", define_twice)
+    graph, recipe = captured(*stack(2)).graph, default_recipe()
+    with pytest.raises(CompilationError, match="redefinition") as straight:
+        compile_graph(graph, recipe)
+    step = straight.value.diagnostic.step
+    assert step is not None
+    assert recipe.steps[step].name == ConvertTasksToLlvm.name
     with pytest.raises(CompilationError) as shown:
         Compiler(graph).compile(recipe)
     assert straight.value.diagnostic == shown.value.diagnostic
