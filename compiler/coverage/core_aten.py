@@ -19,17 +19,37 @@ _BY_PARTS = "complex numbers"
 
 def core_ops() -> list[CoreOp]:
     """Each overload with the registries of ours that lower its class, or the rules that take complex numbers apart;
-    without either, whether it is decomposed."""
+    without either, whether it is decomposed.
+
+    What writes to its arguments is what functionalization makes of it, since no graph has anything else.
+    """
     classes, found, rules = default_ops_map(), registries(), default_decompositions()
     ops = []
     for op in _overloads():
-        cls = classes.get(target_key(op))
+        seen = _functional(op)
+        cls = classes.get(target_key(seen))
         lowered = tuple(name for name, registry in found.items() if cls is not None and cls.__name__ in registry)
         if not lowered and op in RULES and op not in rules:
             lowered = (_BY_PARTS,)
         why = "" if cls is None or lowered else cls.only_eager
-        ops.append(CoreOp(target_key(op), lowered, not lowered and op in rules, why))
+        decomposed = seen in rules or _is_composite(seen)
+        ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
     return ops
+
+
+def _functional(op: Any) -> Any:
+    """The overload that stands in graphs for one that writes to its arguments; others stand for themselves."""
+    if not op._schema.is_mutable:
+        return op
+    name = op._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, f"{name}_functional", None)
+    overload = op._overloadname.removesuffix("out").removesuffix("_") or "default"
+    return getattr(packet or getattr(torch.ops.aten, name), overload, op)
+
+
+def _is_composite(op: Any) -> bool:
+    """Whether PyTorch itself says it in terms of other ops, or of its argument's sizes, before there is a graph."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
 def _overloads() -> Iterator[Any]:

@@ -60,7 +60,7 @@ def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
     rows = [
         (
             f"`{op.target}`",
-            op.only_eager or ("decomposed by PyTorch" if op.decomposed else "missing"),
+            op.only_eager or ("in terms of other ops, before there is a graph" if op.decomposed else "missing"),
             ", ".join(f"{road} {count}" for road, count in roads.get(op.target, {}).items()) or "none",
         )
         for op in core

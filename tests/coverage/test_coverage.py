@@ -189,6 +189,17 @@ def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_ar
     }
 
 
+def test_core_aten_counts_what_stands_in_graphs_for_an_overload() -> None:
+    from buddy.compiler.coverage.core_aten import core_ops
+
+    known = {op.target: op for op in core_ops()}
+    assert known["atan2.out"].lowered == known["atan2.default"].lowered != ()
+    in_other_terms = ("_native_batch_norm_legit.default", "upsample_nearest2d.vec", "sym_numel.default")
+    assert all(known[target].decomposed and not known[target].lowered for target in in_other_terms)
+    assert not known["rand.default"].decomposed
+    assert known["rand.default"].only_eager
+
+
 REPLACED = """
 import torch
 torch.set_num_threads(1)

@@ -1,11 +1,24 @@
-"""Division with a rounding, remainders and divisors."""
+"""Division with a rounding, remainders and divisors.
+
+Eager refuses to divide integers by zero. Integers are divided as if nothing was wrong, 0 coming of it, and where the
+divisor, which is looked through once, has a zero, eager is asked: it raises.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.elementwise.builder import elementwise, rounded_operands
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.elementwise.builder import elementwise, ops_registry, rounded_operands
+from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.registry import Lowering
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
+from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 
 @elementwise("DivTensorModeOp", narrow=True)
@@ -56,3 +69,32 @@ def gcd(x: Scalar, y: Operand) -> Scalar:
 @elementwise("LcmOp")
 def lcm(x: Scalar, y: Operand) -> Scalar:
     return integers.least_multiple(x, y)
+
+
+def _asking_eager_of_zeros(lower: Lowering) -> Lowering:
+    """`lower`, a division, with what eager says where integers are divided by zero."""
+
+    def lowered(node: Op, symbol_table: SymbolTable) -> Any:
+        divisor, meta = argument(node, 1, "other"), node.tensor_meta
+        if meta.dtype.is_float or 0 in meta.shape:
+            return lower(node, symbol_table)
+        if not isinstance(divisor, Op):
+            return lower(node, symbol_table) if divisor != 0 else eager_call(node, symbol_table)
+        return or_eager(_zeros(divisor, symbol_table), node, symbol_table, [lower(node, symbol_table)])[0]
+
+    return lowered
+
+
+def _zeros(divisor: Op, symbol_table: SymbolTable) -> Any:
+    """A tensor [1] of i32: 1 where some element of the divisor is 0."""
+    value, dtype = value_of(divisor, symbol_table), divisor.tensor_meta.dtype
+    shape, flag = st.shape_of(value), TensorDType.Int32
+
+    def body(x: Scalar, found: Scalar) -> Scalar:
+        return found | cast(x.compare("eq", 0), flag)
+
+    return st.reshape(st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, flag, body), [1], flag)
+
+
+for _name in ("DivTensorModeOp", "RemainderOp", "FmodOp"):
+    ops_registry[_name] = _asking_eager_of_zeros(ops_registry[_name])
