@@ -109,6 +109,7 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
 
 def _stopped(text: str, recorder: Recorder, error: Exception) -> Finding:
     """What an exception means: before there was compiled code PyTorch raised it, afterwards the program did."""
+    error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises, and says only that it did
     said = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
         return Finding(text, "error", COMPILED, (f"when run: {said}",), roads=recorder.roads)
