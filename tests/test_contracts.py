@@ -11,7 +11,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_AND_MLIR = ("torch", "torch_mlir", "mlir", "llvmlite")
 TERMINAL = ("textual", "rich")
-DOOR = ("buddy.app", "buddy.compiler.recipe", "buddy.compiler.protocol", "buddy.compiler.wire", "buddy.compiler.engine")
+DOOR = (
+    "buddy.app",
+    "buddy.compiler.recipe",
+    "buddy.compiler.protocol",
+    "buddy.compiler.plain_values",
+    "buddy.compiler.run_report",
+    "buddy.compiler.wire",
+    "buddy.compiler.engine",
+)
 
 # Imports the modules named on the command line, then prints which of the packages before `--` have been loaded.
 LOADED = """
