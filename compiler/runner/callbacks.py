@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.artifact import EagerCall
 from buddy.compiler.graph.sizes import parsed, value_of
@@ -68,7 +69,8 @@ def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
         arguments = [_real(value, inputs, symbols) for value in call.arguments]
         keywords = {key: _real(value, inputs, symbols) for key, value in call.keywords.items()}
-        with torch.no_grad():
+        # AOTAutograd watches a first call by a mode under which some ops lose track of lazy conjugates.
+        with torch.no_grad(), _disable_current_modes():
             results = function(*arguments, **keywords)
             _copy_out(results, buffers)
 

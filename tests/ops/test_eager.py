@@ -51,3 +51,8 @@ def test_a_backward_pass_with_an_op_in_eager_is_compiled_around_it() -> None:
         warnings.filterwarnings("error", message=".* runs in eager")  # as a whole, that is
         torch.compile(model, backend="buddy")(x).sum().backward()
     assert_same([parameter.grad for parameter in model.parameters()], expected)
+
+
+def test_an_op_in_eager_sees_lazy_conjugates_at_the_first_call_too() -> None:
+    x = torch.complex(normal(5, 5), normal(5, 5))
+    assert_same([torch.compile(lambda x: torch.linalg.pinv(x), backend="buddy")(x)], [torch.linalg.pinv(x)])
