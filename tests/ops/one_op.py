@@ -355,6 +355,32 @@ _only_linalg(
     }
 )  # fmt: skip
 
+plain, sides = normal(4, 4), normal(4, 3)
+symmetric, low = plain + plain.mT, plain.tril(-1) + 4 * torch.eye(4)
+rows = torch.tensor([2, 2, 4, 4], dtype=torch.int32)  # that steps of a factorisation swapped theirs with
+_only_linalg(
+    {
+        f"{name}Op": OneOp(function, tuple(inputs), "", LOOPS)
+        for name, function, *inputs in (
+            ("LuFactor", lambda a: torch.linalg.lu_factor_ex(a)[0], plain),
+            ("LuUnpack", lambda a, p: torch.lu_unpack(a, p)[0], plain, rows),
+            ("LuSolve", torch.linalg.lu_solve, low, rows, sides),
+            ("Cholesky", lambda a: torch.linalg.cholesky_ex(a)[0], low @ low.mT),
+            ("CholeskySolve", torch.cholesky_solve, sides, low),
+            ("CholeskyInverse", torch.cholesky_inverse, low),
+            ("TriangularSolve", lambda a, b: torch.linalg.solve_triangular(a, b, upper=False), low, sides),
+            ("HouseholderFactor", lambda a: torch.geqrf(a)[0], sides),
+            ("Reflect", torch.ormqr, plain, plain[0].sigmoid(), sides),
+            ("LdlFactor", lambda a: torch.linalg.ldl_factor_ex(a)[0], symmetric),
+            ("LdlSolve", torch.linalg.ldl_solve, low, rows, sides),
+            ("SingularValues", torch.linalg.svdvals, sides),
+            ("SymmetricEigenvalues", torch.linalg.eigvalsh, symmetric),
+            ("PseudoInverse", torch.linalg.pinv, sides),
+            ("MatrixExponential", torch.linalg.matrix_exp, plain),
+        )
+    }
+)
+
 # No function of one ATen op becomes a node of these: torch decomposes them, or graph passes make them of several ops.
 # Their lowerings are tried on graphs built by hand, and behind those passes.
 NOT_CAPTURED = {
@@ -362,5 +388,5 @@ NOT_CAPTURED = {
     "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp", "MaxPool2dOp",
 }  # fmt: skip
 
-# What it gives has no value to compare; a function that writes over it is among the factories.
-WITHOUT_VALUES = {"EmptyOp"}
+# What these give has no value to compare; functions that write over it, or that check, are among the groups.
+WITHOUT_VALUES = {"EmptyOp", "CheckErrorsOp"}

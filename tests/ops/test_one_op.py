@@ -54,8 +54,8 @@ def type_of(tensor: torch.Tensor) -> str:
 
 
 def signature_in(text: str) -> tuple[list[str], str]:
-    """The types of the arguments and of the result of the only function."""
-    (line,) = [line for line in text.splitlines() if "func.func" in line]
+    """The types of the arguments and of the result of the only function; those that eager provides are private."""
+    (line,) = [line for line in text.splitlines() if "func.func" in line and "private" not in line]
     arguments, _, result = line.rpartition("->")
     return re.findall(r"%\w+: (tensor<[^>]*>)", arguments), result.strip(" {")
 
