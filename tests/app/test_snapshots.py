@@ -206,3 +206,44 @@ def test_the_graph_with_all_its_columns(snap_compare: Any, bench: Any, theme: st
     """160×50, zoomed: memory and strides, narrowed by a filter."""
     before = after("plus", "f", *"op:*mm", "enter")
     assert snap_compare(bench(theme, source=MODULES), terminal_size=(160, 50), run_before=before)
+
+
+BOTH = pytest.mark.parametrize(
+    ("theme", "size"), [("buddy-dark", (80, 24)), ("buddy-light", (160, 50))], ids=["80-dark", "160-light"]
+)
+
+
+@BOTH
+def test_what_a_pass_did(snap_compare: Any, bench: Any, theme: str, size: tuple[int, int]) -> None:
+    """Bufferization op by op."""
+
+    async def before(pilot: Any) -> None:
+        await after("tab")(pilot)
+        passes = pilot.app.passes
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "one-shot-bufferize"))
+        await pilot.press("o")
+        await pilot.pause(0.3)
+
+    assert snap_compare(bench(theme), terminal_size=size, run_before=before)
+
+
+@BOTH
+def test_the_pipeline_as_text(snap_compare: Any, bench: Any, theme: str, size: tuple[int, int]) -> None:
+    """A word that is being typed, what it could become, and what is wrong so far."""
+    keys = ("tab", "e", "down", "end", "enter", *"convert-s")
+    assert snap_compare(bench(theme), terminal_size=size, run_before=after(*keys))
+
+
+@BOTH
+def test_ir_in_the_editor(snap_compare: Any, bench: Any, theme: str, size: tuple[int, int]) -> None:
+    """A text that does not verify, with the cursor where it is wrong."""
+
+    async def before(pilot: Any) -> None:
+        await after("tab", "tab", "3", "g", "e")(pilot)
+        await until(pilot, lambda: pilot.app.screen.query("TextArea"))
+        area = pilot.app.screen.area
+        area.load_text(area.text.replace("arith.addf", "arith.adff"))
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: area.cursor_location != (0, 0))
+
+    assert snap_compare(bench(theme), terminal_size=size, run_before=before)
