@@ -49,3 +49,14 @@ def run_python() -> RunPython:
         )
 
     return run
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Nothing that TorchDynamo knows of other tests, and random numbers from a seed."""
+    import torch
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,15 +14,9 @@ from torch import nn
 from buddy.compiler.frontend import backend, refreeze
 from buddy.compiler.frontend.backend import Settings
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 ERROR = {"fallback": "error"}
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,16 +12,11 @@ import torch
 from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.capture import capture
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 X = torch.linspace(-1, 2, 12).reshape(3, 4)
 EIGHT = torch.float8_e4m3fn
 ALL = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def eight_bits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

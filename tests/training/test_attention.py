@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,16 +14,10 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 attend = torch.nn.functional.scaled_dot_product_attention
 MASK = torch.zeros(5, 7).masked_fill(torch.arange(7) > torch.arange(5)[:, None] + 2, -torch.inf)
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def inputs() -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from buddy.compiler.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 F = nn.functional
 aten = torch.ops.aten
@@ -72,13 +74,6 @@ DRAWS: dict[str, Callable[[torch.Tensor], Any]] = {
         torch.rand(2, 3) * x[0, 0], F.dropout(x, 0.5), torch.randn(4) + 1, torch.randperm(5), F.dropout(x.sin(), 0.2),
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def drawn(function: Callable[..., Any], *args: torch.Tensor) -> tuple[Any, torch.Tensor]:

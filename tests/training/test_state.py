@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,15 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 Program = Callable[..., Any]
 Inputs = Callable[[], tuple[Any, ...]]
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Pair(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend import backend
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 F = nn.functional
 STEPS = 20
@@ -21,14 +23,6 @@ STEPS = 20
 # of order 1. Gradients are measured by the largest one of the model: some, as those of attention's key biases, are
 # zero in theory and nothing but roundings in practice.
 LOSS, GRADIENT = 1e-5, 1e-4
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Training(NamedTuple):
