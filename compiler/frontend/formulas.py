@@ -57,6 +57,16 @@ def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
     return torch.linalg.vector_norm(x - y, p)
 
 
+def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
+    """`weight` [rows, width] with the rows that `indices` name no longer than `max_norm`."""
+    places = indices.flatten()
+    named = torch.zeros_like(weight[:, 0], dtype=torch.bool)
+    named = named.index_put((places,), torch.ones_like(places, dtype=torch.bool))
+    length = torch.linalg.vector_norm(weight, norm_type, -1)
+    share = torch.where(named & (length > max_norm), max_norm / (length + 1e-7), 1)
+    return weight * share.unsqueeze(-1)
+
+
 def attention_backward(
     gradient: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
     log_sums: torch.Tensor, dropout_p: float, is_causal: bool, *,
@@ -109,6 +119,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_backward.default: cdist_backward,
     aten._pdist_forward.default: pdist,
     aten.dist.default: dist,
+    aten.embedding_renorm.default: embedding_renorm,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
 }
