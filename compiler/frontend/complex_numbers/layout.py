@@ -125,8 +125,10 @@ def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False
     aten.full.default, aten.scalar_tensor.default, aten.full_like.default, aten.fill.Scalar, aten.new_full.default,
 )  # fmt: skip
 def full(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    numbers = [value for value in args if isinstance(value, (int, float, complex))]
-    return made(out, complex(numbers[-1])) if out.dtype.is_complex and numbers else NotImplemented
+    number = next((value for value in reversed(args) if isinstance(value, (int, float, complex))), None)
+    if number is None:
+        return NotImplemented  # one that only a call tells
+    return made(out, complex(number)) if out.dtype.is_complex else torch.full(out.shape, number, dtype=out.dtype)
 
 
 @rule(aten.fill.Tensor)

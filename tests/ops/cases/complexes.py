@@ -48,6 +48,7 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "cast from bool": lambda x, y, r: (r > 0).to(torch.complex64),
     "cast to a wider type": lambda x, y, r: x.to(torch.complex128),
     "cast to bool": lambda x, y, r: (x * (r > 0)).bool(),
+    "real zeros like it": lambda x, y, r: torch.zeros_like(x, dtype=torch.float64),
     "a number of all": lambda x, y, r: torch.full((2, 3), 1 - 2j),
 }
 OF_ONE: tuple[str, ...] = (
