@@ -129,7 +129,7 @@ async def test_a_file_adds_an_op_a_lowering_a_decomposition_and_passes(bench: Be
     assert origins == {"look-around": "plug.py", "do-nothing": "plug.py"}
     told = await bench.client.ask(ListOps(bench.client.next_request(), plugins=captured.plugins), Ops)
     mine = [(op.target, op.op, op.registries) for op in told.ops if op.origin == "plug.py"]
-    assert mine == [("plugged.squareplus.default", "SquareplusOp", ("linalg",)), ("plugged.cube.default", "", ())]
+    assert mine == [("plugged.cube.default", "", ()), ("plugged.squareplus.default", "SquareplusOp", ("linalg",))]
 
     bare = await bench.client.ask(ListOps(bench.client.next_request()), Ops)
     assert not [op for op in bare.ops if op.origin], "what one client's plug-ins add is not there without them"
