@@ -15,7 +15,7 @@ from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sums import in_type
-from buddy.compiler.ops.utils import SymbolTable
+from buddy.compiler.ops.utils import LoweringError, SymbolTable
 
 ops_registry = Registry()
 
@@ -82,6 +82,8 @@ def exponential(p: Problem) -> None:
 def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """All of it in f64; a matrix that is not finite is eager's."""
     dtype = node.tensor_meta.dtype
+    if dtype in (TensorDType.Float16, TensorDType.BFloat16):
+        raise LoweringError(f"eager rounds every step to {dtype.value}, and gives NaN where one overflows")
     a = in_type(stacked(node.args[0], symbol_table), dtype, WIDE)
     shape = st.shape_of(a)
     parts = {"sum": (identity(shape, WIDE), WIDE), "a": (a, WIDE), "info": (st.filled(0, shape[:1], INT32), INT32)}
