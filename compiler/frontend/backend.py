@@ -268,7 +268,7 @@ def _check_images(graph: Graph) -> None:
     """
     for op in graph.operations:
         if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
-            raise UnsupportedGraphError(f"{op.name} slides over images of a size that only a call tells")
+            raise UnsupportedGraphError(Diagnostic(f"{op.name} slides over images of a size that only a call tells"))
 
 
 class Specialised:

@@ -25,12 +25,13 @@ def op_table() -> tuple[OpInfo, ...]:
     from buddy.compiler.graph.operation import default_ops_map
     from buddy.compiler.plugins import origin
     from buddy.compiler.protocol import OpInfo
+    from buddy.compiler.registrations import Key
 
     found = registries()
     table = []
     for target, cls in sorted(default_ops_map().items()):
         dialects = tuple(name for name, registry in found.items() if cls.__name__ in registry)
-        keys = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
+        keys: list[Key] = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
         table.append(OpInfo(target, cls.__name__, dialects, origin(("op class", cls.__name__), *keys)))
     decomposed = (OpInfo(target, "", (), origin(("decomposition", target))) for target in decompositions.registered())
     return tuple(sorted((*table, *decomposed), key=lambda info: info.target))
