@@ -76,7 +76,7 @@ def test_locations_are_the_users_lines() -> None:
 
 
 def test_ops_without_a_class_or_a_decomposition_are_eager_ops() -> None:
-    graph = capture(lambda x: torch.linalg.pinv(x), (torch.ones(3, 3),))[0].graph
+    graph = capture(lambda x: torch.special.airy_ai(x), (torch.ones(3, 3),))[0].graph
     assert [type(op) for op in graph.operations] == [EagerOp]
 
 
