@@ -41,6 +41,13 @@ def accesses(value: Any) -> Iterator[Any]:
             yield owner
 
 
+def hands_on(user: Any) -> bool:
+    """Whether a buffer that `user` takes lives on under another name: returned, carried by a loop, or selected."""
+    if user.name in ("func.return", "scf.yield", "scf.condition"):
+        return True
+    return any(isinstance(result.type, ir.MemRefType) for result in user.results)
+
+
 def surely_disjoint(left: Any, right: Any) -> bool:
     """Whether two memrefs cannot overlap: views of different buffers, one of which stands by itself."""
     a, b = root_of(left), root_of(right)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.arena import ALIGNMENT, Place, Span, aligned, place
 from buddy.compiler.bindings import func, ir, memref
-from buddy.compiler.kernels.memory import RESULT, accesses
+from buddy.compiler.kernels.memory import RESULT, accesses, hands_on
 from buddy.compiler.kernels.views import as_bytes, byte_type, bytes_of, part
 from buddy.compiler.kernels.walk import attributes_of, calls_in, named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -93,18 +93,11 @@ def _buffers(function: Any, positions: dict[Any, int] | None = None, static: boo
             block, inside = op.block, _in(op.block)
         kind = ir.MemRefType(op.results[0].type)
         users = list(accesses(op.results[0]))
-        if kind.has_static_shape is not static or any(map(_hands_on, users)):
+        if kind.has_static_shape is not static or any(map(hands_on, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
         steps = [_position(user, inside) for user in users] or [_position(op, inside)]
         yield _Buffer(op, frees, Span(bytes_of(kind) if static else 0, min(steps), max(steps)))
-
-
-def _hands_on(user: Any) -> bool:
-    """Whether a buffer that `user` takes lives on under another name: returned, carried by a loop, or selected."""
-    if user.name in ("func.return", "scf.yield", "scf.condition"):
-        return True
-    return any(isinstance(result.type, ir.MemRefType) for result in user.results)
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:

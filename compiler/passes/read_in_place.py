@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.kernels.emit import element_bytes
-from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
+from buddy.compiler.kernels.memory import accesses, hands_on, root_of, stands_alone
 from buddy.compiler.kernels.views import as_bytes, part
 from buddy.compiler.kernels.walk import callee_of, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -117,8 +117,9 @@ def _stays(op: Any, source: Any, readers: _Readers) -> bool:
         if root.owner.owner.operation.name != "func.func" or stands_alone(root):
             return False
         return readers.arguments_only_read(root.owner.owner.operation)
-    uses = _uses(root)
-    return is_allocated(root) and all(readers.reads(user, n) or stands_before(user, op) for user, n in uses)
+    if not is_allocated(root):
+        return False
+    return all(readers.reads(user, n) or (stands_before(user, op) and not hands_on(user)) for user, n in _uses(root))
 
 
 def _dense(source: Any, target: Any, entry: Any) -> int | None:

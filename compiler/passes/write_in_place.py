@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, memref
 from buddy.compiler.kernels.contraction import indexing_maps
-from buddy.compiler.kernels.memory import accesses, root_of, stands_alone
+from buddy.compiler.kernels.memory import accesses, hands_on, root_of, stands_alone
 from buddy.compiler.kernels.walk import callee_of, calls_in, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -106,9 +106,10 @@ class _Functions:
     def _one_follows(self, before: Any, after: Any) -> bool:
         block = before.owner
         positions = {op.operation: number for number, op in enumerate(block.operations)}
+        users = [*accesses(before), *accesses(after)]
         reads = {_around(user, block) for user in accesses(before)}
         writes = {_around(user, block) for user in accesses(after)}
-        if not reads or not writes or None in reads | writes:
+        if not reads or not writes or None in reads | writes or any(map(hands_on, users)):
             return False
         last, first = max(positions[op] for op in reads), min(positions[op] for op in writes)
         return last < first or (last == first and self._does_both(block.operations[last].operation, before, after))
@@ -157,8 +158,11 @@ def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
         return False
-    return all(user == op or stands_before(user, op) for user in accesses(source)) and all(
-        user == op or stands_after(user, op) for user in accesses(target)
+    before, after = list(accesses(source)), list(accesses(target))
+    if any(map(hands_on, (*before, *after))):
+        return False  # under another name it may be read at any time
+    return all(user == op or stands_before(user, op) for user in before) and all(
+        user == op or stands_after(user, op) for user in after
     )
 
 

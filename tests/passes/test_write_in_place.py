@@ -91,7 +91,14 @@ APART = {
       {double("%b", "%out")}"""),
     "it is read in another order": reads_turned(),
     "it is the caller's": function(double("%x", "%out")),
+    "a branch gives it another name": function(f"""{double("%x", "%a")}
+      %true = arith.constant true
+      %other = scf.if %true -> ({KIND}) {{ scf.yield %a : {KIND} }} else {{ scf.yield %x : {KIND} }}
+      {double("%a", "%b")}
+      """ + generic("%b, %other", f"{KIND}, {KIND}", "%out", f"{ID}, {ID}, {ID}", "%r = arith.subf %e0, %e1 : f32")),
 }  # fmt: skip
+# The last op of these is the last reader of its operand.
+LAST_READERS = ("it is read again", "a branch gives it another name")
 EXPECTED = {
     "it is read again": lambda x: 2 * x,
     "it is read twice, in two ways": lambda x: 2 * x + 2 * x[:, :1],
@@ -99,6 +106,7 @@ EXPECTED = {
     "the result is written before": lambda x: 8 * x,
     "it is read in another order": lambda x: 4 * x.T,
     "it is the caller's": lambda x: 2 * x,
+    "a branch gives it another name": lambda x: 2 * x,
 }
 
 
@@ -106,7 +114,7 @@ EXPECTED = {
 def test_an_operand_stays_by_itself_where(why: str) -> None:
     compiled = Compiled(APART[why], [WriteInPlace(), PlanMemory()])
     in_place = compiled.remarks.count("the result is written over an operand")
-    assert in_place == (why == "it is read again"), "there, the last op is the last reader"
+    assert in_place == (why in LAST_READERS)
     side = 16 if "order" in why else 8
     x = np.random.default_rng(0).standard_normal((side, 16)).astype(np.float32)
     out = np.zeros_like(x)
