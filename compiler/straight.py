@@ -16,7 +16,7 @@ from buddy.compiler.lowering import Lowered, new_context
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext
-from buddy.compiler.pipeline import StepError, run_step
+from buddy.compiler.pipeline import StepError, own_passes, run_step
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe
 
@@ -76,8 +76,9 @@ class _Done(NamedTuple):
 def _in_llvm_dialect(
     graph: Graph, recipe: Recipe, first: Registry | None, on_lowered: OnLowered | None, trusted: bool
 ) -> _Done:
-    """The module after all MLIR passes. What comes of `trusted` code alone is verified once, at the end; where that, or
-    a pass, fails, all is done again with IR verified after each pass, which tells the pass that is at fault."""
+    """The module after all MLIR passes. What comes of `trusted` code alone is verified before each of MLIR's own passes
+    that follows one of ours, and at the end; where that, or a pass, fails, all is done again with IR verified after
+    each pass, which tells the pass that is at fault."""
     locations = LocationSets()
     lowered = lowered_graph(graph, recipe, new_context(), locations, first)
     if on_lowered is not None:
@@ -100,16 +101,18 @@ def to_llvm_dialect(
 ) -> signature.Entry | None:
     """Take a top-level module through the MLIR passes of `recipe`, in place; `verify` looks at the IR after each.
 
-    Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
-    pass fails; the module may then be half rewritten.
+    Without it, only what a pass of ours hands to one of MLIR's is looked at: those abort the process, or worse, on IR
+    that does not verify. Returns how its entry is called, `None` when it never had buffers for arguments. Raises
+    `CompilationError` when a pass fails; the module may then be half rewritten.
     """
     entry = signature.Reader()
     entry.read(module.operation)
-    for index, step in enumerate(recipe.steps):
-        if step.level != "mlir" or not step.enabled:
-            continue
+    own = own_passes()
+    steps = [(index, step) for index, step in enumerate(recipe.steps) if step.level == "mlir" and step.enabled]
+    for (index, step), (_, following) in zip(steps, [*steps[1:], (0, None)], strict=True):
+        handed_over = step.name in own and following is not None and following.name not in own
         try:
-            run_step(module.operation, step, PassContext(locations, threads=recipe.threads), verify)
+            run_step(module.operation, step, PassContext(locations, threads=recipe.threads), verify or handed_over)
         except StepError as error:
             raise CompilationError(diagnosis.of_step(error, step, index)) from error
         entry.read(module.operation)

@@ -27,7 +27,7 @@ def lanes_for(op: Structured, target: Target) -> int:
 def vector_loop(op: Structured, candidates: Sequence[Loop], furthest: int = 1) -> Loop | None:
     """The innermost of `candidates` along which operands stay or move by at most `furthest`; the outputs must move."""
     for loop in reversed(candidates):
-        if max(loop.strides) <= furthest and all(loop.strides[op.inputs :]):
+        if all(0 <= stride <= furthest for stride in loop.strides) and all(loop.strides[op.inputs :]):
             return loop
     return None
 

@@ -37,11 +37,12 @@ class _Batch:
     def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
         self._modules, self._level, self._folder = modules, opt_level, folder
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
-        self._workers = workers.idle() if len(modules) > 1 else []
+        self._workers = workers.take() if len(modules) > 1 else []
         self._objects: dict[int, bytes] = {}
         self._context = new_context()
 
     def run(self) -> list[bytes]:
+        taken = list(self._workers)
         try:
             with selectors.DefaultSelector() as selector:
                 for worker in self._workers:
@@ -49,9 +50,10 @@ class _Batch:
                 while self._waiting or any(worker.pending for worker in self._workers):
                     self._step(selector)
         finally:
-            for worker in self._workers:
+            for worker in taken:
                 if worker.pending:
                     worker.end()
+                worker.taken.release()
         return [self._objects[number] for number in range(len(self._modules))]
 
     def _step(self, selector: selectors.BaseSelector) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ class Worker:
 
     process: Any
     pending: list[int] = field(default_factory=list)
+    # Held by whoever the process works for: threads may compile side by side.
+    taken: threading.Lock = field(default_factory=threading.Lock)
     _rest: bytes = b""
 
     @property
@@ -64,19 +67,26 @@ class Worker:
 
 
 _workers: list[Worker] = []
+_starting = threading.Lock()
 
 
 def start() -> None:
     """See that there are processes for a compilation that is about to begin; they get ready meanwhile."""
-    _workers[:] = [worker for worker in _workers if worker.alive]
-    with contextlib.suppress(OSError):
-        while len(_workers) < min(cores() - 1, MAX_WORKERS):
-            _workers.append(Worker(_started()))
+    with _starting:
+        _workers[:] = there()
+        with contextlib.suppress(OSError):
+            while len(_workers) < min(cores() - 1, MAX_WORKERS):
+                _workers.append(Worker(_started()))
 
 
-def idle() -> list[Worker]:
-    """The processes that are there and have nothing to do."""
-    return [worker for worker in _workers if not worker.pending and worker.alive]
+def there() -> list[Worker]:
+    """The processes that have been started and have not ended."""
+    return [worker for worker in list(_workers) if worker.alive]
+
+
+def take() -> list[Worker]:
+    """The processes that work for nobody; they do for the caller, until he releases `taken`."""
+    return [worker for worker in there() if worker.taken.acquire(blocking=False)]
 
 
 def _started() -> Any:
@@ -87,6 +97,8 @@ def _started() -> Any:
 
 def _forked() -> None:
     """A fork does not share its parent's processes, whose answers it would steal and whose ends it would hold open."""
+    global _starting
+    _starting = threading.Lock()  # a thread that is not here may have held the other
     for worker in _workers:
         if worker.process is not None:
             worker.process.stdin.close()

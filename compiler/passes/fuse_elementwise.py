@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,6 +69,11 @@ class _Fusion:
         _erase_unused(dead)
         return fused.operation
 
+    def tells_all_sizes(self) -> bool:
+        """Whether operands of the fused op tell the size of each loop; a producer may read windows, or backwards."""
+        maps = [*self._inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
+        return len(_bare_loops(maps)) == self.map_.n_dims
+
     def _inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
         """The fused op's inputs and maps, each pair once; which of them the consumer's and producer's inputs are."""
         inputs: list[Any] = []
@@ -114,9 +119,16 @@ def _find(consumer: Any) -> _Fusion | None:
         source, read = through_unit_reshapes(value, map_)
         if not _elementwise(source) or not _read_once(value, source):
             continue
-        if loops <= {e.position for e in read.results if isinstance(e, ir.AffineDimExpr)}:
-            return _Fusion(consumer, number, source.owner.operation, read)
+        if loops <= _bare_loops([read]):
+            fusion = _Fusion(consumer, number, source.owner.operation, read)
+            if fusion.tells_all_sizes():
+                return fusion
     return None
+
+
+def _bare_loops(maps: Iterable[Any]) -> set[int]:
+    """The loops that stand by themselves in one of the maps, so that an operand tells their size."""
+    return {e.position for map_ in maps for e in map_.results if isinstance(e, ir.AffineDimExpr)}
 
 
 def _elementwise(value: Any) -> bool:

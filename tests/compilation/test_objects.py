@@ -6,6 +6,7 @@ import io
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -63,7 +64,7 @@ def alone() -> list[bytes]:
 def test_the_bytes_do_not_tell_who_made_them(beside: list[Worker], alone: list[bytes]) -> None:
     assert len(beside) == 2
     assert objects_of(MODULES, 2) == alone
-    assert len(workers.idle()) == 2
+    assert len(workers.there()) == 2
 
 
 def test_a_process_has_a_part_in_it(beside: list[Worker], alone: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def test_what_a_process_does_not_live_to_do_is_done_here(
     else:
         monkeypatch.setattr(Worker, "ask", ask_and_kill)
     assert objects_of(MODULES, 2) == alone
-    assert not workers.idle()
+    assert not workers.there()
 
 
 def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(beside: list[Worker]) -> None:
@@ -105,9 +106,16 @@ def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(besi
     assert all(not worker.pending for worker in beside)
 
 
+def test_two_threads_do_not_take_each_others_answers(beside: list[Worker], alone: list[bytes]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda modules: objects_of(modules, 2), [MODULES * 3, [*MODULES, *MODULES[::-1]] * 2]))
+    assert found == [alone * 3, [*alone, *alone[::-1]] * 2]
+    assert [worker.taken.locked() for worker in beside] == [False, False]
+
+
 def test_a_fork_knows_no_processes(beside: list[Worker]) -> None:
     child = os.fork()
     if not child:
-        os._exit(len(workers.idle()))
+        os._exit(len(workers.there()))
     assert os.waitpid(child, 0)[1] == 0
-    assert len(workers.idle()) == 2
+    assert len(workers.there()) == 2

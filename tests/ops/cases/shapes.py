@@ -48,6 +48,13 @@ PARTS: dict[str, Callable[..., Any]] = {
     "cumsum": lambda x, i: x.cumsum(1),
     "repeat": lambda x, i: x.repeat(2, 1, 3),
 }
+# What a reduction reads backwards, or by windows, no operand of it tells the size of.
+REDUCED_MOVES: dict[str, Callable[..., Any]] = {
+    "flip, summed along": lambda x: x.flip(0).sum(0),
+    "flip, the sum of all": lambda x: x.flip(0, 1).sum(),
+    "flip, its maximum's place": lambda x: x.flip(1).argmax(1),
+    "windows, summed": lambda x: x.unfold(1, 3, 2).sum(-1),
+}
 MOVES: dict[str, Callable[..., Any]] = {
     "flip": lambda x: x.flip(0, 2),
     "flip, read by other loops": lambda x: torch.maximum(x[:, 0].flip(0), x[None, :, 1]),
@@ -104,7 +111,9 @@ GROUPS: dict[str, Group] = {
     "shapes": Group((normal(2, 3, 4),), SHAPES),
     "shapes of integers": Group((whole(-9, 9, 2, 3, 4),), SHAPES),
     "factories": Group((normal(3),), FACTORIES),
-    "moves": Group((normal(2, 3, 4),), {**MOVES, "empty": lambda x: torch.empty(2, 3).mul(0).isnan() & False}),
+    "moves": Group(
+        (normal(2, 3, 4),), {**MOVES, **REDUCED_MOVES, "empty": lambda x: torch.empty(2, 3).mul(0).isnan() & False}
+    ),
     "moves of integers": Group((whole(-9, 9, 2, 3, 4),), MOVES),
     "moves of bools": Group(
         (normal(2, 3, 4) > 0,), {name: f for name, f in MOVES.items() if name not in ("reflect", "replicate")}
