@@ -34,7 +34,7 @@ def read_kept(path: Path) -> tuple[Kept, str]:
         return msgspec.msgpack.decode(path.read_bytes(), type=Kept), ""
     except FileNotFoundError:
         return Kept(), ""
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return Kept(), f"the layout kept from last time could not be read: {error}"
 
 

@@ -16,7 +16,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import groupby
 
 from buddy.compiler.protocol import PassInfo
-from buddy.compiler.recipe import Level, OptionValue, PassStep, digest
+from buddy.compiler.recipe import Level, OptionValue, PassStep, digest, is_plain_number
 
 MODULE, GRAPH = "builtin.module", "graph"
 LONGEST_VALUE = 200
@@ -61,14 +61,18 @@ def option_text(value: OptionValue) -> str:
 
 
 def option_value(text: str) -> OptionValue:
-    """What the text of an option stands for: a truth value, a number, or itself."""
+    """What the text of an option stands for: a truth value, a number, or itself.
+
+    A number that a recipe cannot hold stays text, which MLIR reads, or refuses, as it reads any other.
+    """
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        return number if is_plain_number(number) else text
     return text
 
 

@@ -150,11 +150,13 @@ class Workspace:
             self.problem = f"the recipe could not be kept: {error}"
 
     def _keep(self) -> None:
+        # What cannot be encoded is found before any file has been written.
+        edits, recipe = msgspec.msgpack.encode(self._history.kept()), to_toml(self.recipe)
         if self.recipe == self.preset:
             self.path.unlink(missing_ok=True)
         else:
-            write_whole(self.path, to_toml(self.recipe))
-        write_whole_bytes(self._edits_path(self.graph), msgspec.msgpack.encode(self._history.kept()))
+            write_whole(self.path, recipe)
+        write_whole_bytes(self._edits_path(self.graph), edits)
 
     def _edits_path(self, graph: int) -> Path:
         return self.path_of(graph).with_suffix(".edits")
@@ -165,7 +167,7 @@ class Workspace:
             return msgspec.msgpack.decode(self._edits_path(graph).read_bytes(), type=Edits)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             self.problem = f"the edits kept from last time could not be read: {error}"
             return None
 
@@ -213,5 +215,9 @@ def write_whole_bytes(path: Path, data: bytes) -> None:
     """As `write_whole`, for what is no text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(data)
-    beside.replace(path)
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise

@@ -7,6 +7,7 @@ recipe, one field changed".
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ EAGER: Lowering = "eager"
 TORCH_MLIR: Lowering = "torch-mlir"
 
 MAX_THREADS = 1024
+MAX_GRAPHS = 2**31
+# What frames and kept files carry of whole numbers.
+LEAST_NUMBER, GREATEST_NUMBER = -(2**63), 2**64 - 1
 # The pass that reads the recipe's threads; what comes before it is the same for any number of them.
 SHARING_PASS = "parallel-to-tasks"
 
@@ -40,6 +44,12 @@ class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
     options: tuple[tuple[str, OptionValue], ...] = ()
     enabled: bool = True
     phase: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for an option that is a number which nothing can carry, or which never equals itself."""
+        for key, value in self.options:
+            if not is_plain_number(value):
+                raise ValueError(f"option {key} of {self.name}: a number is finite and has at most 64 bits")
 
     def spelling(self) -> str:
         """The step as it would stand in an `mlir-opt --pass-pipeline`, without its anchor."""
@@ -75,14 +85,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     source: str = ""
     arguments: tuple[str, ...] = ()
-    graph: int = 0
+    graph: Annotated[int, msgspec.Meta(ge=0, lt=MAX_GRAPHS)] = 0
     preset: str = "default"
     flavour: Literal["linalg", "tosa"] = "linalg"
     partition: Literal["layers", "whole"] = "layers"
     steps: tuple[PassStep, ...] = ()
     choices: tuple[OpChoice, ...] = ()
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = 1
-    opt_level: int = 2
+    opt_level: Annotated[int, msgspec.Meta(ge=0, le=3)] = 2
     plugins: tuple[PluginFile, ...] = ()
 
     def choice_map(self) -> dict[str, str]:
@@ -144,6 +154,13 @@ def _identity(step: PassStep) -> tuple[str, str, str, tuple[tuple[str, OptionVal
     return (step.name, step.level, step.anchor, step.options)
 
 
+def is_plain_number(value: OptionValue) -> bool:
+    """Whether an option's value, if it is a number, is finite and of 64 bits, with its sign or without."""
+    if isinstance(value, int):
+        return LEAST_NUMBER <= value <= GREATEST_NUMBER
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def _option_text(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -162,6 +179,8 @@ def from_toml(text: str) -> Recipe:
     """
     try:
         return msgspec.convert(_parse_toml(text), Recipe, strict=True)
+    except RecursionError as error:
+        raise ValueError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"not a recipe: {error}") from error
 

@@ -38,6 +38,12 @@ def test_option_types_survive_toml() -> None:
         ("[[steps]]\nlevel = 'mlir'", "name"),
         ("[[choices]]\nnode = 'x'", "lowering"),
         ("flavour = \n", "line 1"),
+        (f"graph = 1{'0' * 30}", "$.graph"),
+        ("opt_level = -1", "$.opt_level"),
+        ("steps = " + "[" * 5000, "not a recipe"),
+        ("[[steps]]\nname = 'p'\noptions = [['n', 99999999999999999999999]]", "option n of p"),
+        ("[[steps]]\nname = 'p'\noptions = [['n', nan]]", "option n of p"),
+        ("[[steps]]\nname = 'p'\noptions = [['n', -inf]]", "option n of p"),
     ],
 )
 def test_what_is_no_recipe_is_refused_with_the_field(text: str, said: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from buddy.app.pipeline_text import (
@@ -13,9 +15,10 @@ from buddy.app.pipeline_text import (
     pipeline_text,
     steps_of,
 )
+from buddy.app.workspace import Workspace
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.recipe import PassStep, Recipe
 
 CATALOGUE = (
     PassInfo("canonicalize", "mlir", "Canonicalize operations", options=(OptionInfo("top-down", "true"),)),
@@ -103,3 +106,16 @@ def test_words_are_completed_by_where_they_stand() -> None:
     assert words("graph(") == ["linear-sums"]
     assert words("builtin.module(canonicalize{") == ["top-down="]
     assert completions("builtin.module(can", 18, CATALOGUE)[0] == 15
+
+
+@pytest.mark.parametrize("text", ["9" * 23, "-" + "9" * 23, "9" * 5000, "nan", "inf", "-inf", "1e999"])
+def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str, tmp_path: Path) -> None:
+    workspace = Workspace("x.py", (), tmp_path)
+    workspace.begin(Recipe())
+    workspace.edit(Recipe(steps=steps_of(parse(f"canonicalize{{max-iterations={text}}},"), ())), "by hand")
+    assert workspace.recipe.steps[0].options == (("max-iterations", text),)
+    assert workspace.problem == ""
+    again = Workspace("x.py", (), tmp_path)
+    again.begin(Recipe())
+    assert again.recipe == workspace.recipe
+    assert again.undo() == "by hand"

@@ -86,15 +86,19 @@ async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path
         assert {name.partition("/")[0] for name in values.files} == {"input", "output", "eager"}
 
 
-def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe) -> None:
-    (tmp_path / "x.session").write_bytes(b"junk")
+@pytest.mark.parametrize("junk", [b"junk", b"\x81\xa4pane\xa1\xff", b"\x81\xa9bookmarks" + b"\x91" * 100_000])
+def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, junk: bytes) -> None:
+    (tmp_path / "x.session").write_bytes(junk)
     kept, problem = read_kept(tmp_path / "x.session")
     assert kept.pane == "graph"
     assert "could not be read" in problem
     one = Workspace("x.py", (), tmp_path)
     one.begin(recipe)
     one.edit(one.recipe.toggled(0), "off")
-    one._edits_path(0).write_bytes(b"junk")
+    edits = one._edits_path(0).read_bytes()
+    bad = edits.replace(b"off", b"\xff\xff\xff")
+    assert bad != edits
+    one._edits_path(0).write_bytes(bad if junk != b"junk" else junk)
     again = Workspace("x.py", (), tmp_path)
     again.begin(recipe)
     assert again.recipe == one.recipe, "the recipe itself does not depend on its history"
