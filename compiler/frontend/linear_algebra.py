@@ -21,8 +21,11 @@ def slogdet(a: torch.Tensor) -> Any:
 
 
 def _as_eager_factorises(a: torch.Tensor) -> torch.Tensor:
-    """Rows that lie one after another are columns to LAPACK, which saves eager a copy; rounding and info follow."""
-    return a.mT if a.is_contiguous() else a
+    """Rows that lie one after another are columns to LAPACK, which saves eager a copy; rounding and info follow.
+
+    Of complex matrices, whose gradients need factors of the matrix itself, eager makes the copy.
+    """
+    return a.mT if a.is_contiguous() and not a.is_complex() else a
 
 
 def _parity(pivots: torch.Tensor) -> torch.Tensor:
@@ -37,15 +40,17 @@ def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
 
 
 def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """Right sides are vectors where there is one for each matrix, as NumPy has it."""
+    """Right sides are vectors where there is one for each matrix, as NumPy has it.
+
+    The factors are those of `a` however it lies in memory: its gradient solves with them once more.
+    """
     if check_errors:
         return NotImplemented
-    across = a.is_contiguous() and not a.is_complex()  # the adjoint would be conjugated, as eager knows too
-    factors, pivots, info = aten.linalg_lu_factor_ex(a.mT if across else a)
+    factors, pivots, info = aten.linalg_lu_factor_ex(a)
     if b.dim() == 1 or b.shape == a.shape[:-1]:
-        x = aten.linalg_lu_solve(factors, pivots, b.unsqueeze(-1), left=left, adjoint=across).squeeze(-1)
+        x = aten.linalg_lu_solve(factors, pivots, b.unsqueeze(-1), left=left).squeeze(-1)
     else:
-        x = aten.linalg_lu_solve(factors, pivots, b, left=left, adjoint=across)
+        x = aten.linalg_lu_solve(factors, pivots, b, left=left)
     return x, factors, pivots, info
 
 

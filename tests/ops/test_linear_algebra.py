@@ -53,6 +53,32 @@ def test_a_singular_matrix_has_infos_and_factors() -> None:
         torch.testing.assert_close(mine, other)
 
 
+def of_factors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What reads the factors of `a` once more in its gradient."""
+    solved = linalg.solve(a, b) + linalg.solve(a, b.mT, left=False).mT + linalg.solve(a, b[..., 0])[..., None]
+    return solved.abs().sum() + linalg.inv(a).abs().sum() + linalg.det(a).abs() + linalg.slogdet(a)[1]
+
+
+def test_gradients_through_factors_wherever_rows_and_columns_lie() -> None:
+    draws = torch.Generator().manual_seed(0)
+    given: list[torch.Tensor] = []
+    for dtype in (torch.float64, torch.complex128):
+        a, b = (torch.randn(3, n, dtype=dtype, generator=draws) for n in (3, 2))
+        given += [a + 2 * torch.eye(3), b, (a + 3 * torch.eye(3)).mT, b + 1]
+
+    def program(*pairs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([of_factors(*pairs[i : i + 2]) for i in range(0, len(pairs), 2)]).sum()
+
+    def gradients(function: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        leaves = [tensor.detach().requires_grad_() for tensor in given]
+        return torch.autograd.grad(function(*leaves), leaves)
+
+    torch._dynamo.reset()
+    fast = torch.compile(program, backend="buddy", fullgraph=True)
+    for ours, theirs in zip(gradients(fast), gradients(program), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("function", "stays"),
     [
