@@ -11,9 +11,18 @@ LONGEST_FILE = 512 << 20
 
 
 def file_choice(path: Path) -> InputChoice:
-    """The inputs in a file. Raises `OSError`, and `ValueError` for one that cannot hold any."""
+    """The inputs in a file. Raises `ValueError` for one that cannot be read or cannot hold any.
+
+    What is no regular file is refused: a pipe without a writer would be waited for without end.
+    """
     if path.suffix not in (".npy", ".npz", ".pt"):
         raise ValueError("inputs are read from .npy, .npz and .pt")
-    if path.stat().st_size > LONGEST_FILE:
-        raise ValueError(f"is longer than {LONGEST_FILE >> 20} MiB")
-    return InputChoice("file", title=str(path), content=path.read_bytes())
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise ValueError("is no regular file; give the .npy, .npz or .pt itself")
+        if size > LONGEST_FILE:
+            raise ValueError(f"is longer than {LONGEST_FILE >> 20} MiB")
+        return InputChoice("file", title=str(path), content=path.read_bytes())
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error

@@ -6,10 +6,10 @@ the candidates that are left.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -67,11 +67,17 @@ def outcomes(trial: Trial, tell: Any) -> None:
             tell(outcome(module, before, number, step, trial.threads))
 
 
-def _write(values: Sequence[Any] | Outcome | int) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(values) + b"\n")
-    sys.stdout.buffer.flush()
+def _answers() -> BinaryIO:
+    """Where outcomes are told: standard output, which from here on is standard error to passes that print."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return answers
 
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    outcomes(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Trial), _write)
+    _out = _answers()
+    outcomes(
+        msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Trial),
+        lambda told: _out.write(msgspec.json.encode(told) + b"\n"),
+    )

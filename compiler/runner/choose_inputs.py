@@ -80,7 +80,8 @@ def _read(choice: InputChoice) -> Any:
 def _in_order(found: Any, names: Sequence[str]) -> list[Any]:
     """The values for the inputs of those names: by name where a file has all of them, else in its own order."""
     if isinstance(found, Mapping):
-        by_name = {key.removeprefix("input/"): value for key, value in found.items() if "/" not in key[6:]}
+        named = {str(key): value for key, value in found.items()}
+        by_name = {key.removeprefix("input/"): value for key, value in named.items() if "/" not in key[6:]}
         if all(name in by_name for name in names):
             return [by_name[name] for name in names]
         values = list(found.values())
@@ -93,7 +94,12 @@ def _in_order(found: Any, names: Sequence[str]) -> list[Any]:
 
 
 def _fitting(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
-    tensor = torch.as_tensor(value)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        of = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+        what = f"{name} is {type(value).__name__}{of} in the file, which is no tensor"
+        raise InputError(what, "save tensors, or arrays of numbers") from error
     if tensor.shape != like.shape:
         sizes = f"{list(tensor.shape)}, and the graph was captured for {list(like.shape)}"
         raise InputError(f"{name} is {sizes}", "give that shape, or have the script call its model with the other one")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from buddy.app.editing import thread_choices
-from buddy.app.workspace import Workspace, recipe_path
+from buddy.app.input_files import file_choice
+from buddy.app.workspace import Workspace, recipe_path, write_whole_bytes
 from buddy.compiler.recipe import PassStep, PluginFile, Recipe, to_toml
 
 
@@ -178,3 +180,18 @@ def test_recipes_name_the_plugins_as_the_engine_has_loaded_them(tmp_path: Path) 
     assert workspace.undo() == "switch canonicalize off"
     assert workspace.recipe.plugins == workspace.plugins
     assert workspace.origin == "preset"
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole_bytes(tmp_path / "taken", b"text")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_inputs_are_read_from_regular_files_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npy")
+    with pytest.raises(ValueError, match=r"^is no regular file"):
+        file_choice(tmp_path / "pipe.npy")
+    with pytest.raises(ValueError, match=r"^No such file or directory$"):
+        file_choice(tmp_path / "nosuch.npy")

@@ -54,6 +54,23 @@ def test_a_candidate_that_kills_its_process_is_named_and_the_others_are_tried(mo
     assert end.tried == 4
 
 
+def test_what_a_pass_prints_is_no_answer() -> None:
+    """`transform.print` writes to standard output, by MLIR's own streams."""
+    printing = """
+    module attributes {transform.with_named_sequence} {
+      transform.named_sequence @__transform_main(%root: !transform.any_op {transform.readonly}) {
+        transform.print %root {name = "0"} : !transform.any_op
+        transform.yield
+      }
+      func.func private @unused()
+    }
+    """
+    outcomes, end = tried(PassStep("transform-interpreter"), PassStep("symbol-dce"), content=printing)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    assert outcomes[1].changed
+    assert end.tried == 2
+
+
 def test_the_time_is_bounded() -> None:
     start = time.monotonic()
     _, end = tried(*[PassStep("cse")] * 2000, timeout=3.0)

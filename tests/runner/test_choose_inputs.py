@@ -97,6 +97,20 @@ def test_shapes_that_do_not_fit_are_named(captured: Any) -> None:
         chosen_tensors(captured, file_choice("a.npz", lambda data: np.savez(data, *wrong)))
 
 
+def test_keys_and_elements_of_any_kind_are_taken_or_refused_in_words(captured: Any) -> None:
+    own = inputs(captured, InputChoice())
+    numbered = file_choice("n.pt", lambda data: torch.save(dict(enumerate(own)), data))
+    assert all(torch.equal(a, b) for a, b in zip(inputs(captured, numbered), own, strict=True))
+    words = np.array(["a"])
+    for choice in (
+        file_choice("s.npz", lambda data: np.savez(data, words, words)),
+        file_choice("s.pt", lambda data: torch.save(["a", {}], data)),
+    ):
+        with pytest.raises(InputError, match="which is no tensor") as caught:
+            chosen_tensors(captured, choice)
+        assert "save tensors, or arrays of numbers" in str(caught.value)
+
+
 def test_a_report_says_where_outputs_differ(tmp_path: Path) -> None:
     eager = torch.zeros(40, 100)
     ours = eager.clone()
