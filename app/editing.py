@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from buddy.app.figures import thread_count
 from buddy.app.state import ALL
+from buddy.app.typed import typed_path
 from buddy.app.workspace import Workspace, write_whole
 from buddy.compiler.recipe import Recipe, to_toml
 
@@ -71,9 +72,10 @@ class Editing:
     def write_file(self, path: str, text: str) -> None:
         """Write a file where the user said, and say so."""
         try:
-            write_whole(Path(path).expanduser(), text)
-        except OSError as error:
-            self._bench.say(f"{path} could not be written: {error.strerror}")
+            write_whole(typed_path(path), text)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self._bench.say(f"{path} could not be written: {why}")
         else:
             self._bench.say(f"written to {path}")
 

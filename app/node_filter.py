@@ -78,9 +78,10 @@ def read_filter(text: str) -> Test:
 
 
 def _read_term(term: str) -> Test:
-    if term.startswith("-") and len(term) > 1:
-        test = _read_term(term[1:])
-        return lambda facts: not test(facts)
+    bare = term.lstrip("-") or "-"
+    if bare != term:
+        test = _read_term(bare)
+        return (lambda facts: not test(facts)) if (len(term) - len(bare)) % 2 else test
     number = _NUMBER.match(term)
     if number is not None:
         return _number_test(term, number)

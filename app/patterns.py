@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from buddy.compiler.text.search import compiled
+
 PLAIN = "\\V"
 
 
@@ -22,8 +24,8 @@ class Pattern(NamedTuple):
         return self.source if self.regex else re.escape(self.source)
 
     def compiled(self) -> re.Pattern[str]:
-        """Raises `re.error` for a regular expression that is none."""
-        return re.compile(self.expression, re.IGNORECASE if self.ignore_case else 0)
+        """Raises `PatternError` for a regular expression that is none."""
+        return compiled(self.expression, self.ignore_case)
 
 
 NOTHING = Pattern("", "")

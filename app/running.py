@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from buddy.app.input_files import file_choice
 from buddy.app.runs import RunRecord
+from buddy.app.typed import typed_path, typed_seed
 from buddy.app.versus import Side
 from buddy.compiler.run_report import InputChoice
 
@@ -48,16 +48,17 @@ class Running:
 
     def _use_seed(self, text: str) -> None:
         try:
-            self._use(InputChoice("random", int(text)))
-        except ValueError:
-            self._bench.say(f"{text.strip()!r} is no seed: give a whole number")
+            seed = typed_seed(text)
+        except ValueError as error:
+            self._bench.say(str(error))
+            return
+        self._use(InputChoice("random", seed))
 
     def _use_file(self, text: str) -> None:
-        path = Path(text.strip()).expanduser()
         try:
-            found = file_choice(path)
+            found = file_choice(typed_path(text))
         except (OSError, ValueError) as error:
-            self._bench.say(f"{path}: {error}")
+            self._bench.say(f"{text.strip()}: {error}")
             return
         self._use(found)
 

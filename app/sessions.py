@@ -11,6 +11,7 @@ from buddy.app.keeping import Kept, read_kept, write_kept
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import HOW
 from buddy.app.reproducer import Engine, Subject, write_reproducer
+from buddy.app.typed import typed_path
 from buddy.compiler.recipe import rebased
 
 if TYPE_CHECKING:
@@ -86,9 +87,14 @@ class Sessions:
         self._bench.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
-        if folder.strip():
-            work = self._write(Path(folder.strip()).expanduser())
-            self._bench.run_worker(work, group="reproducer", exclusive=True)
+        if not folder.strip():
+            return
+        try:
+            path = typed_path(folder)
+        except ValueError as error:
+            self._bench.say(f"{folder.strip()} could not be written: {error}")
+            return
+        self._bench.run_worker(self._write(path), group="reproducer", exclusive=True)
 
     async def _write(self, folder: Path) -> None:
         bench = self._bench

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
+from buddy.app.typed import typed_path
 from buddy.compiler.recipe import Recipe, from_toml, rebased
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ class Versus:
         if not path.strip():
             return
         try:
-            found = from_toml(Path(path.strip()).expanduser().read_text("utf-8"))
+            found = from_toml(typed_path(path).read_text("utf-8"))
         except (OSError, ValueError) as error:
-            self._bench.say(f"{path.strip()}: {error}")
+            self._bench.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
         mine = self._bench.workspace.recipe
-        side = replace(found, source=mine.source, arguments=mine.arguments, graph=mine.graph)
+        # Plug-ins are code: a file of somebody's names its own, and those loaded are the user's choice.
+        side = replace(found, source=mine.source, arguments=mine.arguments, graph=mine.graph, plugins=mine.plugins)
         self.compare_with(Side(Path(path.strip()).name, side))
 
     def compare_with(self, side: Side) -> None:

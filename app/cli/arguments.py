@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from buddy.app.typed import typed_seed
 from buddy.compiler.recipe import MAX_THREADS, PluginFile
 
 _SOURCE = "script.py, script.py:name, package.module:name"
@@ -70,7 +71,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs").add_mutually_exclusive_group()
-    group.add_argument("--seed", type=int, metavar="N", help="run on random inputs, like the script's, made from N")
+    text = "run on random inputs, like the script's, made from N"
+    group.add_argument("--seed", type=seed_number, metavar="N", help=text)
     group.add_argument("--inputs", type=Path, metavar="FILE", help="run on the tensors of a .npy, .npz or .pt")
 
 
@@ -139,6 +141,13 @@ def thread_number(text: str) -> int:
     if value > MAX_THREADS:
         raise argparse.ArgumentTypeError(f"must be {MAX_THREADS} or less")
     return value
+
+
+def seed_number(text: str) -> int:
+    try:
+        return typed_seed(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:

@@ -75,7 +75,7 @@ class Reading(Searching):
             super().toggle_fold()
         elif self.folds.behind(self.line_number):
             line = self.line_number
-            kept = {fold for fold in self._folded[self.text] if fold.first != line}
+            kept = {fold for fold in self._folded.get(self.text, ()) if fold.first != line}
             self._refold(kept, line)
         else:
             self._fold_region(self.line_number)
@@ -108,7 +108,9 @@ class Reading(Searching):
         stage = self.stage
         if stage is not None:
             await self.folds_of(stage)
-            self._refold(self._folded[stage.text], self.line_number)
+            # Meanwhile another stage may have come onto the screen, or the texts may have been forgotten.
+            if self.text == stage.text and self.diff is None:
+                self._refold(self._folded.get(stage.text, set()), self.line_number)
             self.bench.say("functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
 
     def _refold(self, folded: set[Fold], line: int) -> None:

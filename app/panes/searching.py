@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from textual import work
@@ -14,6 +13,7 @@ from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern,
 from buddy.app.patterns import Pattern, exact, read_pattern
 from buddy.app.stages import Key, StageRow
 from buddy.compiler.protocol import Hits, Stage, Symbol
+from buddy.compiler.text.search import PatternError
 
 
 class Searching(Diffing):
@@ -123,8 +123,8 @@ class Searching(Diffing):
     def _is_pattern(self, pattern: Pattern) -> bool:
         try:
             pattern.compiled()
-        except re.error as error:
-            self.bench.say(f"{pattern.typed!r} is not a regular expression: {error}; \\V before it: plain text")
+        except PatternError as error:
+            self.bench.say(f"that is not a regular expression: {error}; \\V before it: plain text")
             return False
         return True
 

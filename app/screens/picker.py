@@ -58,7 +58,7 @@ class ChoiceList(CursorView, can_focus=False):
         """The whole summary of the entry under the cursor, where entries are longer than their lines."""
         if all(len(choice.summary) <= width - self._room(width) - 5 for choice in self.choices):
             return []
-        pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", width - 2)[:FOOT]
+        pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", max(width - 2, 1))[:FOOT]
         return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT - len(pieces))))]
 
     def _room(self, width: int) -> int:

@@ -11,6 +11,8 @@ from buddy.compiler.text.lines import IndexedText
 # A text without its index, and the lines found in it with whether there are more.
 Found = tuple[list[int], bool]
 Finder = Callable[[str], Iterable[int]]
+# Characters of a wrong pattern that a message repeats.
+_SHOWN = 200
 
 
 class PatternError(ValueError):
@@ -48,7 +50,7 @@ def is_literal(pattern: str) -> bool:
 
 def check(pattern: str) -> None:
     """Raise `PatternError` unless `pattern` is a regular expression."""
-    _compiled(pattern, False)
+    compiled(pattern, False)
 
 
 def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
@@ -60,10 +62,10 @@ def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
 def _finder(pattern: str, regex: bool, ignore_case: bool) -> Finder:
     """What gives the numbers of the lines of a piece of text that hold the pattern."""
     if regex:
-        return _by_line(_compiled(pattern, ignore_case))
+        return _by_line(compiled(pattern, ignore_case))
     if not ignore_case:
         return lambda piece: _with_text(piece, pattern)
-    relaxed = _by_line(_compiled(re.escape(pattern), ignore_case))
+    relaxed = _by_line(compiled(re.escape(pattern), ignore_case))
     # Beyond ASCII, lower case is not a matter of single characters.
     return lambda piece: (
         _with_text(piece.lower(), pattern.lower()) if piece.isascii() and pattern.isascii() else relaxed(piece)
@@ -86,9 +88,18 @@ def _by_line(pattern: re.Pattern[str]) -> Finder:
     return lambda piece: (number for number, line in enumerate(piece.removesuffix("\n").split("\n")) if matches(line))
 
 
-def _compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    """The regular expression. Raises `PatternError`, also for one that is too much for `re`."""
     try:
         return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
         where = f" at position {error.pos}" if error.pos is not None else ""
-        raise PatternError(f"{error.msg}{where} in the pattern {pattern!r}") from error
+        raise PatternError(f"{error.msg}{where} in the pattern {_short(pattern)}") from error
+    except OverflowError as error:
+        raise PatternError(f"{error} in the pattern {_short(pattern)}") from error
+    except RecursionError as error:
+        raise PatternError(f"nested too deeply: the pattern {_short(pattern)}") from error
+
+
+def _short(pattern: str) -> str:
+    return repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."

@@ -131,3 +131,8 @@ def test_a_neighbourhood_as_a_picture() -> None:
     assert tops == sorted(tops), "what is read stands above"
     assert max(tops) < float(root.get("height", 0))
     assert "gelu" in [text.text for text in root.findall(f"{space}text")]
+
+
+def test_any_number_of_dashes_is_read() -> None:
+    assert passing("-" * 4001 + "op:mm") == passing("-op:mm")
+    assert passing("-" * 4000 + "op:mm") == passing("op:mm")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import PatternError, search, search_each
+from buddy.compiler.text.search import PatternError, check, search, search_each
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 
@@ -70,3 +70,10 @@ def test_case_beyond_ascii_is_that_of_single_characters(pattern: str) -> None:
 
 def test_the_end_of_the_text_is_no_line_of_its_own() -> None:
     assert search(IndexedText("a\n\nb\n"), "^$", regex=True)[0] == [1]
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 5000, "(" * 5000 + ")" * 5000, "[", "x" * 500 + "("])
+def test_a_pattern_that_cannot_be_read_is_told_briefly(pattern: str) -> None:
+    with pytest.raises(PatternError, match="pattern") as error:
+        check(pattern)
+    assert len(str(error.value)) < 300

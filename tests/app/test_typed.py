@@ -1,0 +1,74 @@
+"""What the user types for a path or a seed: read, or refused with a reason, and never the end of the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buddy.app.cli.arguments import Parser, add_input_options
+from buddy.app.editing import Editing
+from buddy.app.running import Running
+from buddy.app.screens.picker import Choice, ChoiceList
+from buddy.app.sessions import Sessions
+from buddy.app.typed import typed_path, typed_seed
+from buddy.app.versus import Versus
+
+NOBODY = "~nobodyofthatname/x.toml"
+
+
+class Told:
+    """Holds what is said to the user."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def say(self, text: str) -> None:
+        self.said = text
+
+
+def test_a_path_may_begin_at_home() -> None:
+    assert typed_path(" ~/x ") == Path.home() / "x"
+    for text in (NOBODY, "a\0b"):
+        with pytest.raises(ValueError, match="no "):
+            typed_path(text)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda bench: Editing(bench).write_file(NOBODY, "text"),
+        lambda bench: Running(bench)._use_file(NOBODY),
+        lambda bench: Sessions(bench).write_reproducer(NOBODY),
+        lambda bench: Versus(bench)._read(NOBODY),
+    ],
+    ids=["write", "inputs", "reproducer", "recipe"],
+)
+def test_a_home_that_there_is_not_is_said(ask: object) -> None:
+    bench = Told()
+    ask(bench)  # type: ignore[operator]
+    assert "no home" in bench.said
+
+
+def test_a_seed_has_64_bits() -> None:
+    assert [typed_seed(text) for text in ("7", " -3 ", str(2**63 - 1))] == [7, -3, 2**63 - 1]
+    for text in ("", "x", "1.5", "9" * 23, "9" * 5000, str(2**63)):
+        with pytest.raises(ValueError, match="no seed"):
+            typed_seed(text)
+
+
+def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Told()
+    Running(bench)._use_seed("9" * 23)  # type: ignore[arg-type]
+    assert "is no seed" in bench.said
+    parser = Parser("run", "")
+    add_input_options(parser)
+    with pytest.raises(SystemExit) as left:
+        parser.parse_args(["--seed", "9" * 23])
+    assert left.value.code == 2
+    assert "is no seed" in capsys.readouterr().err
+
+
+def test_a_list_to_choose_from_outlives_a_terminal_of_no_width() -> None:
+    entries = ChoiceList([Choice("name", "what it is, in more words than fit", 1)])
+    assert all(entries.foot(width) for width in range(-2, 12))
