@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from buddy.compiler.lowering import lower_top_level
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER
-from tests.programs import Line
+from tests.programs import Line, captured
 
 linalg = torch.linalg
 
@@ -51,6 +53,15 @@ def test_a_singular_matrix_has_infos_and_factors() -> None:
     ours, theirs = compiled(linalg.lu_factor_ex, singular), linalg.lu_factor_ex(singular)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("function", [linalg.svdvals, linalg.eigvalsh, linalg.pinv], ids=lambda f: f.__name__)
+def test_info_of_matrices_without_elements_is_not_read_from_memory_that_nobody_wrote(function: Any) -> None:
+    text = str(lower_top_level(captured(function, torch.empty(3, 0, 0)).graph, "linalg"))
+    infos = {found[1] for found in re.finditer(r"tensor\.extract (%\w+)\[%\w+\] : tensor<3xi32>", text)}
+    assert infos
+    written = {found[1] for found in re.finditer(r"(%\w+) = linalg\.fill", text)}
+    assert infos <= written
 
 
 def of_factors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -87,9 +87,16 @@ def scale(p: Problem, name: str) -> None:
 
 
 def common_parts(count: Any, values: Any) -> dict[str, Part]:
-    """What each algorithm here keeps beside its matrices: its `values`, and what `scale` and `sweeps` write."""
-    parts = {name: (st.empty([count], INT32), INT32) for name in ("turned", "info")}
-    return parts | {"scale": (st.empty([count], WIDE), WIDE), "values": (st.empty([count, values], WIDE), WIDE)}
+    """What each algorithm here keeps beside its matrices: its `values`, and what `scale` and `sweeps` write.
+
+    Of matrices without elements nothing is written, and "info" is read.
+    """
+    return {
+        "turned": (st.empty([count], INT32), INT32),
+        "info": (st.filled(0, [count], INT32), INT32),
+        "scale": (st.empty([count], WIDE), WIDE),
+        "values": (st.empty([count, values], WIDE), WIDE),
+    }
 
 
 def make_rows_orthogonal(p: Problem, following: tuple[str, ...] = ()) -> None:
