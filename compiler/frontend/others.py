@@ -42,9 +42,14 @@ def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(*args, **kwargs)
         except Exception as error:
             frame = extract_tb(error.__traceback__)[-1]
-            where = f"{rule.__code__.co_filename}:{rule.__code__.co_firstlineno}"
             said = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-            warnings.warn(f"the decomposition of {overload} at {where} {said}", stacklevel=2)
+            warnings.warn(f"the decomposition of {overload} {_where(rule)} {said}", stacklevel=2)
             return NotImplemented
 
     return decomposed
+
+
+def _where(rule: Callable[..., Any]) -> str:
+    """The place of a function; any other callable, such as a `partial`, as it says itself."""
+    code = getattr(rule, "__code__", None)
+    return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)

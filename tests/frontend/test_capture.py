@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from buddy.compiler.frontend.aten import target_key
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import source_name
-from buddy.compiler.graph import serialize
+from buddy.compiler.graph import decompositions, serialize
 from buddy.compiler.graph.operation import EagerOp
 from buddy.compiler.graph.types import NodeType, TensorDType
 
@@ -84,6 +86,26 @@ def test_ops_without_a_class_are_decomposed_where_torch_can() -> None:
     graph = capture(lambda x: nn.functional.logsigmoid(x), (torch.ones(3),))[0].graph
     assert "log_sigmoid_forward.default" not in [op.target for op in graph.operations]
     assert not any(isinstance(op, EagerOp) for op in graph.operations)
+
+
+class Broken:
+    """A rule that is no function, and fails."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no rule")
+
+    def __repr__(self) -> str:
+        return "a broken rule"
+
+
+@pytest.mark.parametrize("rule", [partial(Broken()), Broken()], ids=["partial", "object"])
+def test_a_rule_of_others_that_fails_costs_its_op_alone_whatever_it_is(
+    rule: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(decompositions._RULES, "sinc.default", rule)
+    with pytest.warns(UserWarning, match="the decomposition of aten.sinc.default .*a broken rule.* raised ValueError"):
+        graph = capture(lambda x: torch.sinc(x), (torch.ones(3),))[0].graph
+    assert "sinc.default" in [op.target for op in graph.operations]
 
 
 def test_several_results_have_a_meta_each() -> None:
