@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from textual.app import SuspendNotSupported
 
 from buddy.app.lines import UnavailableError
+from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
 from buddy.app.pipeline_text import parse, pipeline_text, steps_of
 from buddy.app.screens.editor import EditorScreen, Wrong
 from buddy.app.stages import StageRow, phase_of
+from buddy.app.workspace import write_whole
 from buddy.compiler.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
@@ -31,8 +29,8 @@ LONGEST = 2_000_000
 class IrEditor(EditorScreen):
     """An editor that lets go of a module only once MLIR has parsed and verified it."""
 
-    def __init__(self, session: Session, title: str, text: str, wrong: Wrong | None = None) -> None:
-        super().__init__(title, text, wrong)
+    def __init__(self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "") -> None:
+        super().__init__(title, text, wrong, before)
         self._session = session
 
     async def check(self, text: str) -> Wrong | None:
@@ -69,13 +67,13 @@ class TextEditing:
 
     def edit_ir(self) -> None:
         """The stage's IR in $VISUAL or $EDITOR; in the workbench's own editor where there is none."""
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        self._bench.run_worker(self._edit(shlex.split(editor) if editor else []), group="edit", exclusive=True)
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
+        self._bench.run_worker(self._edit(editor), group="edit", exclusive=True)
 
     def edit_ir_here(self) -> None:
-        self._bench.run_worker(self._edit([]), group="edit", exclusive=True)
+        self._bench.run_worker(self._edit(""), group="edit", exclusive=True)
 
-    async def _edit(self, editor: Sequence[str]) -> None:
+    async def _edit(self, editor: str) -> None:
         bench, row = self._bench, self._bench.ir.shown
         if row is None:
             return
@@ -85,36 +83,40 @@ class TextEditing:
         except UnavailableError as error:
             bench.say(str(error))
             return
-        edited, wrong = self._in_editor(editor, row, text), None
+        try:
+            edited, wrong = self._in_editor(editor, row, text), None
+        except EditorError as error:
+            bench.say(str(error))
+            return
         if edited is not None and edited != text:
             wrong = await IrEditor(bench.session, "", edited).check(edited)
         if edited is None or wrong is not None:
-            edited = await self._in_pane(row, edited or text, wrong)
+            edited = await self._in_pane(row, text if edited is None else edited, wrong, text)
         if edited is not None:
             self._resume(recipe, row, text, edited)
 
-    def _in_editor(self, editor: Sequence[str], row: StageRow, text: str) -> str | None:
-        """What the user's own editor leaves, `None` where it cannot be run."""
-        if not editor:
+    def _in_editor(self, editor: str, row: StageRow, text: str) -> str | None:
+        """What the user's own editor leaves, `None` where it cannot be run. Raises `EditorError`."""
+        try:
+            words = editor_words(editor)
+            if not words:
+                return None
+            with self._bench.suspend():
+                return edited_by(words, f"{row.stage.index:02d}-{row.stage.name}.mlir", text)
+        except SuspendNotSupported:
             return None
-        with tempfile.TemporaryDirectory(prefix="buddy-tui-") as folder:
-            path = Path(folder) / f"{row.stage.index:02d}-{row.stage.name}.mlir"
-            path.write_text(text, "utf-8")
-            try:
-                with self._bench.suspend():
-                    subprocess.run([*editor, str(path)], check=False)
-            except SuspendNotSupported:
-                return None
-            except OSError as error:
-                self._bench.say(f"{editor[0]} does not start: {error.strerror}")
-                return None
-            return path.read_text("utf-8", "replace")
+        except NoEditorError as error:
+            self._bench.say(str(error))
+            return None
 
-    async def _in_pane(self, row: StageRow, text: str, wrong: Wrong | None) -> str | None:
+    async def _in_pane(self, row: StageRow, text: str, wrong: Wrong | None, before: str) -> str | None:
         if len(text) > LONGEST:
-            self._bench.say("this stage is too long for the editor here: set $EDITOR, then E")
+            what = "set $EDITOR, then E"
+            if wrong is not None and text != before:
+                what = f"{wrong.message}, line {wrong.line + 1}; {self._put_aside(text)}"
+            self._bench.say(f"this stage is too long for the editor here: {what}")
             return None
-        screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong)
+        screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong, before)
         return await self._bench.push_screen_wait(screen)
 
     def _resume(self, recipe: Recipe, row: StageRow, before: str, after: str) -> None:
@@ -122,17 +124,25 @@ class TextEditing:
         if before == after:
             bench.say("nothing was changed")
             return
-        if bench.workspace.recipe != recipe:
-            bench.say(
-                "the recipe has changed meanwhile, so the edit has no place: E begins again from what there is now"
-            )
-            return
         rows = bench.ir.rows
-        phase = phase_of(rows, next(k for k, other in enumerate(rows) if other.key == row.key))
+        place = next((k for k, other in enumerate(rows) if other.key == row.key), None)
+        if bench.workspace.recipe != recipe or place is None:
+            bench.say(f"the recipe has changed meanwhile, so the edit has no place: {self._put_aside(after)}")
+            return
+        phase = phase_of(rows, place)
         steps, place = with_ir(recipe.steps, row.stage.step, after, phase)
         number = sum(step.name == REPLACE and step.enabled for step in steps[:place])
         bench.ir.expect((REPLACE, number))
         bench.editing.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
+
+    def _put_aside(self, text: str) -> str:
+        """Keep an edited text that cannot be used; says where it is."""
+        path = self._bench.workspace.path.with_suffix(".edited.mlir")
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            return f"the edited text could not be written to {path}: {error.strerror}"
+        return f"the edited text is in {path}"
 
 
 def with_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:

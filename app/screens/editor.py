@@ -32,8 +32,10 @@ class EditorScreen(ModalScreen[str]):
         Binding("escape,ctrl+c", "leave", "Cancel", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, text: str, wrong: Wrong | None = None) -> None:
+    def __init__(self, title: str, text: str, wrong: Wrong | None = None, before: str = "") -> None:
         super().__init__()
+        # What has been edited elsewhere already is not thrown away unasked either.
+        self._before = before or text
         self._title, self._text, self._wrong = title, text, wrong
         self._warned = False
 
@@ -90,7 +92,7 @@ class EditorScreen(ModalScreen[str]):
 
     def action_leave(self) -> None:
         """Go back; what has been typed is thrown away only when this is asked for twice."""
-        if self.area.text == self._text or self._warned:
+        if self.area.text == self._before or self._warned:
             self.dismiss(None)
         else:
             self._warned = True

@@ -1,0 +1,86 @@
+"""The user's own editor: real processes that write, fail, rename or are interrupted, and what is taken of it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
+from buddy.app.text_editing import TextEditing
+from buddy.app.workspace import Workspace
+from buddy.compiler.recipe import Recipe
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where texts are handed over."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def script(body: str) -> list[str]:
+    """An editor that does `body` with the file `path`."""
+    imports = "import os, signal, sys, time; from pathlib import Path; path = Path(sys.argv[1])"
+    return [sys.executable, "-c", f"{imports}\n{body}"]
+
+
+def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> None:
+    assert edited_by(script("path.write_text(path.read_text() + path.name)"), "03-cse.mlir", "a\n") == "a\n03-cse.mlir"
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "kept"),
+    [
+        ("sys.exit(3)", "ended with 3", 0),
+        ("path.write_text('mine'); sys.exit(1)", "nothing is taken; what it wrote is in", 1),
+        ("path.write_text('mine'); os.kill(os.getpid(), signal.SIGKILL)", "what it wrote is in", 1),
+        ("path.unlink()", "no text to take: No such file", 0),
+        ("path.rename(path.with_name('other'))", "what it wrote is in", 1),
+        ("path.unlink(); path.parent.rmdir()", "no text to take", 0),
+        ("path.unlink(); path.mkdir()", "no text to take", 1),
+    ],
+)
+def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
+    with pytest.raises(EditorError, match=said) as error:
+        edited_by(script(body), "x.mlir", "text")
+    assert not isinstance(error.value, NoEditorError)
+    assert len(list(folder.iterdir())) == kept
+    assert not kept or Path(str(error.value).rpartition(" in ")[2]).exists()
+
+
+def test_an_editor_that_there_is_not_is_said(folder: Path) -> None:
+    with pytest.raises(NoEditorError, match="does not start"):
+        edited_by(["/no/such/editor"], "x.mlir", "text")
+    with pytest.raises(NoEditorError, match="No closing quotation"):
+        editor_words("emacs -nw '")
+    assert editor_words("code --wait") == ["code", "--wait"]
+    assert not list(folder.iterdir())
+
+
+def test_an_interrupt_is_the_editors_and_not_ours() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    body = (
+        "own = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "os.kill(os.getppid(), signal.SIGINT); time.sleep(0.2); path.write_text(f'handled {own}')"
+    )
+    assert edited_by(script(body), "x.mlir", "text") == "handled True", "a child that inherits SIG_IGN has no handler"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path) -> None:
+    said: list[str] = []
+    workspace = Workspace("x.py", (), tmp_path / "state")
+    workspace.begin(Recipe())
+    row = SimpleNamespace(key=("cse", 0))
+    bench = SimpleNamespace(workspace=workspace, ir=SimpleNamespace(rows=[]), say=said.append)
+    for recipe in (Recipe(threads=2), workspace.recipe):
+        TextEditing(bench)._resume(recipe, row, "before", "after")  # type: ignore[arg-type]
+        path = Path(said.pop().rpartition(" in ")[2])
+        assert path.read_text() == "after"
+        path.unlink()
