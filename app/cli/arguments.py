@@ -58,7 +58,11 @@ def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
-        "--engine", metavar="COMMAND", default="", help="reach the engine so, e.g. 'ssh HOST buddy-tui engine'"
+        "--engine",
+        type=shell_words,
+        metavar="COMMAND",
+        default="",
+        help="reach the engine so, e.g. 'ssh HOST buddy-tui engine'",
     )
     group.add_argument("--log", type=Path, metavar="FILE", help="append the log of the engine to FILE")
 
@@ -120,6 +124,15 @@ def engine_command(options: argparse.Namespace) -> list[str] | None:
 def directory(options: argparse.Namespace) -> str:
     """The folder that SOURCE is relative to; an engine elsewhere has a current folder of its own."""
     return "" if options.engine else os.getcwd()
+
+
+def shell_words(text: str) -> str:
+    """A command as it is, once its words can be told apart."""
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+    return text
 
 
 def positive_seconds(text: str) -> float:

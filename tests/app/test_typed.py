@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.cli.arguments import Parser, add_input_options
+from buddy.app.cli.arguments import Parser, add_engine_options, add_input_options
 from buddy.app.editing import Editing
 from buddy.app.running import Running
 from buddy.app.screens.picker import Choice, ChoiceList
@@ -72,3 +72,12 @@ def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(capsys: py
 def test_a_list_to_choose_from_outlives_a_terminal_of_no_width() -> None:
     entries = ChoiceList([Choice("name", "what it is, in more words than fit", 1)])
     assert all(entries.foot(width) for width in range(-2, 12))
+
+
+def test_a_command_whose_quotation_is_open_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser("run", "")
+    add_engine_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--engine", "ssh 'host"])
+    assert "No closing quotation" in capsys.readouterr().err
+    assert parser.parse_args(["--engine", "ssh host"]).engine == "ssh host"
