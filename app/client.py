@@ -68,6 +68,11 @@ class RequestFailed(Exception):
     def diagnostic(self) -> Diagnostic:
         return self.failed.diagnostic
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has stopped it, so that it says nothing of the program."""
+        return self.failed.cancelled
+
 
 class EngineClient:
     """One engine process at a time, here or behind a command such as `ssh HOST buddy-tui engine`.

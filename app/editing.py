@@ -70,12 +70,23 @@ class Editing:
             self.write_file(path.strip(), to_toml(self._workspace.recipe))
 
     def write_file(self, path: str, text: str) -> None:
-        """Write a file where the user said, and say so."""
+        """Write a file where the user said, and say so; one that is there already is asked about."""
         try:
-            write_whole(typed_path(path), text)
+            target = typed_path(path)
+            there = target.exists() and not target.is_dir()
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            self._bench.say(f"{path} could not be written: {why}")
+            self._bench.say(f"{path} could not be written: {getattr(error, 'strerror', None) or error}")
+            return
+        if there:
+            self._bench.confirm(f"{path} is there already. Replace it?", lambda: self._write(path, target, text))
+        else:
+            self._write(path, target, text)
+
+    def _write(self, path: str, target: Path, text: str) -> None:
+        try:
+            write_whole(target, text)
+        except OSError as error:
+            self._bench.say(f"{path} could not be written: {error.strerror}")
         else:
             self._bench.say(f"written to {path}")
 

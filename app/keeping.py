@@ -15,7 +15,10 @@ from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """How the screen was left. `stage` is the key of the stage shown, `how` the kind of diff."""
+    """How the screen was left. `stage` is the key of the stage shown, `how` the kind of diff.
+
+    A file of `inputs` is its path, to be read again.
+    """
 
     pane: str = "graph"
     zoomed: bool = False

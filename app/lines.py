@@ -21,7 +21,11 @@ Fetch = Callable[[str, int, int], Awaitable[Lines]]
 
 
 class UnavailableError(Exception):
-    """The engine does not answer; the text says why."""
+    """The engine does not answer; the text says why, `cancelled` whether that is because somebody has stopped it."""
+
+    def __init__(self, why: str, cancelled: bool = False) -> None:
+        super().__init__(why)
+        self.cancelled = cancelled
 
 
 class Line(NamedTuple):

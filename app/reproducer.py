@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,13 +72,61 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
-    """Compile, run and write everything; a run that fails with `failure` is described instead.
+def holds_other_things(folder: Path) -> bool:
+    """Whether there is something in `folder` that no reproducer put there. Raises `OSError` for what is no folder."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return False
+    try:
+        read_description(folder)
+    except ValueError:
+        return True
+    return False
 
-    Raises `OSError` where the folder cannot be written, and `failure` where there is nothing to compile.
+
+async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
+    """Compile, run and write everything; a run that fails with `failure` is described instead, a cancelled one is not.
+
+    The folder is what it was until all is there; then the files of an earlier reproducer in it are replaced.
+    Raises `OSError` where the folder cannot be written, and `failure` where there is nothing to compile, or it was
+    cancelled.
     """
+    folder = folder.resolve()
+    there = folder.exists()
+    made = (folder if there else folder.parent) / f".{folder.name}.{os.getpid()}"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    try:
+        found = await _write_all(made, subject, engine, failure)
+        if there:
+            _move_into(folder, made)
+        else:
+            made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return found
+
+
+def _move_into(folder: Path, made: Path) -> None:
+    """Replace the reproducer in `folder` by the one in `made`; the description goes first and comes last."""
+    try:
+        before = read_description(folder)
+    except ValueError:
+        before = None
+    if before is not None:
+        (folder / DESCRIPTION).unlink()
+        for name in (VALUES, before.script, *(stage.file for stage in before.stages)):
+            # A description is a file like any other: it does not name what may be deleted elsewhere.
+            if name in (VALUES, f"script/{Path(name).name}", f"stages/{Path(name).name}"):
+                (folder / name).unlink(missing_ok=True)
+    files = sorted((path for path in made.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION)
+    for path in files:
+        target = folder / path.relative_to(made)
+        target.parent.mkdir(exist_ok=True)
+        path.replace(target)
+
+
+async def _write_all(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
     recipe = subject.recipe
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / RECIPE).write_text(to_toml(recipe), "utf-8")
     compiled = await engine.compile(recipe)
     stages = [await _write_stage(folder, stage, engine) for stage in compiled.stages]
@@ -87,6 +136,8 @@ async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failu
         (folder / VALUES).write_bytes(ran.values)
         report = as_json(subject.info, ran.report, subject.assignments)
     except failure as error:
+        if getattr(error, "cancelled", False):
+            raise
         problem = str(error)
     described = _described(folder, subject, stages, report, problem)
     (folder / DESCRIPTION).write_text(json.dumps(msgspec.to_builtins(described), indent=2) + "\n", "utf-8")

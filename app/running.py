@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from buddy.app.input_files import file_choice
-from buddy.app.runs import RunRecord
+from buddy.app.runs import RunRecord, content_hash
 from buddy.app.typed import typed_path, typed_seed
 from buddy.app.versus import Side
 from buddy.compiler.run_report import InputChoice
@@ -56,11 +59,33 @@ class Running:
 
     def _use_file(self, text: str) -> None:
         try:
-            found = file_choice(typed_path(text))
+            path = typed_path(text).absolute()
         except (OSError, ValueError) as error:
             self._bench.say(f"{text.strip()}: {error}")
             return
-        self._use(found)
+        self._read(path, self._use)
+
+    def _read(self, path: Path, use: Callable[[InputChoice], object]) -> None:
+        """Hand what a file holds to `use`; a long one, or one that is far away, keeps nobody waiting."""
+        self._bench.run_worker(self._reading(path, use), group="inputs", exclusive=True)
+
+    async def _reading(self, path: Path, use: Callable[[InputChoice], object]) -> None:
+        try:
+            found = await asyncio.to_thread(file_choice, path)
+        except ValueError as error:
+            self._bench.say(f"{path}: {error}")
+        else:
+            use(found)
+
+    def restore(self, inputs: InputChoice) -> None:
+        """Take up the inputs of the last session; the script's own where their file cannot be read any more."""
+        if inputs.kind == "file":
+            self._read(Path(inputs.title), self._take)
+        else:
+            self._take(inputs)
+
+    def _take(self, inputs: InputChoice) -> None:
+        self._bench.session.inputs = inputs
 
     def _use(self, inputs: InputChoice) -> None:
         self._bench.session.inputs = inputs
@@ -82,10 +107,18 @@ class Running:
         bench = self._bench
         if act == "compare":
             bench.versus.compare_with(Side("the recipe of that run", record.recipe))
-            return
+        elif record.inputs.kind == "file":
+            self._read(Path(record.inputs.title), lambda found: self._run_again(record, found))
+        else:
+            self._run_again(record, record.inputs)
+
+    def _run_again(self, record: RunRecord, inputs: InputChoice) -> None:
+        bench = self._bench
         bench.graphs.show(record.recipe.graph)
         mine = bench.workspace.recipe
         again = replace(record.recipe, source=mine.source, arguments=mine.arguments, plugins=mine.plugins)
-        bench.session.inputs = record.inputs
+        bench.session.inputs = inputs
         bench.editing.edit(again, "the recipe of an earlier run")
         bench.session.run()
+        if content_hash(inputs) != record.held:
+            bench.say(f"{inputs.title} is not what it was in that run")

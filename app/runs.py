@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -14,12 +15,32 @@ LENGTH = 50
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """One run: when it ended (seconds since the epoch), its recipe and inputs, and its report."""
+    """One run: when it ended (seconds since the epoch), its recipe and inputs, and its report.
+
+    Of a file of inputs there is the path alone, and `held`, the hash of what it held: records are kept for long, and
+    files may be large.
+    """
 
     at: float
     recipe: Recipe
     report: RunReport
     inputs: InputChoice = InputChoice()
+    held: str = ""
+
+
+def recorded(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
+    """The record of a run on `inputs`."""
+    return RunRecord(at, recipe, report, without_content(inputs), content_hash(inputs))
+
+
+def without_content(inputs: InputChoice) -> InputChoice:
+    """The inputs as far as they are kept: of a file, its path."""
+    return msgspec.structs.replace(inputs, content=b"")
+
+
+def content_hash(inputs: InputChoice) -> str:
+    """A hash of what a file of inputs holds, "" where there is none."""
+    return hashlib.sha256(inputs.content).hexdigest() if inputs.content else ""
 
 
 def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:

@@ -264,4 +264,4 @@ class Session:
         try:
             return await request(self._client)
         except (EngineLost, RequestFailed) as error:
-            raise UnavailableError(str(error)) from error
+            raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error

@@ -10,7 +10,8 @@ from buddy.app.command_line import Shown, command
 from buddy.app.keeping import Kept, read_kept, write_kept
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import HOW
-from buddy.app.reproducer import Engine, Subject, write_reproducer
+from buddy.app.reproducer import Engine, Subject, holds_other_things, write_reproducer
+from buddy.app.runs import without_content
 from buddy.app.typed import typed_path
 from buddy.compiler.recipe import rebased
 
@@ -43,7 +44,8 @@ class Sessions:
         if kept.pane in PANES:
             bench._pane = kept.pane
         bench._zoomed = kept.zoomed
-        bench.state.runs, bench.session.inputs = list(kept.runs), kept.inputs
+        bench.state.runs = list(kept.runs)
+        bench.running.restore(kept.inputs)
         bench.selection.node = kept.node
         if kept.how in HOW:
             bench.ir.comparison.how = kept.how
@@ -71,7 +73,7 @@ class Sessions:
             ir.key,
             bench.selection.node,
             ir.comparison.how,
-            inputs=bench.session.inputs,
+            inputs=without_content(bench.session.inputs),
             bookmarks=bookmarks.to_data() if bookmarks is not None else None,
             runs=tuple(bench.state.runs),
         )
@@ -91,10 +93,19 @@ class Sessions:
             return
         try:
             path = typed_path(folder)
-        except ValueError as error:
-            self._bench.say(f"{folder.strip()} could not be written: {error}")
+            there, others = path.exists(), holds_other_things(path)
+        except (OSError, ValueError) as error:
+            self._bench.say(f"{folder.strip()} could not be written: {getattr(error, 'strerror', None) or error}")
             return
-        self._bench.run_worker(self._write(path), group="reproducer", exclusive=True)
+        if there:
+            holds = "holds other things than a reproducer; files of the same names are replaced"
+            question = f"{folder.strip()} {holds if others else 'is there already'}. Write into it?"
+            self._bench.confirm(question, lambda: self._start_writing(path))
+        else:
+            self._start_writing(path)
+
+    def _start_writing(self, folder: Path) -> None:
+        self._bench.run_worker(self._write(folder), group="reproducer", exclusive=True)
 
     async def _write(self, folder: Path) -> None:
         bench = self._bench

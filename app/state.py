@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from buddy.app.runs import RunRecord, with_run
+from buddy.app.runs import RunRecord, recorded, with_run, without_content
 from buddy.app.stages import StageBoard
 from buddy.compiler import protocol as p
 from buddy.compiler.recipe import Recipe
@@ -246,9 +246,9 @@ class State:
         self.ended(frame.request)
         told = self.of(frame.report.graph)
         told.reported(recipe, frame.report)
-        told.inputs = inputs
+        told.inputs = without_content(inputs)
         if recipe is not None:
-            self.runs = with_run(self.runs, RunRecord(time.time(), recipe, frame.report, inputs))
+            self.runs = with_run(self.runs, recorded(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
 
     def _failed(self, frame: p.Failed) -> frozenset[Topic]:

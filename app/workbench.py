@@ -339,6 +339,18 @@ class Workbench(App[int]):
         """Ask for a text on the line at the bottom."""
         self.screen_stack[0].query_one(Prompt).ask(title, initial, answer)
 
+    def confirm(self, question: str, act: Callable[[], object]) -> None:
+        """Do `act` if the user says yes to `question`."""
+        from buddy.app.screens.confirm import ConfirmScreen
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                act()
+            else:
+                self.say("nothing was written")
+
+        self.push_screen(ConfirmScreen(question), answered)
+
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Pane) and event.widget.pane_id != self._pane:
             self._pane = event.widget.pane_id

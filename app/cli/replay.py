@@ -15,7 +15,7 @@ from buddy.app.cli.report import as_text
 from buddy.app.input_files import file_choice
 from buddy.app.reproducer import RECIPE, VALUES, Description, read_description, source_of, text_hash
 from buddy.compiler.protocol import Stage
-from buddy.compiler.run_report import OWN_INPUTS
+from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
 def parser() -> arguments.Parser:
@@ -49,12 +49,9 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     compilation = await engine.compile(recipe)
     changed = await _changed_stages(engine, compilation.ordered(), found)
     values = options.folder / VALUES
-    inputs = file_choice(values) if values.exists() else OWN_INPUTS
-    ran = (
-        None
-        if found.problem and not values.exists()
-        else await engine.client.run_beside(recipe, options.repeats, inputs, values=True)
-    )
+    ran = None
+    if not found.problem:
+        ran = await engine.client.run_beside(recipe, options.repeats, _inputs(values), values=True)
     same_values = _same_values(values, ran.values) if ran is not None and values.exists() else []
     ok = not changed and (ran is None or ran.report.ok)
     if options.json:
@@ -71,6 +68,16 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
         print(f"it did not run then: {found.problem}")
     _tell_versions(engine, found)
     return 0 if ok else FAILURE
+
+
+def _inputs(values: Path) -> InputChoice:
+    """Those that the folder was run on. Raises `UsageError`."""
+    if not values.exists():
+        return OWN_INPUTS
+    try:
+        return file_choice(values)
+    except ValueError as error:
+        raise UsageError(f"{values}: {error}") from error
 
 
 def _engine_words(options: argparse.Namespace) -> list[str]:

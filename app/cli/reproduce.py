@@ -6,17 +6,19 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.cli import VERBS, arguments
+from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import UsageError, inputs_of
 from buddy.app.client import RequestFailed
-from buddy.app.reproducer import Engine, Subject, write_reproducer
+from buddy.app.reproducer import Engine, Subject, holds_other_things, write_reproducer
 
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("reproduce", VERBS["reproduce"])
     found.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="where to write it")
+    text = "write into a folder that holds other things too"
+    found.add_argument("--force", action="store_true", help=text)
     arguments.add_input_options(found)
     arguments.add_recipe_options(found)
     found.add_argument("--plain", action="store_true", help="no line that is redrawn")
@@ -25,6 +27,12 @@ def parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     options, script = arguments.parse(parser(), words)
+    try:
+        if not options.force and holds_other_things(options.output):
+            what = f"{options.output} holds other things than a reproducer"
+            parser().error(f"{what}; name another folder, or write into this one all the same (--force)")
+    except OSError as error:
+        parser().error(f"cannot write to {options.output}: {error.strerror or error}")
     return converse(options, Console(options.plain), lambda engine: _write(engine, options, script))
 
 
@@ -40,4 +48,6 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     except OSError as error:
         raise UsageError(f"cannot write to {options.output}: {error.strerror or error}") from error
     engine.console.note(f"{len(found.stages)} stages in {options.output}; {options.output / 'replay.sh'} does it again")
-    return 0
+    if found.problem:
+        engine.console.note(f"without outputs, since it did not run: {found.problem}")
+    return FAILURE if found.problem else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +69,17 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         assert bench.app.state.report.ok
         assert output.low == output.high == sum(range(1, len(rows) + 1))
         bench.app.running._use_file(str(tmp_path / "nosuch.npz"))
-        assert bench.shows("No such file")
+        await bench.until(lambda: bench.shows("No such file"), "the refusal")
+        kept_path = bench.app.sessions._path
+    saved = (tmp_path / "x.npz").read_bytes()
+    assert saved not in kept_path.read_bytes(), "files of inputs are read again, not kept"
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        await bench.until(lambda: bench.app.session.inputs.content == saved, "the inputs of the last session")
+        np.savez(tmp_path / "x.npz", *[np.zeros(shape, np.float32) for shape in shapes])
+        await bench.press("H", "enter")
+        await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
+        assert bench.app.state.report.outputs[0].high == 0
+        assert bench.shows("is not what it was in that run")
 
 
 @slow
@@ -84,6 +95,47 @@ async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path
         assert (folder / "script" / "arith_add.py").read_bytes() == Path(bench.app.workspace.source).read_bytes()
         values = np.load(folder / "values.npz")
         assert {name.partition("/")[0] for name in values.files} == {"input", "output", "eager"}
+        await _is_asked_before_anything_is_replaced(bench, folder, tmp_path / "mine.toml")
+        await _leaves_the_folder_when_cancelled(bench, folder)
+
+
+async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: Path) -> None:
+    mine.write_text("mine")
+    bench.app.editing.write_file(str(mine), "theirs")
+    await bench.press("n")
+    assert mine.read_text() == "mine"
+    assert bench.shows("nothing was written")
+    bench.app.editing.write_file(str(mine), "theirs")
+    await bench.press("y")
+    assert mine.read_text() == "theirs"
+    (folder / "replay.sh").unlink()
+    bench.app.sessions.write_reproducer(str(folder))
+    await bench.press("n")
+    await bench.pilot.pause(0.2)
+    assert not (folder / "replay.sh").exists()
+    bench.app.sessions.write_reproducer(str(folder))
+    await bench.press("y")
+    await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.waiting, "the folder")
+
+
+async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
+    """The run is cancelled when all that comes before it has been written."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    other, run = folder.with_name("other"), bench.app.session.run_values
+
+    async def cancelled(recipe: Recipe) -> Any:
+        asked = asyncio.ensure_future(run(recipe))
+        await asyncio.sleep(0)
+        bench.app.session.cancel()
+        return await asked
+
+    bench.app.session.run_values = cancelled
+    for target in (folder, other):
+        bench.app.sessions.write_reproducer(str(target))
+        await bench.press(*(["y"] if target is folder else []))
+        await bench.until(lambda name=target.name: bench.shows(f"{name} could not be written"), "the end")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert not other.exists()
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"\x81\xa4pane\xa1\xff", b"\x81\xa9bookmarks" + b"\x91" * 100_000])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.trials import TrialsScreen
 from buddy.app.unified import unified
+from buddy.compiler.recipe import PluginFile, to_toml
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
@@ -35,7 +38,7 @@ async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workben
         assert bench.app.state.compiled == bench.app.workspace.recipe, "the recipe on the screen is still compiled"
 
 
-async def test_two_graphs_are_compared(workbench: Open) -> None:
+async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypatch: Any) -> None:
     async with workbench("two_models.py", size=(120, 40)) as bench:
         await bench.press("B")
         await bench.type("graph 1")
@@ -45,6 +48,16 @@ async def test_two_graphs_are_compared(workbench: Open) -> None:
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
         assert ir.diff.hunks
+        # A recipe of somebody's is compiled without the code that it names.
+        asked, compile_beside = [], bench.app.session.compile_beside
+        monkeypatch.setattr(
+            bench.app.session, "compile_beside", lambda recipe: asked.append(recipe) or compile_beside(recipe)
+        )
+        theirs = tmp_path / "theirs.toml"
+        theirs.write_text(to_toml(replace(bench.app.workspace.recipe, plugins=(PluginFile("theirs.py"),))))
+        bench.app.versus._read(str(theirs))
+        await bench.until(lambda: ir.comparison.others.title == theirs.name, "the other recipe")
+        assert [recipe.plugins for recipe in asked] == [()]
 
 
 async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> None:

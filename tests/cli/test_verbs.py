@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -304,6 +305,31 @@ def test_a_reproducer_is_replayed_and_says_what_differs(verb: Verb, tmp_path: Pa
     done = verb("replay", str(tmp_path))
     assert done.returncode == 2
     assert "is no reproducer" in done.stderr
+
+
+def test_a_reproducer_replaces_an_earlier_one_whole_and_nothing_else(verb: Verb, tmp_path: Path) -> None:
+    folder, wrong = tmp_path / "folder", tmp_path / "wrong.npy"
+    np.save(wrong, np.zeros((5, 5), np.float32))
+    folder.mkdir()
+    (folder / "recipe.toml").write_text("mine")
+    done = verb("reproduce", "samples/addmm.py", "-o", str(folder))
+    assert done.returncode == 2
+    assert "--force" in done.stderr
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("recipe.toml", "mine")]
+    done = verb("reproduce", "samples/addmm.py", "-o", str(folder), "--force")
+    assert done.returncode == 0, done.stderr
+    (folder / "notes").write_text("mine")
+    assert (folder / "values.npz").exists()
+    done = verb("reproduce", "samples/addmm.py", "-o", str(folder), "--inputs", str(wrong))
+    assert done.returncode == 1
+    assert "the file has 1 tensors" in done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["notes", "recipe.toml", "replay.sh", "reproducer.json", "script", "stages"]
+    )
+    done = verb("replay", str(folder), "--plain")
+    assert done.returncode == 0, done.stderr
+    assert "it did not run then" in done.stdout
+    assert "same bits" not in done.stdout
 
 
 def test_a_run_takes_inputs_from_a_file_and_refuses_those_that_do_not_fit(verb: Verb, tmp_path: Path) -> None:
