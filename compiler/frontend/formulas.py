@@ -114,6 +114,15 @@ def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., tor
     return unpool
 
 
+def of_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `rule`, which fails for complex numbers; those go by their parts."""
+
+    def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return NotImplemented if x.is_complex() else rule(x, *rest, **named)
+
+    return decomposed
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
     aten._cdist_backward.default: cdist_backward,
@@ -121,5 +130,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.dist.default: dist,
     aten.embedding_renorm.default: embedding_renorm,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+    aten.nan_to_num.default: of_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
 }

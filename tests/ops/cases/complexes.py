@@ -44,6 +44,8 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "logical": lambda x, y, r: torch.logical_or(x * (r > 0), r > 1) & torch.logical_not(x * 0),
     "any": lambda x, y, r: (x * (r > 1)).any(1),
     "isnan": lambda x, y, r: torch.isnan(torch.complex(r.log(), r)),
+    "nan_to_num": lambda x, y, r: torch.nan_to_num(torch.complex(r.log(), 1 / (r > 0)), 2.0, posinf=3.0),
+    "nan_to_num to the largest": lambda x, y, r: torch.nan_to_num(torch.complex(1 / (r > 0), r)),
     "cast from real": lambda x, y, r: r.to(torch.complex64),
     "cast from bool": lambda x, y, r: (r > 0).to(torch.complex64),
     "cast to a wider type": lambda x, y, r: x.to(torch.complex128),
