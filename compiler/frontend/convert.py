@@ -69,6 +69,8 @@ def to_buddy(
     `UnsupportedGraphError` for element types, sizes that depend on data and higher-order ops that it has no word for.
     """
     known = default_ops_map() if ops_map is None else ops_map
+    for node in aten.module.graph.nodes:  # parts lie in memory of their own
+        _check_strides(node)
     converter = _Converter(Conversion(Graph(name, func_name)), known)
     converter.run(replace(aten, module=by_parts(aten.module, default_decompositions(known))))
     return converter.result
@@ -225,9 +227,14 @@ def _without_fx_containers(value: Any) -> Any:
     return value
 
 
+def reads_storage(node: Node) -> bool:
+    """Whether what `node` reads is the memory behind its operand, by strides."""
+    return node.op == "call_function" and target_key(node.target).split(".")[0] in _READS_STRIDES
+
+
 def _check_strides(node: Node) -> None:
     """Compiled tensors are dense and row-major, so an op that reads strides means something else on other layouts."""
-    if target_key(node.target).split(".")[0] not in _READS_STRIDES:
+    if not reads_storage(node):
         return
     operand = node.args[0]
     value = operand.meta.get("val") if isinstance(operand, Node) else None

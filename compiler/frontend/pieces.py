@@ -12,9 +12,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.convert import unfit
+from buddy.compiler.frontend.convert import reads_storage, unfit
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
+from buddy.compiler.frontend.results import behind_views
 
 Refused = dict[str, str]
 Check = Callable[[AtenGraph], object]
@@ -60,7 +61,7 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
     if found:  # a check tells of one node at a time; of these there may be hundreds
         found |= unfit(aten.module.graph.nodes)
     while found:
-        refused |= found
+        refused |= found | _views_read_through(aten.module, found)
         pieces = _pieces(aten, refused)
         found = {}
         for piece in pieces:
@@ -83,6 +84,15 @@ def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
     refused = [found for node in nodes for found in ([node] if node.op == "call_function" else list(node.users))]
     return {node.name: error.diagnostic.what for node in refused if node.op != "output"}
+
+
+def _views_read_through(module: GraphModule, refused: Refused) -> Refused:
+    """The views between what reads a tensor's storage in eager and the tensor whose storage that is.
+
+    Of a view that compiled code gives, the memory is its own, with nothing before, between or behind its elements.
+    """
+    readers = [node for node in module.graph.nodes if node.name in refused and reads_storage(node)]
+    return {view.name: refused[node.name] for node in readers for view in behind_views(node.args[0])[1]}
 
 
 class Pieces:

@@ -150,15 +150,21 @@ class _Memory:
 
 def _root(node: Node) -> Node:
     """The input, or the op that gives new memory, which the tensor that `node` gives is a view of; else `node`."""
-    node = node.meta.get(STANDS_FOR, node)
-    storage = _storage(node.meta.get("val"))
-    while node.op == "call_function":
+    node, _ = behind_views(node.meta.get(STANDS_FOR, node))
+    return node.meta.get(STANDS_FOR, node)
+
+
+def behind_views(node: Node) -> tuple[Node, list[Node]]:
+    """The input, or the op that gives new memory, which the tensor of `node` is a view of, and the ops between them."""
+    storage, views = _storage(node.meta.get("val")), []
+    while node.op == "call_function" and storage is not None:
         maker = node.args[0] if node.target is getitem else node
         parents = [parent for parent in maker.all_input_nodes if _storage(parent.meta.get("val")) == storage]
         if not parents:
             break
+        views.append(maker)
         node = parents[0]
-    return node.meta.get(STANDS_FOR, node)
+    return node, views
 
 
 def _storage(value: Any) -> int | None:

@@ -62,32 +62,20 @@ def one_of(out: torch.Tensor, values: Any, index: int) -> Any:
 
 @rule(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(out: torch.Tensor, x: Pair, size: Any, stride: Any, offset: Any = None) -> Any:
-    """Strides are those of the complex numbers, so they hold for parts that lie as densely."""
-    if not _fills_its_memory(x.re):
-        return NotImplemented
+    """Strides are those of the complex numbers, so they hold for parts that lie as densely.
+
+    Of those that do not fill their memory, row-major, the conversion has refused to read it.
+    """
     return x.map(lambda part: _own(part).as_strided(size, stride, offset))
 
 
 @rule(aten.as_strided_scatter.default)
 def as_strided_scatter(out: torch.Tensor, x: Pair, source: Pair, *where: Any) -> Any:
-    if not _fills_its_memory(x.re):
-        return NotImplemented
     return Pair(*(aten.as_strided_scatter(_own(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im))))
 
 
 def _own(part: torch.Tensor) -> torch.Tensor:
     return part.clone(memory_format=torch.contiguous_format)
-
-
-def _fills_its_memory(part: torch.Tensor) -> bool:
-    """Whether a part, or the complex numbers that it is every other float of, are all of their memory, row-major."""
-    step, rest = divmod(part.untyped_storage().nbytes(), max(part.numel(), 1) * part.element_size())
-    expected = step
-    for size, stride in reversed(list(zip(part.shape, part.stride(), strict=True))):
-        if size != 1 and stride != expected:
-            return False
-        expected = expected * size
-    return step in (1, 2) and not rest
 
 
 @rule(aten.cat.default)
