@@ -124,7 +124,7 @@ class Searching(Diffing):
         try:
             pattern.compiled()
         except PatternError as error:
-            self.bench.say(f"that is not a regular expression: {error}; \\V before it: plain text")
+            self.bench.say(f"that is not a regular expression: {error.reason}; \\V before it: plain text")
             return False
         return True
 

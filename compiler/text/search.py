@@ -16,7 +16,12 @@ _SHOWN = 200
 
 
 class PatternError(ValueError):
-    """A regular expression that cannot be read; the text says where it goes wrong."""
+    """A regular expression that cannot be read; `reason` says where it goes wrong, the text of which pattern too."""
+
+    def __init__(self, reason: str, pattern: str) -> None:
+        shown = repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."
+        super().__init__(f"{reason} in the pattern {shown}")
+        self.reason = reason
 
 
 def search(
@@ -94,12 +99,8 @@ def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
         return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
         where = f" at position {error.pos}" if error.pos is not None else ""
-        raise PatternError(f"{error.msg}{where} in the pattern {_short(pattern)}") from error
+        raise PatternError(f"{error.msg}{where}", pattern) from error
     except OverflowError as error:
-        raise PatternError(f"{error} in the pattern {_short(pattern)}") from error
+        raise PatternError(str(error), pattern) from error
     except RecursionError as error:
-        raise PatternError(f"nested too deeply: the pattern {_short(pattern)}") from error
-
-
-def _short(pattern: str) -> str:
-    return repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."
+        raise PatternError("parentheses too deep", pattern) from error

@@ -124,6 +124,11 @@ async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open)
         ir.move_to(place + 1)
         await bench.press("z")
         await bench.until(lambda: ir.row_count < lines, "the fold")
+        ir._folded.clear()
+        ir.toggle_fold()
+        assert ir.row_count == lines, "what is folded may be forgotten while it is on the screen"
+        ir.toggle_fold()
+        await bench.until(lambda: ir.row_count < lines, "the fold again")
         assert ir.cursor == place, "the cursor is on what stays"
         assert ir.line_at(place + 1).text.lstrip().startswith("}")
         assert bench.shows("lines")
