@@ -16,6 +16,7 @@ DOOR = (
     "buddy.compiler.recipe",
     "buddy.compiler.protocol",
     "buddy.compiler.plain_values",
+    "buddy.compiler.regular",
     "buddy.compiler.run_report",
     "buddy.compiler.wire",
     "buddy.compiler.engine",

@@ -13,7 +13,7 @@ from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern,
 from buddy.app.patterns import Pattern, exact, read_pattern
 from buddy.app.stages import Key, StageRow
 from buddy.compiler.protocol import Hits, Stage, Symbol
-from buddy.compiler.text.search import PatternError
+from buddy.compiler.regular import PatternError
 
 
 class Searching(Diffing):

@@ -32,10 +32,11 @@ from buddy.compiler.protocol import (
     Symbols,
     Text,
 )
+from buddy.compiler.regular import PatternError
 from buddy.compiler.text import regions
 from buddy.compiler.text import search as searching
 from buddy.compiler.text.lines import IndexedText, elide
-from buddy.compiler.text.search import PatternError, check, is_literal
+from buddy.compiler.text.search import check, is_literal
 from buddy.compiler.text.store import TextStore
 
 _SMALL = 1 << 18

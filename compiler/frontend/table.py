@@ -71,7 +71,8 @@ def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
         location=op.location,
         strides=", ".join("x".join(map(str, value.stride())) for value in values),
         bytes=sum(_bytes(value) for value in values),
-        inputs=tuple(places[source] for source in node.all_input_nodes),
+        # Sizes that only a call tells are inputs of the FX graph alone.
+        inputs=tuple(places[source] for source in node.all_input_nodes if source in places),
     )
 
 

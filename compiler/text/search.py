@@ -6,22 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
+from buddy.compiler.regular import compiled
 from buddy.compiler.text.lines import IndexedText
 
 # A text without its index, and the lines found in it with whether there are more.
 Found = tuple[list[int], bool]
 Finder = Callable[[str], Iterable[int]]
-# Characters of a wrong pattern that a message repeats.
-_SHOWN = 200
-
-
-class PatternError(ValueError):
-    """A regular expression that cannot be read; `reason` says where it goes wrong, the text of which pattern too."""
-
-    def __init__(self, reason: str, pattern: str) -> None:
-        shown = repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."
-        super().__init__(f"{reason} in the pattern {shown}")
-        self.reason = reason
 
 
 def search(
@@ -91,16 +81,3 @@ def _with_text(piece: str, pattern: str) -> Iterator[int]:
 def _by_line(pattern: re.Pattern[str]) -> Finder:
     matches = pattern.search
     return lambda piece: (number for number, line in enumerate(piece.removesuffix("\n").split("\n")) if matches(line))
-
-
-def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """The regular expression. Raises `PatternError`, also for one that is too much for `re`."""
-    try:
-        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        where = f" at position {error.pos}" if error.pos is not None else ""
-        raise PatternError(f"{error.msg}{where}", pattern) from error
-    except OverflowError as error:
-        raise PatternError(str(error), pattern) from error
-    except RecursionError as error:
-        raise PatternError("parentheses too deep", pattern) from error

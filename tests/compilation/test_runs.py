@@ -108,21 +108,21 @@ def test_an_optimisation_switched_off_changes_no_result(off: str) -> None:
 
 
 def test_an_op_without_a_class_is_called_in_eager() -> None:
-    line = Line(lambda x: torch.geqrf(x * 2)[0] + 1, torch.randn(3, 3))
+    line = Line(lambda x: torch.special.airy_ai(x * 2) + 1, torch.randn(3, 3))
     (result,) = line.run()
-    assert_same([result], [torch.geqrf(line.program.tensors[0] * 2)[0] + 1])
+    assert_same([result], [torch.special.airy_ai(line.program.tensors[0] * 2) + 1])
     reasons = {a.node: a.reason for a in line.compile().assignments if a.lowering == EAGER}
-    assert list(reasons) == ["geqrf.0"]
-    assert "has no op class" in reasons["geqrf.0"]
+    assert list(reasons) == ["special_airy_ai"]
+    assert "has no op class" in reasons["special_airy_ai"]
 
 
 def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
-    line = Line(lambda x: torch.geqrf(x)[0], torch.randn(3, 3))
+    line = Line(lambda x: torch.special.airy_ai(x), torch.randn(3, 3))
     line.compile()
     filecheck(
         line.text("lower"),
         """
-        CHECK: func.func private @[[EAGER:eager_geqrf_default_[0-9a-f]+]]
+        CHECK: func.func private @[[EAGER:eager_special_airy_ai_default_[0-9a-f]+]]
         CHECK-SAME: (tensor<3x3xf32> {bufferization.access = "read"})
         CHECK-SAME: -> (tensor<3x3xf32>, tensor<3xf32>)
         CHECK-SAME: buddy.eager
@@ -134,7 +134,7 @@ def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
 
 
 def test_equal_eager_calls_share_a_declaration() -> None:
-    line = Line(lambda x: torch.geqrf(torch.geqrf(x)[0])[0], torch.randn(3, 3))
+    line = Line(lambda x: torch.special.airy_ai(torch.special.airy_ai(x)), torch.randn(3, 3))
     artifact = line.compile().artifact
     assert len(artifact.eager_calls) == 1
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from buddy.compiler.regular import PatternError
 from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import PatternError, check, search, search_each
+from buddy.compiler.text.search import check, search, search_each
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 
