@@ -41,8 +41,8 @@ class _Lines(LocationSets):
         super().__init__()
         self._of_lines = numbers
 
-    def number_of(self, location: object) -> int:
-        found = _PLACE.search(str(location))
+    def number_in(self, text: str) -> int:
+        found = _PLACE.search(text)
         line = int(found[1]) - 1 if found else -1
         return self._of_lines[line] if 0 <= line < len(self._of_lines) else 0
 
