@@ -1,0 +1,133 @@
+"""The frames that a client (workbench, command line) and the engine exchange. Imports neither torch nor MLIR.
+
+A frame on the wire is a 4-byte little-endian length and a MessagePack map whose `type` field names the frame. The first
+frame each way is a greeting that carries `PROTOCOL_VERSION`; a peer of another version is refused with both named.
+Requests carry a `request` number chosen by the client; every frame that answers one repeats it.
+
+A module holds the frames of one subject, requests and answers together; what goes each way is listed here.
+"""
+
+from __future__ import annotations
+
+from buddy.compiler.plain_values import Assignment as Assignment
+from buddy.compiler.plain_values import Diagnostic as Diagnostic
+from buddy.compiler.plain_values import GraphInfo as GraphInfo
+from buddy.compiler.plain_values import NodeRow as NodeRow
+from buddy.compiler.plain_values import OpInfo as OpInfo
+from buddy.compiler.plain_values import OptionInfo as OptionInfo
+from buddy.compiler.plain_values import PassInfo as PassInfo
+from buddy.compiler.plain_values import Preset as Preset
+from buddy.compiler.plain_values import Stage as Stage
+from buddy.compiler.protocol.catalogue import ListOps as ListOps
+from buddy.compiler.protocol.catalogue import ListPasses as ListPasses
+from buddy.compiler.protocol.catalogue import ListPresets as ListPresets
+from buddy.compiler.protocol.catalogue import Ops as Ops
+from buddy.compiler.protocol.catalogue import Passes as Passes
+from buddy.compiler.protocol.catalogue import Presets as Presets
+from buddy.compiler.protocol.connection import Cancel as Cancel
+from buddy.compiler.protocol.connection import Failed as Failed
+from buddy.compiler.protocol.connection import Hello as Hello
+from buddy.compiler.protocol.connection import Printout as Printout
+from buddy.compiler.protocol.connection import Progress as Progress
+from buddy.compiler.protocol.connection import Shutdown as Shutdown
+from buddy.compiler.protocol.connection import Welcome as Welcome
+from buddy.compiler.protocol.connection import WorkerState as WorkerState
+from buddy.compiler.protocol.frame import MAX_FRAME as MAX_FRAME
+from buddy.compiler.protocol.frame import PROTOCOL_VERSION as PROTOCOL_VERSION
+from buddy.compiler.protocol.frame import Frame as Frame
+from buddy.compiler.protocol.programs import FOLDED as FOLDED
+from buddy.compiler.protocol.programs import IN_VAIN as IN_VAIN
+from buddy.compiler.protocol.programs import Assigned as Assigned
+from buddy.compiler.protocol.programs import Captured as Captured
+from buddy.compiler.protocol.programs import Compile as Compile
+from buddy.compiler.protocol.programs import Compiled as Compiled
+from buddy.compiler.protocol.programs import Open as Open
+from buddy.compiler.protocol.programs import Ran as Ran
+from buddy.compiler.protocol.programs import Run as Run
+from buddy.compiler.protocol.programs import StageDone as StageDone
+from buddy.compiler.protocol.searches import Compare as Compare
+from buddy.compiler.protocol.searches import Compared as Compared
+from buddy.compiler.protocol.searches import Found as Found
+from buddy.compiler.protocol.searches import FoundEach as FoundEach
+from buddy.compiler.protocol.searches import Hits as Hits
+from buddy.compiler.protocol.searches import Search as Search
+from buddy.compiler.protocol.searches import SearchEach as SearchEach
+from buddy.compiler.protocol.texts import Characters as Characters
+from buddy.compiler.protocol.texts import DescribeOp as DescribeOp
+from buddy.compiler.protocol.texts import FetchCharacters as FetchCharacters
+from buddy.compiler.protocol.texts import FetchLines as FetchLines
+from buddy.compiler.protocol.texts import FetchText as FetchText
+from buddy.compiler.protocol.texts import FindNode as FindNode
+from buddy.compiler.protocol.texts import FindRegion as FindRegion
+from buddy.compiler.protocol.texts import Lines as Lines
+from buddy.compiler.protocol.texts import ListSymbols as ListSymbols
+from buddy.compiler.protocol.texts import OpSummary as OpSummary
+from buddy.compiler.protocol.texts import Region as Region
+from buddy.compiler.protocol.texts import Reprint as Reprint
+from buddy.compiler.protocol.texts import Reprinted as Reprinted
+from buddy.compiler.protocol.texts import Symbol as Symbol
+from buddy.compiler.protocol.texts import Symbols as Symbols
+from buddy.compiler.protocol.texts import Text as Text
+from buddy.compiler.protocol.trials import CheckIr as CheckIr
+from buddy.compiler.protocol.trials import IrChecked as IrChecked
+from buddy.compiler.protocol.trials import Tried as Tried
+from buddy.compiler.protocol.trials import TriedAll as TriedAll
+from buddy.compiler.protocol.trials import TryPasses as TryPasses
+from buddy.compiler.run_report import InputChoice as InputChoice
+from buddy.compiler.run_report import Memory as Memory
+from buddy.compiler.run_report import OutputReport as OutputReport
+from buddy.compiler.run_report import RunReport as RunReport
+from buddy.compiler.run_report import Timing as Timing
+
+ClientFrame = (
+    Hello
+    | Open
+    | Compile
+    | Run
+    | Cancel
+    | FetchLines
+    | FetchText
+    | Search
+    | SearchEach
+    | ListSymbols
+    | FindRegion
+    | FetchCharacters
+    | Reprint
+    | DescribeOp
+    | FindNode
+    | Compare
+    | CheckIr
+    | TryPasses
+    | ListPasses
+    | ListOps
+    | ListPresets
+    | Shutdown
+)
+EngineFrame = (
+    Welcome
+    | Progress
+    | Printout
+    | Captured
+    | Assigned
+    | StageDone
+    | Compiled
+    | Ran
+    | Failed
+    | WorkerState
+    | Lines
+    | Text
+    | Found
+    | FoundEach
+    | Symbols
+    | Region
+    | Characters
+    | Reprinted
+    | OpSummary
+    | Compared
+    | IrChecked
+    | Tried
+    | TriedAll
+    | Passes
+    | Ops
+    | Presets
+)

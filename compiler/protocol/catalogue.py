@@ -1,0 +1,40 @@
+"""Frames that list what there is to choose from: passes, ops, presets."""
+
+from __future__ import annotations
+
+from buddy.compiler.plain_values import OpInfo, PassInfo, Preset
+from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.recipe import PluginFile
+
+
+class ListPasses(Frame, frozen=True):
+    request: int
+    directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
+
+
+class ListOps(Frame, frozen=True):
+    request: int
+    directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
+
+
+class ListPresets(Frame, frozen=True):
+    request: int
+
+
+class Passes(Frame, frozen=True):
+    request: int
+    passes: tuple[PassInfo, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Ops(Frame, frozen=True):
+    request: int
+    ops: tuple[OpInfo, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Presets(Frame, frozen=True):
+    request: int
+    presets: tuple[Preset, ...]

@@ -1,0 +1,68 @@
+"""Frames of the connection itself: greetings, cancelling, progress, failures."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.plain_values import Diagnostic, Stage
+from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame
+
+
+class Hello(Frame, frozen=True, omit_defaults=False):
+    """The greeting; its version is written out even where it is the default."""
+
+    version: int = PROTOCOL_VERSION
+    client: str = "buddy-tui"
+
+
+class Cancel(Frame, frozen=True):
+    """Stop request number `target`; 0 stops everything under way. The request ends with `Failed(cancelled=True)`."""
+
+    target: int = 0
+
+
+class Shutdown(Frame, frozen=True):
+    """End the engine and its workers."""
+
+
+class Welcome(Frame, frozen=True):
+    version: int
+    engine: str
+    pid: int
+    target: str = ""
+    packages: dict[str, str] = msgspec.field(default_factory=dict)
+    cores: int = 1
+
+
+class Progress(Frame, frozen=True):
+    """What a request is doing now; `done` in 0..1 where it is known, else -1."""
+
+    request: int
+    what: str
+    done: float = -1.0
+
+
+class Printout(Frame, frozen=True):
+    """Text that the user's program printed."""
+
+    text: str
+    stream: Literal["stdout", "stderr"] = "stdout"
+
+
+class Failed(Frame, frozen=True):
+    """The request ended without its result. Stages sent before stay valid; `stages` may add the IR at the failure."""
+
+    request: int
+    diagnostic: Diagnostic
+    cancelled: bool = False
+    stages: tuple[Stage, ...] = ()
+
+
+class WorkerState(Frame, frozen=True):
+    """A worker (`host`, `compiler`, `runner`) changed state; `what` says why, in words for a person."""
+
+    worker: str
+    state: Literal["starting", "ready", "busy", "dead"]
+    what: str = ""

@@ -1,0 +1,12 @@
+"""What all frames are, and the version of the set."""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL_VERSION = 3
+MAX_FRAME = 1 << 30
+
+
+class Frame(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_defaults=True):
+    """Base of all frames."""

@@ -1,0 +1,87 @@
+"""Frames that search texts and compare them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.protocol.frame import Frame
+
+
+class Search(Frame, frozen=True):
+    """Line numbers in `text` that hold `pattern` (a plain string, or a regular expression)."""
+
+    request: int
+    text: str
+    pattern: str
+    regex: bool = False
+    ignore_case: bool = False
+    limit: int = 10_000
+
+
+class SearchEach(Frame, frozen=True):
+    """Search several texts, equal ones once: `FoundEach`, with the first `excerpts` lines found in each text.
+
+    Texts that are no longer kept are left out.
+    """
+
+    request: int
+    texts: tuple[str, ...]
+    pattern: str
+    regex: bool = False
+    ignore_case: bool = False
+    excerpts: int = 200
+    limit: int = 10_000
+
+
+class Compare(Frame, frozen=True):
+    """Where the text `after` differs from `before`: line by line, or `structural`; answered by `Compared`.
+
+    Structural differences leave out lines of `language` in which only numbering, the order of attributes, locations or
+    comments changed.
+    """
+
+    request: int
+    before: str
+    after: str
+    how: Literal["line", "structural"] = "line"
+    language: str = "mlir"
+
+
+class Found(Frame, frozen=True):
+    request: int
+    text: str
+    lines: tuple[int, ...]
+    more: bool = False
+
+
+class Hits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was found in a text: the lines' numbers (`more` if there are others), and the first of the lines."""
+
+    text: str
+    lines: tuple[int, ...]
+    excerpts: tuple[str, ...]
+    more: bool = False
+
+
+class FoundEach(Frame, frozen=True):
+    """The texts that hold the pattern, in the order in which they were given."""
+
+    request: int
+    hits: tuple[Hits, ...]
+
+
+class Compared(Frame, frozen=True):
+    """Runs of lines that differ, in order: `removed` lines from line `before` on stand against `added` from `after` on.
+
+    `hunks` are `(before, removed, after, added)`; between them the lines correspond one to one. `before_lines` and
+    `after_lines` are the lengths of the texts.
+    """
+
+    request: int
+    before: str
+    after: str
+    hunks: tuple[tuple[int, int, int, int], ...]
+    before_lines: int
+    after_lines: int

@@ -1,0 +1,142 @@
+"""Frames that read the texts of stages: lines, symbols, regions, nodes, other forms of a text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.protocol.frame import Frame
+
+
+class FetchLines(Frame, frozen=True):
+    request: int
+    text: str
+    start: int
+    count: int
+
+
+class FetchText(Frame, frozen=True):
+    """The whole of a text in one `Text` frame: for `dump` and for writing a stage to a file."""
+
+    request: int
+    text: str
+
+
+class ListSymbols(Frame, frozen=True):
+    """The functions, globals and graphs of `text`: `Symbols`."""
+
+    request: int
+    text: str
+    language: str
+
+
+class FindRegion(Frame, frozen=True):
+    """The region that line `line` of `text` opens, or else is in: `Region`."""
+
+    request: int
+    text: str
+    line: int
+
+
+class FetchCharacters(Frame, frozen=True):
+    """`count` characters of a line from `start`, constants and all: `Characters`."""
+
+    request: int
+    text: str
+    line: int
+    start: int = 0
+    count: int = 1 << 16
+
+
+class Reprint(Frame, frozen=True):
+    """Print a text of MLIR anew in MLIR's generic form, as a text of its own: `Reprinted`."""
+
+    request: int
+    text: str
+
+
+class DescribeOp(Frame, frozen=True):
+    """What the dialect's own documentation says of the op `name`, such as `linalg.generic`: `OpSummary`."""
+
+    request: int
+    name: str
+
+
+class FindNode(Frame, frozen=True):
+    """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
+
+    request: int
+    text: str
+    node: str
+    limit: int = 10_000
+
+
+class Lines(Frame, frozen=True):
+    """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from."""
+
+    request: int
+    text: str
+    start: int
+    lines: tuple[str, ...]
+    total: int
+    nodes: tuple[tuple[int, ...], ...] = ()
+    names: tuple[str, ...] = ()
+
+
+class Text(Frame, frozen=True):
+    request: int
+    text: str
+    content: str
+
+
+class Symbol(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named piece of a text, with its first and last line."""
+
+    name: str
+    kind: Literal["function", "global", "graph"]
+    first: int
+    last: int
+
+
+class Symbols(Frame, frozen=True):
+    request: int
+    text: str
+    symbols: tuple[Symbol, ...]
+
+
+class Region(Frame, frozen=True):
+    """The lines that open and close a region; -1 where there is none."""
+
+    request: int
+    text: str
+    first: int = -1
+    last: int = -1
+
+
+class Characters(Frame, frozen=True):
+    """`content` from character `start` of a line that has `total`."""
+
+    request: int
+    text: str
+    line: int
+    start: int
+    content: str
+    total: int
+
+
+class Reprinted(Frame, frozen=True):
+    """The text `form` says what `text` says, in `lines` lines."""
+
+    request: int
+    text: str
+    form: str
+    lines: int
+
+
+class OpSummary(Frame, frozen=True):
+    """`text` is the documentation of op `name` as the dialect has it, "" where the bindings have none."""
+
+    request: int
+    name: str
+    text: str
