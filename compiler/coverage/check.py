@@ -16,7 +16,7 @@ from buddy.compiler.coverage.plan import STEPS, Finding, Outcome, Pair
 from buddy.compiler.coverage.samples import SEED, Call, database
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
 from buddy.compiler.frontend.backend import Own, Settings, buddy_backend, compile_aten
-from buddy.compiler.frontend.pieces import Pieces, computing
+from buddy.compiler.frontend.pieces import BETWEEN, Pieces, computing
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.lowering import Lowered
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
@@ -62,6 +62,7 @@ class Recorder:
             return compiled
         if isinstance(compiled, Pieces):
             self._count((target_key(node.target), EAGER) for node in compiled.in_eager)
+            self._count((target_key(node.target), BETWEEN) for node in compiled.between)
         self.reached = COMPILED
         return compiled
 

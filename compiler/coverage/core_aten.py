@@ -10,6 +10,7 @@ import torch
 from buddy.compiler.coverage.plan import CoreOp
 from buddy.compiler.frontend.aten import default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import RULES
+from buddy.compiler.frontend.pieces import BETWEEN
 from buddy.compiler.graph.operation import default_ops_map
 from buddy.compiler.ops import registries
 
@@ -19,7 +20,7 @@ _BY_PARTS = "complex numbers"
 
 def core_ops() -> list[CoreOp]:
     """Each overload with the registries of ours that lower its class, or the rules that take complex numbers apart;
-    without either, whether it is decomposed.
+    without either, whether it is decomposed. A number read out of a tensor is read where a graph is cut for it.
 
     What writes to its arguments is what functionalization makes of it, since no graph has anything else.
     """
@@ -31,6 +32,8 @@ def core_ops() -> list[CoreOp]:
         lowered = tuple(name for name, registry in found.items() if cls is not None and cls.__name__ in registry)
         if not lowered and op in RULES and op not in rules:
             lowered = (_BY_PARTS,)
+        if op is torch.ops.aten._local_scalar_dense.default:
+            lowered = (BETWEEN,)
         why = "" if cls is None or lowered else cls.only_eager
         decomposed = seen in rules or _is_composite(seen)
         ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import (
+    counted_sizes,
     dropout,
     effects,
     encoder_layer,
@@ -120,7 +121,8 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     Those that others have registered come before all that is known here.
     """
     known = default_ops_map() if ops_map is None else ops_map
-    return {op: rule for op, (key, rule) in _rules().items() if key not in known} | decompositions_of_others()
+    own = {op: rule for op, (key, rule) in _rules().items() if key not in known}
+    return own | counted_sizes.BESIDE_CLASSES | decompositions_of_others()
 
 
 @lru_cache(maxsize=1)
@@ -128,7 +130,9 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
     table = dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    for own in (recurrent, dropout, encoder_layer, formulas, grid_sampling, resampling, linear_algebra):
+    for own in (
+        recurrent, dropout, encoder_layer, formulas, grid_sampling, resampling, linear_algebra, counted_sizes,
+    ):  # fmt: skip
         table |= own.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}
 

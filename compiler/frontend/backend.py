@@ -149,14 +149,17 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
             warnings.warn(f"a graph of {len(part.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
             return part.module
 
-    if settings.fallback == "error":
-        return compiled(aten)
+    make = compiled if settings.fallback == "error" else where_possible
     try:
-        return where_possible(aten)
+        return make(aten)
     except UnsupportedGraphError as error:
         cut = cut_around(aten, error, lambda part: Results(converted(part)))
+        if not cut.in_eager:
+            return Pieces(cut, make)
+        if settings.fallback == "error":
+            raise
         warnings.warn(str(cut), stacklevel=2)
-        return Pieces(cut, where_possible) if cut.compiled else aten.module
+        return Pieces(cut, make) if cut.compiled else aten.module
 
 
 class CompiledGraph:

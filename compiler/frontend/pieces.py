@@ -1,4 +1,7 @@
-"""An ATen graph in pieces: nodes that compiled code has no word for run in eager, the graph around them is compiled."""
+"""An ATen graph in pieces: nodes that compiled code has no word for run in eager, the graph around them is compiled.
+
+It is cut where a number is read out of a tensor, too: what stands behind is compiled for any such number, as a size.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
 
+import torch
 from torch import Tag
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.convert import reads_storage, unfit
@@ -19,6 +25,14 @@ from buddy.compiler.frontend.results import behind_views
 
 Refused = dict[str, str]
 Check = Callable[[AtenGraph], object]
+
+# Where the nodes run that read a number out of a tensor, and look at such numbers.
+BETWEEN = "between pieces"
+_READ = torch.ops.aten._local_scalar_dense.default
+_LOOK = {
+    _READ, torch.ops.aten._assert_scalar.default, torch.ops.aten.sym_constrain_range.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,8 +57,16 @@ class Cut:
     def compiled(self) -> list[Piece]:
         return [piece for piece in self.pieces if not piece.eager]
 
+    @property
+    def in_eager(self) -> Mapping[str, str]:
+        """Why nodes that compute with tensors are in eager."""
+        numbers = {node.name for node in computing(self.aten.module) if gives_numbers(node)}
+        return {name: why for name, why in self.refused.items() if name not in numbers}
+
     def __str__(self) -> str:
-        parts, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.refused.values()))
+        parts, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.in_eager.values()))
+        if not reasons:
+            return f"a graph of {len(self.aten.module.graph.nodes)} nodes is compiled in {parts} pieces, by numbers"
         pieces = "1 piece" if parts == 1 else f"{parts} pieces"
         fate = f"is compiled in {pieces} around eager" if parts else "runs in eager"
         return f"a graph of {len(self.aten.module.graph.nodes)} nodes {fate}: {reasons}"
@@ -59,7 +81,7 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
     refused: Refused = {}
     found = _named(aten.module, refusal)
     if found:  # a check tells of one node at a time; of these there may be hundreds
-        found |= unfit(aten.module.graph.nodes)
+        found |= unfit(aten.module.graph.nodes) | _reads(aten.module)
     while found:
         refused |= found | _views_read_through(aten.module, found)
         pieces = _pieces(aten, refused)
@@ -68,6 +90,21 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
             if not piece.eager:
                 found |= _refusals(piece.aten, check)
     return Cut(aten, pieces, refused or {"": refusal.diagnostic.what})
+
+
+def _reads(module: GraphModule) -> Refused:
+    """The nodes that read a number out of a tensor."""
+    return {node.name: _why_read(node) for node in module.graph.nodes if node.target is _READ}
+
+
+def _why_read(node: Node) -> str:
+    return f"{node.name} ({node.target}) reads a number out of a tensor"
+
+
+def gives_numbers(node: Node) -> bool:
+    """Whether a node reads a number out of a tensor, or computes with numbers alone."""
+    kinds = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    return node.target in _LOOK or isinstance(node.meta.get("val"), kinds)
 
 
 def _refusals(aten: AtenGraph, check: Check) -> Refused:
@@ -106,7 +143,15 @@ class Pieces:
 
     @property
     def in_eager(self) -> list[Node]:
-        """The nodes that PyTorch runs."""
+        """The nodes that PyTorch runs, but those that only read numbers."""
+        return [node for node in self._not_compiled() if not gives_numbers(node)]
+
+    @property
+    def between(self) -> list[Node]:
+        """The nodes that read a number out of a tensor, or compute with numbers, between compiled pieces."""
+        return [node for node in self._not_compiled() if gives_numbers(node)]
+
+    def _not_compiled(self) -> list[Node]:
         left = (piece for piece, run in self._steps if run is piece.aten.module)
         return [node for piece in left for node in computing(piece.aten.module)]
 
@@ -177,9 +222,22 @@ def _has_effect(node: Node) -> bool:
     return node.is_impure() or Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+def _numbers_behind(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of numbers that the sizes of `nodes` are made of."""
+    sizes = {symbol for node in nodes for value in tree_leaves(node.meta.get("val")) for symbol in _unbacked(value)}
+    reads = (node for node in module.graph.nodes if node.target is _READ) if sizes else ()
+    return [node for node in reads if sizes & _unbacked(node.meta.get("val"))]
+
+
+def _unbacked(value: Any) -> set[Any]:
+    """The symbols in a size or in the sizes of a tensor that only data tell."""
+    return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
+
+
 def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> Piece:
     inside = set(nodes)
     read = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
+    read |= dict.fromkeys(node for node in _numbers_behind(aten.module, nodes) if node not in inside)
     inputs = tuple(node for node in read if node.op != "get_attr")
     outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
     graph, copies = Graph(), dict[Node, Node]()

@@ -22,7 +22,10 @@ class UnknownSymbolError(ValueError):
 
 
 class Symbols:
-    """The symbols of one graph. `sources` say where a call finds their values, in the order of their names."""
+    """The symbols of one graph. `sources` say where a call finds their values, in the order of their names.
+
+    A number among the inputs that no others tell, such as a float rounded, is a symbol of its own.
+    """
 
     def __init__(self, placeholders: Iterable[Node]) -> None:
         self._names: dict[str, str] = {}
@@ -32,9 +35,12 @@ class Symbols:
         for name, value in values:
             for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
                 self._bind(size, name, dim)
-        numbers = (value for _, value in values if value is not None and not isinstance(value, torch.Tensor))
+        numbers = [value for _, value in values if value is not None and not isinstance(value, torch.Tensor)]
         for place, number in enumerate(numbers):
             self._bind(number, "", place)
+        for place, number in enumerate(numbers):
+            if isinstance(number, torch.SymInt) and not self._tells(number):
+                self._name(number, "", place)
 
     @property
     def sources(self) -> tuple[SymbolSource, ...]:
@@ -42,10 +48,18 @@ class Symbols:
 
     def _bind(self, size: Any, node: str, index: int) -> None:
         expression = _expression(size)
-        if type(expression).__name__ != "Symbol":
-            return
-        if str(expression) in self._names:
-            return
+        if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
+            self._name(size, node, index)
+
+    def _tells(self, size: torch.SymInt) -> bool:
+        try:
+            self.size(size)
+        except UnknownSymbolError:
+            return False
+        return True
+
+    def _name(self, size: Any, node: str, index: int) -> None:
+        expression = _expression(size)
         counted = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
         name = self._names[str(expression)] = f"{'s' if counted else SIGNED}{len(self._names)}"
         self._found[name] = SymbolSource(name, node, index)
@@ -63,10 +77,10 @@ class Symbols:
         kind = type(expression).__name__
         if expression.is_Integer:
             return int(expression)
-        if kind == "Symbol":
-            if str(expression) not in self._names:
-                raise UnknownSymbolError(f"the size {expression}, which no input tells")
+        if str(expression) in self._names:
             return symbol(self._names[str(expression)])
+        if kind == "Symbol":
+            raise UnknownSymbolError(f"the size {expression}, which no input tells")
         if kind == "Pow" and expression.exp.is_Integer and expression.exp > 0:
             return functools.reduce(operator.mul, [self._converted(expression.base)] * int(expression.exp))
         if kind not in _FUNCTIONS:

@@ -7,12 +7,14 @@ from typing import Any
 
 from buddy.compiler.bindings import arith, ir, scf
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.carried import compare, half, minus, pick, plus
 from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
+from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.reductions import extreme
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -123,6 +125,8 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
     out = filled(fill, meta.shape, meta.dtype)
     if 0 in meta.shape:
         return out
+    rows, *others = shape_of(value)
+    box = [rows * smallest(size, 1), *others]  # nothing is visited where there is no row to write to
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
         found, count = held
@@ -134,4 +138,34 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
             found = insert(kept, where, found)
         return [found, plus(count, arith.index_castui(ir.IndexType.get(), chosen.value))]
 
-    return for_each(shape_of(value), [out, position(0)], visit)[0]
+    return for_each(box, [out, position(0)], visit)[0]
+
+
+@lowering("RepeatInterleaveOp")
+def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
+    """Each position as often as the number there says. Where one is negative, or they do not add up to the size that
+    the result is said to have, eager is asked."""
+    value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    meta, flag = node.tensor_meta, TensorDType.Int32
+    size = meta.shape[0]
+    if 0 in meta.shape:
+        return empty(meta.shape, meta.dtype)
+
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        found, begin, faults = held
+        times = element(value, at, dtype)
+        wanted = index_position(cast(s.maximum(times, 0), TensorDType.Int64))
+        end = plus(begin, arith.minui(wanted, position(size + 1)))
+        last = pick(compare("slt", end, size), end, size)
+
+        def write(step: list[Any], carried: list[Any]) -> list[Any]:
+            return [insert(index_of(at[0], meta.dtype), [plus(begin, step[0])], carried[0])]
+
+        (found,) = for_each([minus(last, begin)], [found], write)
+        return [found, end, (Scalar(faults, flag) | cast(times.compare("lt", 0), flag)).value]
+
+    start = [empty(meta.shape, meta.dtype), position(0), number(0, flag).value]
+    found, end, faults = for_each(shape_of(value), start, visit)
+    wrong = Scalar(faults, flag) | cast(compare("ne", end, size), flag)
+    info = insert(wrong, [position(0)], empty([1], flag))
+    return or_eager(info, node, symbol_table, [found])[0]

@@ -25,6 +25,10 @@ class NonzeroStaticOp(Op):
     targets = ("nonzero_static.default",)
 
 
+class RepeatInterleaveOp(Op):
+    targets = ("repeat_interleave.Tensor",)
+
+
 class IndexSelectOp(Op):
     targets = ("index_select.default",)
 

@@ -1,0 +1,168 @@
+"""Decompositions of ops whose results' sizes depend on data: it is counted, the number read, and what has it computed.
+
+A graph is cut where a number is read (`pieces`), so the code on both sides is compiled, that behind it for any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size, statically_known_true
+
+aten = torch.ops.aten
+
+Size = int | torch.SymInt
+
+
+def _read(number: torch.Tensor, refusal: str = "") -> Size:
+    """The size that `number`, int64 without dims, holds. Where it is negative, the program raises `refusal`."""
+    with _numbers_captured(number):
+        size: Any = number.item()
+    if refusal:
+        aten._assert_scalar.default(size >= 0, refusal)
+    _constrain_range_for_size(size)
+    return size
+
+
+@contextmanager
+def _numbers_captured(tensor: torch.Tensor) -> Iterator[None]:
+    """Numbers are read out of tensors inside, whatever the program's own may do."""
+    mode = detect_fake_mode(tensor)
+    assert mode is not None
+    before, mode.allow_scalar_outputs = mode.allow_scalar_outputs, True
+    try:
+        yield
+    finally:
+        mode.allow_scalar_outputs = before
+
+
+def _is_empty(x: torch.Tensor) -> bool:
+    return bool(statically_known_true(x.numel() == 0))
+
+
+def _count(mask: torch.Tensor) -> Size:
+    """How many elements are not 0."""
+    return 0 if _is_empty(mask) else _read((mask != 0).sum())
+
+
+def _count_once(mask: torch.Tensor) -> Size:
+    """The count of a tensor that may be asked for twice: torch takes those for the same number."""
+    known: Any = mask.nonzero_memo
+    if known is None:
+        known = mask.nonzero_memo = _count(mask)
+    return known
+
+
+def _places(mask: torch.Tensor, count: Size) -> torch.Tensor:
+    """Where a mask, whose elements are counted in row-major order, is not 0, as [count]."""
+    return aten.nonzero_static.default(mask.reshape(-1), size=count).squeeze(1)
+
+
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    """The positions [count, rank] of what is not 0. They lie in memory with a dim's together, as eager's do."""
+    return aten.nonzero_static.default(x, size=_count_once(x)).t().contiguous().t()
+
+
+def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    x, mask = torch.broadcast_tensors(x, mask)
+    return x.reshape(-1).index_select(0, _places(mask, _count(mask)))
+
+
+def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """`x[:, mask]`; all other subscripts are left alone."""
+    found = [(axis, given) for axis, given in enumerate(indices) if given is not None]
+    if len(found) != 1 or found[0][1].dtype not in (torch.bool, torch.uint8) or not found[0][1].dim():
+        return NotImplemented
+    ((axis, mask),) = found
+    if not x.is_contiguous() and mask.dim() < x.dim():
+        return NotImplemented  # the result has its dims in the order of the operand's strides
+    return x.flatten(axis, axis + mask.dim() - 1).index_select(axis, _places(mask, _count_once(mask)))
+
+
+def repeat_interleave(repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
+    if output_size is not None:
+        return NotImplemented
+    total = 0 if _is_empty(repeats) else _sum_of_counts(repeats)
+    return aten.repeat_interleave.Tensor(repeats, output_size=total)
+
+
+def _sum_of_counts(repeats: torch.Tensor) -> Size:
+    total = torch.where((repeats < 0).any(), -1, repeats.sum())
+    return _read(total, "repeats can not be negative")
+
+
+def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    """How often each number occurs, or the sum of the weights beside it."""
+    kind = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    if _is_empty(x):
+        return x.new_zeros([minlength], dtype=torch.int64)
+    length = torch.where(x.min() < 0, -1, (x.max().to(torch.int64) + 1).clamp(min=minlength))
+    size = _read(length, "bincount only supports 1-d non-negative integral inputs.")
+    given = x.new_ones([], dtype=kind).expand(x.shape) if weights is None else weights.to(kind)
+    return x.new_zeros([size], dtype=kind).scatter_add(0, x.to(torch.int64), given)
+
+
+def unique(
+    x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """What occurs in `x`, in order; for each element its place there; how often it occurs."""
+    if _is_empty(x) or x.is_complex():
+        return NotImplemented
+    line, order = x.reshape(-1).sort()
+    values, inverse, counts = _runs(line, _changes(line), return_inverse, return_counts)
+    if return_inverse:
+        inverse = torch.zeros_like(inverse).scatter(0, order, inverse).reshape(x.shape)
+    return line.index_select(0, values), inverse, counts
+
+
+def unique_consecutive(
+    x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[torch.Tensor, ...]:
+    """`unique` of equal neighbours, or of equal slices that are neighbours along a dim."""
+    if _is_empty(x) or x.is_complex() or (dim is not None and not x.dim()):
+        return NotImplemented
+    if dim is None:
+        line = x.reshape(-1)
+        values, inverse, counts = _runs(line, _changes(line), return_inverse, return_counts)
+        return line.index_select(0, values), inverse.reshape(x.shape) if return_inverse else inverse, counts
+    slices = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+    values, inverse, counts = _runs(slices, _changes(slices), True, True)  # on CPU both are there, asked for or not
+    return x.index_select(dim, values), inverse, counts
+
+
+def _changes(x: torch.Tensor) -> torch.Tensor:
+    """Where a run of equal elements, or of equal rows, begins."""
+    differs = x[1:] != x[:-1]
+    differs = differs.any(1) if x.dim() > 1 else differs
+    return torch.cat([differs.new_ones([1]), differs])
+
+
+def _runs(
+    x: torch.Tensor, begins: torch.Tensor, return_inverse: bool, return_counts: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where the runs of `x` begin, the run that each element is in, and the lengths of the runs."""
+    first = _places(begins, _count(begins))
+    none = begins.new_empty([0], dtype=torch.int64)
+    inverse = begins.cumsum(0) - 1 if return_inverse else none
+    if not return_counts:
+        return first, inverse, none
+    ends = torch.cat([first[1:], first.new_full([1], x.shape[0])])
+    return first, inverse, ends - first
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.nonzero.default: nonzero,
+    aten.masked_select.default: masked_select,
+    aten.bincount.default: bincount,
+    aten._unique2.default: unique,
+    aten.unique_consecutive.default: unique_consecutive,
+}
+# Of ops that have a class; the rules leave all alone whose results have sizes that are known.
+BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
+    aten.index.Tensor: index,
+    aten.repeat_interleave.Tensor: repeat_interleave,
+}
