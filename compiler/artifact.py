@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph
 
 FORK = "buddy_fork"
+COUNTERS = "buddy_counters"
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -72,8 +73,25 @@ class Symbol(msgspec.Struct, frozen=True):
     index: int
 
 
+class Region(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a function whose time is counted: what comes from `nodes`, at the call that region `parent` is.
+
+    `what` names its first op, `@name` where it is a call. Regions of the entry have no parent.
+    """
+
+    nodes: tuple[str, ...]
+    function: str
+    what: str
+    parent: int = -1
+
+
 class Artifact(msgspec.Struct, frozen=True):
-    """A compiled graph. `threads` says how many its loops are shared by at most; `arena` is in bytes."""
+    """A compiled graph. `threads` says how many its loops are shared by at most; `arena` is in bytes.
+
+    Where there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
+    word to work with, followed by an `i64` for each region, to which the ticks that pass in it are added. Such code is
+    called by one thread at a time.
+    """
 
     entry: str
     objects: tuple[bytes, ...]
@@ -83,6 +101,7 @@ class Artifact(msgspec.Struct, frozen=True):
     arena: int = 0
     threads: int = 1
     symbols: tuple[Symbol, ...] = ()
+    regions: tuple[Region, ...] = ()
 
 
 def symbols_of(graph: Graph) -> list[Symbol]:

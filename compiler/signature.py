@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.artifact import FORK, Argument, Artifact, EagerCall, Symbol, TensorSpec
+from buddy.compiler.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
 from buddy.compiler.bindings import ir
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
@@ -15,6 +15,8 @@ from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 ARENA = "buddy.arena"
 # On a parameter that kernels read from end to end where it lies.
 STREAMED = "buddy.streamed"
+# On a module: what its counters of time count.
+REGIONS = "buddy.regions"
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,31 @@ def forks(module: Any) -> bool:
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
 
 
+def regions_attribute(regions: Sequence[Region]) -> Any:
+    """Regions as an attribute of the module that counts them."""
+    return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
+
+
+def _region_attribute(region: Region) -> Any:
+    names = {"nodes": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in region.nodes])}
+    texts = {"function": ir.StringAttr.get(region.function), "what": ir.StringAttr.get(region.what)}
+    parent = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), region.parent)
+    return ir.DictAttr.get({**names, **texts, "parent": parent})
+
+
+def regions_of(module: Any) -> tuple[Region, ...]:
+    """What the counters of a module count; nothing, where it has none."""
+    if REGIONS not in module.attributes:
+        return ()
+    return tuple(_region(ir.DictAttr(each)) for each in ir.ArrayAttr(module.attributes[REGIONS]))
+
+
+def _region(attributes: Any) -> Region:
+    nodes = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes["nodes"]))
+    function, what = (ir.StringAttr(attributes[key]).value for key in ("function", "what"))
+    return Region(nodes, function, what, ir.IntegerAttr(attributes["parent"]).value)
+
+
 def artifact(
     name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
     results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
@@ -136,4 +163,5 @@ def artifact(
         entry.arena,
         threads if forks(module) else 1,
         tuple(found for name in entry.symbols for found in symbols if found.name == name),
+        regions_of(module),
     )

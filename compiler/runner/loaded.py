@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from buddy.compiler import blas
-from buddy.compiler.artifact import Argument, Artifact
+from buddy.compiler.artifact import COUNTERS, Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.huge_pages import collapse, roomy
 from buddy.compiler.runner.linker import BlockFunction, Library
@@ -116,6 +116,7 @@ class LoadedProgram:
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
         self.threads = artifact.threads if fork.shared else 1
         self.arena_bytes = artifact.arena
+        self._counters = (ctypes.c_int64 * (1 + len(artifact.regions)))() if artifact.regions else None
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
         arity = len(artifact.arguments) + len(artifact.symbols)
         arity += sum(0 not in result.shape for result in artifact.results)
@@ -123,7 +124,7 @@ class LoadedProgram:
             artifact.objects,
             {artifact.entry: arity + bool(artifact.arena), **packs},
             {**self._eager.addresses(), **fork.symbols, **blas.addresses(artifact.objects, self.threads)},
-            fork.ir if artifact.threads > 1 else "",
+            (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
         )
         self._entry = self._library[artifact.entry]
         self._arena = Arena(artifact.arena)
@@ -158,6 +159,17 @@ class LoadedProgram:
     def _crossing(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
 
+    def take_ticks(self) -> list[int]:
+        """What has passed in each region of the artifact since this was last asked, in ticks of the machine's counter.
+
+        Of code with regions, one call at a time may be under way.
+        """
+        if self._counters is None:
+            return []
+        found = list(self._counters[1:])
+        ctypes.memset(self._counters, 0, ctypes.sizeof(self._counters))
+        return found
+
     def refreeze(self) -> None:
         """Pack all weights anew at the next call, after writes that PyTorch does not count."""
         for argument in self._arguments:
@@ -167,6 +179,14 @@ class LoadedProgram:
 
 def _unpacked(argument: Argument) -> PlainArgument:
     return StreamedArgument(argument) if argument.streamed else PlainArgument(argument)
+
+
+def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
+    """What objects that count time find their counters by."""
+    if counters is None:
+        return ""
+    address = f"inttoptr (i64 {ctypes.addressof(counters)} to ptr)"
+    return f"\ndefine ptr @{COUNTERS}() {{\n  ret ptr {address}\n}}\n"
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from buddy.compiler.frontend.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
-_SEED = 0
+SEED = 0
 
 
 def run_and_compare(
@@ -42,14 +42,14 @@ def run_and_compare(
     linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's.
     """
     tell = on_progress or (lambda _text, _done: None)
-    with _threads(threads), torch.no_grad():
+    with with_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
         tell("loading the compiled code", 0.0)
-        program, load_seconds = _timed(lambda: LoadedProgram(artifact))
+        program, load_seconds = timed(lambda: LoadedProgram(artifact))
         tell("running compiled code and eager", 0.0)
-        torch.manual_seed(_SEED)
+        torch.manual_seed(SEED)
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
-        torch.manual_seed(_SEED)
+        torch.manual_seed(SEED)
         expected, eager_peak = with_peak(lambda: captured.eager(captured.tensors))
         outputs = _reports(captured, results, expected)
         if on_values is not None:
@@ -100,8 +100,8 @@ def _interleaved(
     """Seconds of compiled and eager runs taken in turn, so that a slow minute of the machine falls on both."""
     ours, theirs = [], []
     for index in range(repeats):
-        ours.append(_timed(lambda: program(captured.tensors, captured.numbers))[1])
-        theirs.append(_timed(lambda: captured.eager(captured.tensors))[1])
+        ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
+        theirs.append(timed(lambda: captured.eager(captured.tensors))[1])
         tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
     return ours, theirs
 
@@ -116,7 +116,7 @@ def summary(seconds: Sequence[float], threads: int) -> Timing:
     return Timing(median, low, high, len(seconds), threads)
 
 
-def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
+def timed(action: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start
@@ -144,7 +144,7 @@ def _changed(captured: CapturedGraph, before: Sequence[int], after: Sequence[int
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def with_threads(count: int) -> Iterator[None]:
     """Both sides on `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)

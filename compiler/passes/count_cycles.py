@@ -1,0 +1,279 @@
+"""`count-cycles`: code that counts how long each part of a function takes, by the nodes that the part comes from.
+
+The ops of a function's body are divided into regions: a run of ops that come from the same nodes, with what only
+prepares them (constants, views). After each region the counter is read and the difference since the last reading added
+to the region's own number, so that what is counted adds up to the whole function.
+
+A function that is called has numbers of its own for each call: the caller leaves the number of the first one in the
+word in front of all numbers, where the callee finds it. A call in a loop counts as part of the loop, and so does what
+threads share: its time is that of the thread that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from buddy.compiler.artifact import COUNTERS, Region
+from buddy.compiler.bindings import func, ir, llvm
+from buddy.compiler.kernels.walk import callee_of, calls_in, symbol_of
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
+from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.profiling.counter import Counter, counter
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.signature import REGIONS, entry_of, regions_attribute
+
+# Where the entry's numbers begin: behind the word that callees read.
+_FIRST = 1
+_DYNAMIC = -(1 << 31)  # what marks a GEP index that is an operand
+_WORKING = ("linalg.", "vector.transfer_", "scf.", "affine.")
+
+
+@register
+@dataclass(frozen=True)
+class CountCycles(MlirPass):
+    """Stands behind the passes that give functions their memory, and before loops are lowered.
+
+    Without `inside-calls` a call counts as one region, whatever it calls. Without `ordered` the counter is read while
+    work before it may still be under way, which costs less and tells short regions apart less well.
+    """
+
+    name: ClassVar[str] = "count-cycles"
+    summary: ClassVar[str] = "count how long each part of a function takes, for a profile"
+
+    inside_calls: bool = True
+    ordered: bool = True
+
+    def run(self, root: Any, context: PassContext) -> None:
+        entry, found = entry_of(root), counter()
+        if entry is None:
+            raise PassError("there is no entry function: it stands before convert-func-to-llvm")
+        if found is None:
+            raise PassError("no counter of this machine is known to it: x86-64 and AArch64 have one")
+        if len(entry.regions[0].blocks) > 1:
+            raise PassError("the entry is made of branches by now: it stands before convert-scf-to-cf")
+        context.locations.fill(root)
+        functions = _Functions(root, context.locations, self.inside_calls)
+        frame = functions.frame(entry)
+        root.attributes[REGIONS] = regions_attribute(list(frame.regions(-1, None)))
+        read = found if self.ordered else _unordered(found)
+        with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
+            func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")
+        for each in functions.frames.values():
+            _Writer(each, read, is_entry=each is frame).write()
+            context.remark(self.name, each.function.location, f"{len(each.parts)} regions of @{each.name}")
+
+
+def _unordered(found: Counter) -> Counter:
+    assembly = found.assembly.rpartition("\\0A")[2]
+    return Counter(found.name, found.intrinsics[-1:], assembly, found.even)
+
+
+def _pointer() -> Any:
+    return ir.Type.parse("!llvm.ptr")
+
+
+def _word() -> Any:
+    return ir.IntegerType.get_signless(64)
+
+
+# ---- what is counted -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Part:
+    """Ops that follow each other; `call` is the frame of the function that they are a call of, if that has its own."""
+
+    ops: list[Any]
+    nodes: tuple[str, ...]
+    call: _Frame | None = None
+
+    @property
+    def what(self) -> str:
+        working = next((op for op in self.ops if _works(op)), self.ops[-1])
+        return f"@{callee_of(working)}" if working.name == "func.call" else str(working.name)
+
+
+@dataclass
+class _Frame:
+    """The numbers of one call of `function`: those of its parts, then those of each call in it."""
+
+    function: Any
+    parts: list[_Part] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return symbol_of(self.function)
+
+    @property
+    def size(self) -> int:
+        return len(self.parts) + sum(part.call.size for part in self.parts if part.call)
+
+    def offsets(self) -> Iterator[tuple[_Part, int]]:
+        """The parts that are calls, and where the numbers of each call begin."""
+        offset = len(self.parts)
+        for part in self.parts:
+            if part.call is not None:
+                yield part, offset
+                offset += part.call.size
+
+    def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[Region]:
+        """The regions of one call, in order; `site` are the nodes that the call comes from, of all that share it."""
+        nodes = [_at(site, part.nodes) for part in self.parts]
+        for part, found in zip(self.parts, nodes, strict=True):
+            yield Region(found, self.name, part.what, parent)
+        numbers = {id(part): number for number, part in enumerate(self.parts)}
+        for part, offset in self.offsets():
+            assert part.call is not None
+            number = numbers[id(part)]
+            yield from part.call.regions(first + number, frozenset(nodes[number]), first + offset)
+
+
+def _at(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the nodes that a part of a shared function comes from, those of one call; all, where the call names none."""
+    own = tuple(name for name in nodes if site is not None and name in site)
+    return own or nodes
+
+
+class _Functions:
+    """Takes functions apart, each once. Those that are called from a loop or from a task stay whole."""
+
+    def __init__(self, root: Any, locations: LocationSets, inside_calls: bool) -> None:
+        functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
+        self._bodies = {symbol_of(op): op for op in functions if len(op.regions[0].blocks) == 1}
+        self._locations = locations
+        self._whole = _not_to_take_apart(self._bodies) if inside_calls else set(self._bodies)
+        self.frames: dict[str, _Frame] = {}
+
+    def frame(self, function: Any) -> _Frame:
+        """The frame of `function`, made with those of what it calls."""
+        name = symbol_of(function)
+        if name not in self.frames:
+            parts = list(self._parts(function))
+            self.frames[name] = _Frame(function, parts)
+        return self.frames[name]
+
+    def _parts(self, function: Any) -> Iterator[_Part]:
+        """The body without its terminator; what only prepares something belongs to what comes next."""
+        waiting: list[Any] = []
+        last: _Part | None = None
+        *body, _ = function.regions[0].blocks[0].operations
+        for op in (each.operation for each in body):
+            waiting.append(op)
+            if not _works(op):
+                continue
+            nodes = self._locations.sets[self._locations.number_of(op.location)]
+            call = self._called(op)
+            if last is not None and last.nodes == nodes and call is None and last.call is None:
+                last.ops += waiting
+            else:
+                if last is not None:
+                    yield last
+                last = _Part(waiting, nodes, call)
+            waiting = []
+        if last is not None:
+            last.ops += waiting
+            yield last
+
+    def _called(self, op: Any) -> _Frame | None:
+        """The frame of the function that `op` calls, unless it is told nothing new by it."""
+        name = callee_of(op) if op.name == "func.call" else ""
+        if name not in self._bodies or name in self._whole:
+            return None
+        body = self._bodies[name]
+        if not calls_in(body) and len(list(self._parts(body))) < 2:
+            return None
+        return self.frame(body)
+
+
+def _works(op: Any) -> bool:
+    """Whether an op of a body does something by itself, rather than prepare what others do."""
+    return len(op.regions) > 0 or op.name in ("func.call", "memref.copy") or op.name.startswith(_WORKING)
+
+
+def _not_to_take_apart(bodies: Mapping[str, Any]) -> set[str]:
+    """The functions that are called elsewhere than in the body of a function that is taken apart itself, and tasks.
+
+    A function in a loop of calls, of itself or of others, would have numbers without end.
+    """
+    whole = {name for name, op in bodies.items() if THREADS in op.attributes}
+    calls = [(name, call) for name, op in bodies.items() for call in calls_in(op)]
+    whole |= {callee_of(call) for name, call in calls if call.parent.operation != bodies[name]}
+    whole |= _on_a_cycle({name: [callee_of(call) for at, call in calls if at == name] for name in bodies})
+    while True:
+        inner = {callee_of(call) for name, call in calls if name in whole}
+        if inner <= whole:
+            return whole
+        whole |= inner
+
+
+def _on_a_cycle(called: Mapping[str, Sequence[str]]) -> set[str]:
+    """The functions that call themselves, at once or by others: what is left when those that do not are taken away."""
+    left = dict(called)
+    while leaves := [name for name, callees in left.items() if not any(callee in left for callee in callees)]:
+        for name in leaves:
+            del left[name]
+    return set(left)
+
+
+# ---- how it is counted -----------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Writes the counting into one function."""
+
+    def __init__(self, frame: _Frame, counter: Counter, is_entry: bool) -> None:
+        self._frame, self._counter, self._is_entry = frame, counter, is_entry
+
+    def write(self) -> None:
+        if not self._frame.parts:
+            return
+        function = self._frame.function
+        with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
+            numbers = func.CallOp([_pointer()], ir.FlatSymbolRefAttr.get(COUNTERS), []).results[0]
+            first = _constant(_FIRST) if self._is_entry else llvm.load(_word(), numbers)
+            own = _element(numbers, first)
+            before = self._read()
+        *_, end = function.regions[0].blocks[0].operations
+        following = [*(part.ops[0] for part in self._frame.parts[1:]), end]
+        for number, (part, behind) in enumerate(zip(self._frame.parts, following, strict=True)):
+            with ir.InsertionPoint(behind), part.ops[-1].location:
+                before = self._count(number, own, before)
+        for part, offset in self._frame.offsets():
+            (call,) = (op for op in part.ops if op.name == "func.call")
+            with ir.InsertionPoint(call), call.location:
+                llvm.store(llvm.add(first, _constant(offset), _flags()), numbers)
+
+    def _count(self, number: int, own: Any, before: Any) -> Any:
+        """Add what has passed since `before` to number `number`; the counter now."""
+        now = self._read()
+        place = _element(own, _constant(number))
+        passed = llvm.sub(now, before, _flags())
+        llvm.store(llvm.add(llvm.load(_word(), place), passed, _flags()), place)
+        return now
+
+    def _read(self) -> Any:
+        if not self._counter.intrinsics:
+            attributes = {
+                "asm_string": ir.StringAttr.get(self._counter.assembly.replace("\\0A", "\n")),
+                "constraints": ir.StringAttr.get("=r,~{memory}"),
+                "has_side_effects": ir.UnitAttr.get(),
+            }
+            return ir.Operation.create("llvm.inline_asm", results=[_word()], attributes=attributes).result
+        *before, last = self._counter.intrinsics
+        for name in before:
+            llvm.call_intrinsic(None, name, [], [], [])
+        return llvm.call_intrinsic(_word(), last, [], [], [])
+
+
+def _element(address: Any, number: Any) -> Any:
+    return llvm.getelementptr(_pointer(), address, [number], [_DYNAMIC], ir.TypeAttr.get(_word()), [])
+
+
+def _constant(number: int) -> Any:
+    return llvm.mlir_constant(ir.IntegerAttr.get(_word(), number))
+
+
+def _flags() -> Any:
+    return llvm.IntegerOverflowFlags.none

@@ -1,0 +1,107 @@
+"""Runs a program with counters in its code beside the same program without, in turn, and tells where the time went."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from buddy.compiler.artifact import Artifact
+from buddy.compiler.profile_report import Peak, ProfileReport
+from buddy.compiler.profiling.attribution import attributed
+from buddy.compiler.profiling.counter import Counter, Pace, counter, reader
+from buddy.compiler.runner.loaded import LoadedProgram
+from buddy.compiler.runner.measure import SEED, OnProgress, fingerprints, summary, timed, with_threads
+from buddy.compiler.runner.sizes import bind
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+
+# The share of a run that regions leave out from which on that is worth a note.
+_MUCH = 0.1
+
+
+def profile(
+    captured: CapturedGraph,
+    plain: Artifact,
+    counted: Artifact,
+    *,
+    repeats: int,
+    threads: int,
+    graph: int = 0,
+    peak: Peak | None = None,
+    on_progress: OnProgress | None = None,
+) -> ProfileReport:
+    """Link both artifacts of one graph, `counted` with regions, and run them in turn on the captured inputs.
+
+    A region's time is the median over the runs. Raises `RuntimeError` where this machine has no counter that is known.
+    """
+    tell = on_progress or (lambda _text, _done: None)
+    found = counter()
+    if found is None:
+        raise RuntimeError("no counter of this machine is known: x86-64 and AArch64 have one")
+    with with_threads(threads), torch.no_grad():
+        tell("loading the compiled code", 0.0)
+        pair = LoadedProgram(plain), LoadedProgram(counted)
+        same = _equal(captured, *pair)
+        pace = Pace(reader(found))
+        seconds, ticks = _interleaved(captured, *pair, repeats, tell)
+        per_second = pace.per_second()
+    regions = [statistics.median(column) / per_second for column in zip(*ticks, strict=True)]
+    symbols = bind(counted.symbols, captured.tensors, captured.numbers)
+    told = attributed(captured.graph, counted.regions, regions, symbols)
+    one = 1 if pair[0].threads != plain.threads else threads
+    times = [summary(column, one) for column in zip(*seconds, strict=True)]
+    return ProfileReport(
+        graph,
+        told.nodes,
+        told.regions,
+        times[0],
+        times[1],
+        overhead=statistics.median(with_counters / without for without, with_counters in seconds) - 1,
+        inside=told.inside,
+        outside=told.outside,
+        peak=peak or Peak(),
+        counter=found.name,
+        ticks_per_second=per_second,
+        same=same,
+        notes=tuple(_notes(found, same, told.inside + told.outside, times[1].median)),
+    )
+
+
+def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram) -> bool:
+    """Whether both give the same bits from the same seed. These are also the runs that pack the weights."""
+    found = []
+    for program in (plain, counted):
+        torch.manual_seed(SEED)
+        found.append(fingerprints(program(captured.tensors, captured.numbers)))
+    return found[0] == found[1]
+
+
+def _interleaved(
+    captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, tell: OnProgress
+) -> tuple[list[tuple[float, float]], list[list[int]]]:
+    """Seconds of runs without and with counters, in turn, and the ticks of each region in each of the latter."""
+    seconds, ticks = [], []
+    counted.take_ticks()
+    for index in range(repeats):
+        without = timed(lambda: plain(captured.tensors, captured.numbers))[1]
+        with_counters = timed(lambda: counted(captured.tensors, captured.numbers))[1]
+        seconds.append((without, with_counters))
+        ticks.append(counted.take_ticks())
+        tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+    return seconds, ticks
+
+
+def _notes(found: Counter, same: bool, told: float, whole: float) -> Sequence[str]:
+    notes = []
+    if not found.even:
+        notes.append(f"the {found.name} of this processor does not run evenly: times say how nodes compare, no more")
+    if not same:
+        notes.append("results with counters differ from those without: an op of the program is not reproducible")
+    if told < (1 - _MUCH) * whole:
+        share = 1 - told / whole
+        notes.append(f"{share:.0%} of a run's time is outside compiled code: the call itself, for so short a program")
+    return notes

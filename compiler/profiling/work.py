@@ -1,0 +1,187 @@
+"""What nodes have to do, by shapes alone: operations on numbers, and bytes that have to be read and written.
+
+A multiply-add is two operations; any other function of one element is one, `exp` as well as `+`. So what has few
+operations and takes long may still be busy. Moving data is no operation. What is not in the table is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OpType, OutputOp, PlaceholderOp
+from buddy.compiler.graph.sizes import Size, value_of
+from buddy.compiler.graph.types import TensorMeta
+
+Symbols = Mapping[str, int]
+Shape = tuple[int, ...]
+
+_BITS = {
+    "i1": 8, "ui8": 8, "i8": 8, "ui16": 16, "i16": 16, "f16": 16, "bf16": 16, "ui32": 32, "i32": 32, "f32": 32,
+    "ui64": 64, "i64": 64, "f64": 64, "complex<f32>": 64, "complex<f64>": 128,
+}  # fmt: skip
+
+# Softmax: the greatest, the difference from it, exp, the sum, the quotient. A norm: the mean, the differences, their
+# squares and the sum of these, scale, shift.
+_SOFTMAX, _NORM = 5, 7
+
+
+def _matrices(node: Op, shape: Callable[[Op], Shape]) -> float:
+    """Of a product of matrices: `2 m n k`, and a sum of each element where something is added."""
+    operands = [arg for arg in node.args if isinstance(arg, Op)]
+    addend = len(operands) > 2
+    left, result = shape(operands[1 if addend else 0]), shape(node)
+    inner = left[-1] if left else 1
+    return (2.0 * inner + addend) * prod(result)
+
+
+def _products_of_batch(node: Op, shape: Callable[[Op], Shape]) -> float:
+    """Of a sum over a batch of products of matrices [b, m, k] and [b, k, n]."""
+    left, right = shape(node.args[1]), shape(node.args[2])
+    return 2.0 * prod(left) * right[-1] + prod(shape(node))
+
+
+def _convolution(node: Op, shape: Callable[[Op], Shape]) -> float:
+    """Each element of the result (transposed: of the input) meets a window of all channels of its group."""
+    image, kernel = shape(node.args[0]), shape(node.args[1])
+    met = image if node.args[6] else shape(node)
+    bias = prod(shape(node)) if isinstance(node.args[2], Op) else 0
+    return 2.0 * prod(met) * prod(kernel[1:]) + bias
+
+
+def _convolution_gradients(node: Op, shape: Callable[[Op], Shape]) -> float:
+    """The gradients of input and kernel take what the convolution itself takes, that of the bias a sum."""
+    gradient, image, kernel = (shape(arg) for arg in node.args[:3])
+    met = image if node.args[7] else gradient
+    wanted = node.args[10]
+    return 2.0 * prod(met) * prod(kernel[1:]) * (bool(wanted[0]) + bool(wanted[1])) + prod(gradient) * bool(wanted[2])
+
+
+def _attention(node: Op, shape: Callable[[Op], Shape]) -> float:
+    """Two products with the matrix of scores, and the softmax of it. The mask is not counted."""
+    query, key, value = (shape(arg) for arg in node.args[:3])
+    scores = prod(query[:-1]) * key[-2]
+    return 2.0 * scores * (query[-1] + value[-1]) + _SOFTMAX * scores
+
+
+def _of_input(times: float) -> Callable[[Op, Callable[[Op], Shape]], float]:
+    """`times` operations for each element of the first operand."""
+    return lambda node, shape: times * prod(shape(_first(node)))
+
+
+def _of_result(node: Op, shape: Callable[[Op], Shape]) -> float:
+    return float(prod(shape(node)))
+
+
+def _nothing(node: Op, shape: Callable[[Op], Shape]) -> float:
+    return 0.0
+
+
+def _first(node: Op) -> Op:
+    """The first tensor that a node reads: of `cat` and its like, the first of a list."""
+    return next(arg for arg in node.parents)
+
+
+def _window(node: Op, shape: Callable[[Op], Shape]) -> float:
+    """Of a pool: each element of the result is made of a window."""
+    size = node.args[1]
+    dims = len(shape(_first(node))) - 2
+    sizes = [size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1)
+    result = next(meta for meta in node.metas if meta is not None)
+    return float(prod(result.shape) * prod(sizes))
+
+
+_ATTENTIONS = (
+    "ScaledDotProductFlashAttentionForCpuOp", "FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp",
+    "MaskedSoftmaxAttentionOp",
+)  # fmt: skip
+_MOVES = (
+    "EmbeddingOp", "GatherOp", "IndexOp", "IndexSelectOp", "IndexPutOp", "PutOp", "ScatterOp", "MaskedScatterOp",
+    "TriuOp", "TrilOp", "FullOp", "ScalarTensorOp", "ArangeOp", "SliceScatterOp", "SelectScatterOp", "CatOp", "CopyOp",
+    "DiagonalScatterOp", "AsStridedScatterOp", "ConstantPadNdOp", "EmptyOp", "ConvertElementTypeOp",
+)  # fmt: skip
+_REDUCTIONS = (
+    "SumDimOp", "MeanOp", "AmaxOp", "AminOp", "ProdOp", "AnyOp", "MaxDimOp", "MinDimOp", "ArgmaxOp", "ArgminOp",
+    "CumsumOp", "CumprodOp", "CummaxOp", "CumminOp",
+)  # fmt: skip
+
+_BY_CLASS: dict[str, Callable[[Op, Callable[[Op], Shape]], float]] = {
+    **dict.fromkeys(("MatmulOp", "IntMatmulOp", "AddMMOp", "BatchMatmulOp", "BaddbmmOp", "TransposeMatmulFusedOp",
+                     "MatVecOp", "AddMatVecOp"), _matrices),
+    "TransposeAddMMFusedOp": lambda node, shape: (2.0 * shape(node.args[0])[-1] + 1) * prod(shape(node)),
+    "AddBatchMatmulOp": _products_of_batch,
+    "DotOp": _of_input(2),
+    **dict.fromkeys(_ATTENTIONS, _attention),
+    "Conv2dOp": _convolution,
+    "ConvolutionBackwardOp": _convolution_gradients,
+    **dict.fromkeys(_MOVES, _nothing),
+    **dict.fromkeys(_REDUCTIONS, _of_input(1)),
+    **dict.fromkeys(("SoftmaxOp", "LogSoftmaxOp"), _of_input(_SOFTMAX)),
+    **dict.fromkeys(("NativeLayerNormOp", "BatchNormOp"), _of_input(_NORM)),
+    **dict.fromkeys(("VarOp", "VarMeanOp"), _of_input(4)),
+    "VectorNormOp": _of_input(2),
+    **dict.fromkeys(("MaxPool2dOp", "MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "AvgPool2dOp", "AvgPool3dOp"),
+                    _window),
+    **dict.fromkeys(("ScatterAddOp", "ScatterReduceOp", "IndexReduceOp"),
+                    lambda node, shape: float(prod(shape(node.args[3])))),
+}  # fmt: skip
+
+
+def operations_of(node: Op, symbols: Symbols) -> float | None:
+    """How many operations a node has, `None` where that is not known; `symbols` are the values of sizes."""
+    count = _counted_by(node)
+    if count is None:
+        return None
+    try:
+        return count(node, lambda op: _sizes(next(meta for meta in op.metas if meta is not None), symbols))
+    except (IndexError, KeyError, TypeError, StopIteration):
+        return None  # a node that its class does not describe
+
+
+def _counted_by(node: Op) -> Callable[[Op, Callable[[Op], Shape]], float] | None:
+    found = _BY_CLASS.get(type(node).__name__)
+    if found is not None:
+        return found
+    if isinstance(node, (PlaceholderOp, OutputOp, GetItemOp)):
+        return _nothing
+    if node.op_type in (OpType.ReshapeType, OpType.BroadcastType):
+        return _nothing
+    return _of_result if node.op_type is OpType.ElementwiseType else None
+
+
+def _sizes(meta: TensorMeta, symbols: Symbols) -> Shape:
+    """Raises `KeyError` for a symbol whose value is not known."""
+    return tuple(value_of(size, symbols) if isinstance(size, Size) else size for size in meta.shape)
+
+
+class Traffic:
+    """The bytes that nodes of a graph move; `symbols` are the values of its sizes."""
+
+    def __init__(self, graph: Graph, symbols: Symbols) -> None:
+        self._nodes = {op.stable: op for op in graph.body}
+        self._symbols = symbols
+        self._readers: dict[Op, list[Op]] = {}
+        for op in graph.body:
+            for parent in op.parents:
+                self._readers.setdefault(parent, []).append(op)
+
+    def of(self, names: Iterable[str]) -> int | None:
+        """What code for these nodes together has to read and write at least; `None` where a size is not known.
+
+        Each tensor from outside once, and each that is read outside; what they hand to each other need not be moved.
+        Of a view the smaller counts, itself or what it is a view of.
+        """
+        inside = {self._nodes[name] for name in names if name in self._nodes}
+        read = {parent for op in inside for parent in op.parents if parent not in inside}
+        written = {op for op in inside if any(reader not in inside for reader in self._readers.get(op, ()))}
+        try:
+            return sum(map(self._bytes, (*read, *written)))
+        except KeyError:
+            return None
+
+    def _bytes(self, node: Op) -> int:
+        metas = [meta for meta in node.metas if meta is not None]
+        own = sum(prod(_sizes(meta, self._symbols)) * _BITS[meta.dtype.value] // 8 for meta in metas)
+        is_view = node.op_type in (OpType.ReshapeType, OpType.BroadcastType) and node.parents
+        return min(own, self._bytes(node.parents[0])) if is_view else own
