@@ -4,7 +4,7 @@ A run of nodes from one item of a module list (`encoder.layer.3`) becomes a func
 elsewhere in the graph too; everything else stays in the main function, or where that would be long, in parts of it: the
 time that bufferization and LLVM take grows faster than a function's length. Two runs share a function when they are
 equal in structure and in the lowering chosen for each of their nodes, so choosing another lowering at one call site
-gives that call site its own copy.
+gives that call site its own copy. Nodes that only show values to an observer have no say in where a graph is cut.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from itertools import groupby
 from buddy.compiler.graph.cuts import parts_of
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
+from buddy.compiler.graph.operations.observing import ObserveOp
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.recipe import digest
@@ -91,7 +92,10 @@ def whole(graph: Graph) -> Partition:
 def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     """Repeated layers in functions of their own; `choices` maps stable node names to lowerings chosen by hand."""
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
-    runs = _in_parts(_only_repeated(_runs(graph), kinds), _uses(graph))
+    computing = [op for op in graph.operations if not isinstance(op, ObserveOp)]
+    uses = _uses([*computing, graph.output])
+    runs = _in_parts(_only_repeated(_runs(computing, uses), kinds), uses)
+    runs = _with_observers(runs, graph) if len(computing) < len(graph.operations) else runs
     keys = [_structure(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
     for run, key in zip(runs, keys, strict=True):
@@ -107,22 +111,39 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     return Partition(tuple(functions.values()), tuple(body))
 
 
-def _runs(graph: Graph) -> list[_Run]:
-    """The graph's ops as consecutive runs; a run has a label when it comes from one item of a module list."""
+def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
+    """Ops of a graph as consecutive runs; a run has a label when it comes from one item of a module list."""
     labels: dict[str, str] = {}
-    for op in graph.operations:
+    for op in operations:
         match = _LIST_ITEM.match(op.module)
         # A tuple's element belongs to where the tuple is made: only tensors cross a call.
         labels[op.name] = (
             labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
         )
-    uses = _uses(graph)
     runs = []
-    for label, found in groupby(graph.operations, key=lambda op: labels[op.name]):
+    for label, found in groupby(operations, key=lambda op: labels[op.name]):
         nodes = tuple(found)
         keep = label if len(nodes) >= MIN_NODES else ""
         runs.append(_Run(keep, nodes, _inputs(nodes), _outputs(nodes, uses)))
     return [run if _crosses_as_tensors(run) else _Run("", run.nodes, (), ()) for run in runs]
+
+
+def _with_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
+    """The runs with each node that shows a value behind the one that it stands behind in the graph."""
+    behind: dict[str, list[Op]] = {}
+    last = ""
+    for op in graph.operations:
+        if isinstance(op, ObserveOp):
+            behind.setdefault(last, []).append(op)
+        else:
+            last = op.name
+    uses, found = _uses(graph.body), []
+    for run in runs:
+        nodes = tuple(op for node in run.nodes for op in (node, *behind.get(node.name, ())))
+        found.append(
+            _Run(run.label, nodes, _inputs(nodes), _outputs(nodes, uses)) if run.label else _Run("", nodes, (), ())
+        )
+    return found
 
 
 def _only_repeated(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
@@ -160,9 +181,9 @@ def _crosses_as_tensors(run: _Run) -> bool:
     )
 
 
-def _uses(graph: Graph) -> dict[str, set[str]]:
+def _uses(nodes: Sequence[Op]) -> dict[str, set[str]]:
     uses: dict[str, set[str]] = {}
-    for op in graph.body:
+    for op in nodes:
         for parent in op.parents:
             uses.setdefault(parent.name, set()).add(op.name)
     return uses

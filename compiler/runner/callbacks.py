@@ -14,6 +14,7 @@ from buddy.compiler.artifact import EagerCall
 from buddy.compiler.graph.sizes import parsed, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.runner.memory import tensor_at, torch_dtype
+from buddy.compiler.runner.observing import Observer as Observer  # defines the op that compiled code may call
 from buddy.compiler.runner.sizes import Shape
 from buddy.compiler.torch_values import from_opaque, to_torch
 

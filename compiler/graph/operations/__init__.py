@@ -5,6 +5,7 @@ from buddy.compiler.graph.operations.choice import *  # noqa: F403
 from buddy.compiler.graph.operations.contractions import *  # noqa: F403
 from buddy.compiler.graph.operations.indexing import *  # noqa: F403
 from buddy.compiler.graph.operations.linear_algebra import *  # noqa: F403
+from buddy.compiler.graph.operations.observing import *  # noqa: F403
 from buddy.compiler.graph.operations.random import *  # noqa: F403
 from buddy.compiler.graph.operations.reductions import *  # noqa: F403
 from buddy.compiler.graph.operations.shapes import *  # noqa: F403

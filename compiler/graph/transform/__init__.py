@@ -15,6 +15,7 @@ from buddy.compiler.graph.transform.external import (
 from buddy.compiler.graph.transform.groups import apply_classic_fusion, simply_fuse
 from buddy.compiler.graph.transform.identities import drop_identities
 from buddy.compiler.graph.transform.notes import Note, Transform, TransformError
+from buddy.compiler.graph.transform.observe import observe
 from buddy.compiler.graph.transform.pools import maxpool2d_simplify
 from buddy.compiler.graph.transform.transposes import eliminate_matmul_transpose_reshape, eliminate_transpose
 from buddy.compiler.recipe import OptionValue
@@ -31,6 +32,7 @@ __all__ = [
     "gqa_attention_fusion",
     "graph_pass",
     "maxpool2d_simplify",
+    "observe",
     "options_of",
     "replace_matmul_with_onednn",
     "replace_matmul_with_onednn_selective",
@@ -52,6 +54,7 @@ _ALL: tuple[Transform, ...] = (
     replace_matmul_with_onednn_selective,
     apply_classic_fusion,
     simply_fuse,
+    observe,
 )
 _OF_OTHERS: dict[str, Transform] = {}
 
