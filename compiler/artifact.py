@@ -91,6 +91,8 @@ class Artifact(msgspec.Struct, frozen=True):
     Where there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
     word to work with, followed by an `i64` for each region, to which the ticks that pass in it are added. Such code is
     called by one thread at a time.
+
+    `observed` are the stable names of the nodes whose values a call shows, one after another.
     """
 
     entry: str
@@ -101,6 +103,7 @@ class Artifact(msgspec.Struct, frozen=True):
     arena: int = 0
     threads: int = 1
     symbols: tuple[Symbol, ...] = ()
+    observed: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
 
 

@@ -19,6 +19,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform import TransformError
+from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
@@ -257,8 +258,9 @@ def artifact_of(
     results = [_spec(op) for op in graph.results if isinstance(op, Op)]
     images = [found.data for found in objects]
     return signature.artifact(
-        graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph)
-    )
+        graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
+        observed(graph),
+    )  # fmt: skip
 
 
 def graph_pass_failure(error: GraphPassError) -> CompilationError:

@@ -152,6 +152,7 @@ def _region(attributes: Any) -> Region:
 def artifact(
     name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
     results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
+    observed: Sequence[str] = (),
 ) -> Artifact:  # fmt: skip
     """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads` are those of the recipe."""
     return Artifact(
@@ -163,5 +164,6 @@ def artifact(
         entry.arena,
         threads if forks(module) else 1,
         tuple(found for name in entry.symbols for found in symbols if found.name == name),
+        tuple(observed),
         regions_of(module),
     )
