@@ -20,10 +20,11 @@ class Glyphs:
     line: str = "│"
     to: str = "…"
     times: str = "·"
+    marks: str = "●×+◆■▲"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*")
+ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@")
 
 
 def milliseconds(value: float) -> str:

@@ -53,6 +53,17 @@ class Overlays:
         if self._bench.state.problem is not None:
             self._bench.push_screen(problem_screen(self._bench.state.problem))
 
+    def show_plots(self) -> None:
+        """Timings over the runs, time per pass, how the values of outputs are spread."""
+        from buddy.app.run_plots import plots_of
+        from buddy.app.screens.plot import PlotScreen
+
+        found = plots_of(self._bench.state)
+        if found:
+            self._bench.push_screen(PlotScreen(found, self._bench.glyphs))
+        else:
+            self._bench.say("there is nothing to plot yet: r runs the program")
+
     def open_log(self) -> None:
         from buddy.app.screens.log import log_screen
 

@@ -1,0 +1,156 @@
+"""Plots over the workbench, one at a time, with a cursor that goes from point to point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app import figures
+from buddy.app.figures import Glyphs
+from buddy.app.plots import Plot
+from buddy.app.widgets.cell_line import CellLine
+from buddy.app.widgets.look import Cells, cut
+from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
+
+
+class PlotScreen(ModalScreen[str | None]):
+    """Returns the name of the point that was chosen, or `None`: what to do with it is whose plots they are.
+
+    `chooses` says what `enter` does with a point; where it is "", points are only looked at.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c,f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", show=False),
+        Binding("l,right", "step(1)", show=False),
+        Binding("h,left", "step(-1)", show=False),
+        Binding("ctrl+f,pagedown", "step(20)", show=False),
+        Binding("ctrl+b,pageup", "step(-20)", show=False),
+        Binding("home", "step(-1000000)", show=False),
+        Binding("G,end", "step(1000000)", show=False),
+        Binding("j,down,tab", "turn(1)", show=False, priority=True),
+        Binding("k,up,shift+tab", "turn(-1)", show=False, priority=True),
+        Binding("right_square_bracket,n", "next_plot(1)", show=False),
+        Binding("left_square_bracket,p", "next_plot(-1)", show=False),
+        Binding("plus,equals_sign", "zoom(True)", show=False),
+        Binding("minus", "zoom(False)", show=False),
+        Binding("0", "whole", show=False),
+        Binding("L", "toggle_log", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, plots: Sequence[Plot], glyphs: Glyphs, *, chooses: str = "", first: int = 0) -> None:
+        super().__init__()
+        self._plots, self._glyphs, self._chooses = list(plots), glyphs, chooses
+        self._number = first
+        self._view = PlotView(self._plots[first], glyphs, plain=glyphs is figures.ASCII)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box", classes="plot"):
+            yield CellLine(self._legend, id="legend-line")
+            yield self._view
+            yield CellLine(self._told, id="told")
+            yield CellLine(self._note, id="note")
+
+    def on_mount(self) -> None:
+        self._entitle()
+
+    @property
+    def plot(self) -> Plot:
+        """The plot on the screen."""
+        return self._view.plot_data
+
+    def _entitle(self) -> None:
+        box = self.query_one("#box")
+        several = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
+        box.border_title = self.plot.title + several
+        keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
+        keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L logarithm", "y copies", "q closes"]
+        box.border_subtitle = figures.fitting(keys, ", ", max(self.app.size.width - 8, 20))
+
+    # ---- the lines around the plot --------------------------------------------------------------------------------
+
+    def _legend(self, width: int) -> Cells:
+        """What the upright axis is, and the mark of each series; the cursor's stands out."""
+        axis = self.plot.y
+        cells: Cells = [(f" {axis.label}{' (log)' if axis.log else ''}  ", "dim")]
+        for number, series in enumerate(self.plot.series):
+            mark = self._glyphs.bar if series.kind == "bars" else self._glyphs.marks[number % len(self._glyphs.marks)]
+            here = number == self._view.series and len(self.plot.series) > 1
+            cells += [(">" if here else " ", "key"), (f"{mark} ", ROLES[number % len(ROLES)])]
+            cells.append((f"{series.label}  ", "title" if here else "dim"))
+        return cut(cells, width)
+
+    def _told(self, width: int) -> Cells:
+        """The point under the cursor."""
+        point, series = self._view.point, self._view.current
+        if point is None or series is None:
+            return [(" nothing to plot", "dim")]
+        x, y = self._view.told(point)
+        name = series.names[point.number] if point.number < len(series.names) else ""
+        told: Cells = [(f" {point.number + 1}/{len(series.x)} ", "dim")]
+        told += [(f"{name}  ", "title")] if name and name != x else []
+        told += [(f"{self.plot.x.label} {x}  ".lstrip(), "text"), (f"{self.plot.y.label} {y}".lstrip(), "accent")]
+        return cut(told, width)
+
+    def _note(self, width: int) -> Cells:
+        out = self._view.left_out
+        left = f"{out} point{'s' * (out > 1)} left out: {'below 0 or ' if self.plot.y.log else ''}not finite" * bool(
+            out
+        )
+        parts = [part for part in (left, self.plot.note) if part]
+        return [(" " + figures.clip(f" {self._glyphs.dot} ".join(parts), width - 1, self._glyphs), "dim")]
+
+    def on_plot_view_moved(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        for line in self.query(CellLine):
+            line.update()
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    def action_step(self, by: int) -> None:
+        self._view.step(by)
+
+    def action_turn(self, by: int) -> None:
+        self._view.turn(by)
+
+    def action_zoom(self, nearer: bool) -> None:
+        self._view.zoom(1 / ZOOM if nearer else ZOOM)
+
+    def action_whole(self) -> None:
+        self._view.whole()
+
+    def action_toggle_log(self) -> None:
+        if self.plot.bars:
+            self.app.bell()
+            return
+        self._view.toggle_log()
+        self._plots[self._number] = self.plot
+        self._tell()
+
+    def action_next_plot(self, by: int) -> None:
+        self._number = (self._number + by) % len(self._plots)
+        self._view.show(self._plots[self._number])
+        self._entitle()
+        self._tell()
+
+    def action_choose(self) -> None:
+        point, series = self._view.point, self._view.current
+        if self._chooses and point is not None and series is not None and point.number < len(series.names):
+            self.dismiss(series.names[point.number])
+
+    def action_copy(self) -> None:
+        """All points as lines of a table, a tab between columns."""
+        lines = ["\t".join(("series", "name", self.plot.x.label or "x", self.plot.y.label or "y"))]
+        for series in self.plot.series:
+            names = [*series.names, *[""] * (len(series.x) - len(series.names))]
+            rows = zip(names, series.x, series.y, strict=False)
+            lines += [f"{series.label}\t{name}\t{x!r}\t{y!r}" for name, x, y in rows]
+        self.app.copy_to_clipboard("\n".join(lines))

@@ -1,0 +1,298 @@
+"""A plot with a cursor on one of its points, drawn by textual-plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Grid
+from textual.message import Message
+from textual.strip import Strip
+from textual.widgets import Static
+from textual_hires_canvas import Canvas, HiResMode
+from textual_plot import PlotWidget
+from textual_plot.axis_formatter import AxisFormatter
+from textual_plot.plot_widget import VLinePlot
+
+from buddy.app.figures import Glyphs
+from buddy.app.plots import Plot, Point, Scale, Series, placed, scales, thinned
+from buddy.app.widgets.look import look_of
+
+# The colours of series one after another, as roles and syntax names of the theme. Marks differ as well.
+ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
+ZOOM = 1.5
+# A label of the axis below, and the space that parts it from the next.
+LABEL = 12
+_PAD, _SIDE = 0.05, 0.01
+_BAR = 0.8
+
+
+class PlainCanvas(Canvas):
+    """A canvas whose lines and blocks are drawn in ASCII."""
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        return Strip([segment._replace(text=_plain(segment.text)) for segment in strip], strip.cell_length)
+
+
+class Ticks(AxisFormatter):
+    """Marks an axis as its scale says, no closer than fits."""
+
+    def __init__(self, scale: Scale, most: int) -> None:
+        self._scale, self._most = scale, max(most, 2)
+
+    def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
+        return self._scale.ticks(min_, max_, self._most)
+
+    def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
+        return [self._scale.told(tick)[: LABEL - 1] for tick in ticks]
+
+
+class PlotView(PlotWidget, can_focus=False):
+    """Draws a `Plot`. One point is under the cursor: `series` is the number of its series, `point` itself.
+
+    Nothing here takes keys: a screen calls `step`, `turn`, `zoom` and `whole`.
+    """
+
+    margin_top = 0
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    class Moved(Message):
+        """The cursor stands on another point."""
+
+    def __init__(self, plot: Plot, glyphs: Glyphs, *, plain: bool = False) -> None:
+        super().__init__(allow_pan_and_zoom=False)
+        self._glyphs, self._plain = glyphs, plain
+        self.series = 0
+        self._take(plot)
+
+    def _take(self, plot: Plot) -> None:
+        self.plot_data = plot
+        self._along, self._upright = scales(plot)
+        self._points = [placed(series, self._along, self._upright) for series in plot.series]
+        self._cursor = 0
+        self._window: tuple[float, float] | None = None
+        if not self._here and any(self._points):
+            self.series = next(number for number, points in enumerate(self._points) if points)
+
+    def show(self, plot: Plot) -> None:
+        """Draw another plot."""
+        self.series = 0
+        self._take(plot)
+        self._moved()
+
+    def toggle_log(self) -> None:
+        """Draw the same with its upright axis logarithmic, or no longer; the cursor stays on its point."""
+        point, series = self.point, self.series
+        self._take(self.plot_data.with_log(not self.plot_data.y.log))
+        self.series = series
+        found = (place for place, other in enumerate(self._here) if point and other.number >= point.number)
+        self._cursor = next(found, 0)
+        self._moved()
+
+    # ---- the cursor ----------------------------------------------------------------------------------------------
+
+    @property
+    def _here(self) -> list[Point]:
+        return self._points[self.series] if self.series < len(self._points) else []
+
+    @property
+    def point(self) -> Point | None:
+        return self._here[self._cursor] if self._cursor < len(self._here) else None
+
+    @property
+    def current(self) -> Series | None:
+        """The series of the point under the cursor."""
+        return self.plot_data.series[self.series] if self._here else None
+
+    @property
+    def left_out(self) -> int:
+        """How many points have no place."""
+        return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
+
+    def told(self, point: Point) -> tuple[str, str]:
+        """Both values of a point as its axes write them."""
+        series = self.plot_data.series[self.series]
+        names, x = self.plot_data.x.names, series.x[point.number]
+        return names[round(x)] if names else self.plot_data.x.told(x), self.plot_data.y.told(series.y[point.number])
+
+    def step(self, by: int) -> None:
+        """To another point of the series."""
+        self._cursor = max(0, min(self._cursor + by, len(self._here) - 1))
+        self._moved()
+
+    def turn(self, by: int) -> None:
+        """To the nearest point of another series."""
+        point, filled = self.point, [number for number, points in enumerate(self._points) if points]
+        if point is None or len(filled) < 2:
+            return
+        self.series = filled[(filled.index(self.series) + by) % len(filled)]
+        self._cursor = min(range(len(self._here)), key=lambda place: abs(self._here[place].x - point.x))
+        self._moved()
+
+    def zoom(self, factor: float) -> None:
+        """Show `factor` times as much of the axis, around the cursor."""
+        low, high = self._range()
+        middle = self.point.x if self.point else (low + high) / 2
+        whole = self._whole()
+        wide = (high - low) * factor
+        self._window = None if wide >= whole[1] - whole[0] else (middle - wide / 2, middle + wide / 2)
+        self._draw()
+
+    def whole(self) -> None:
+        """Show all of the axis."""
+        self._window = None
+        self._draw()
+
+    def _moved(self) -> None:
+        low, high = self._range()
+        if self._window is not None and self.point is not None and not low <= self.point.x <= high:
+            half = (high - low) / 2
+            self._window = (self.point.x - half, self.point.x + half)
+        self._draw()
+        self.post_message(self.Moved())
+
+    # ---- what is drawn -------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        kind = PlainCanvas if self._plain else Canvas
+        with Grid():
+            for name in ("margin-top", "margin-left", "plot", "margin-bottom"):
+                yield kind(1, 1, id=name)
+        yield Static(id="legend")
+
+    def on_mount(self) -> None:
+        self.margin_bottom = 3 if self.plot_data.x.label else 1
+        self.call_after_refresh(self._draw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
+
+    @property
+    def columns(self) -> int:
+        return max(8, self.size.width - self.margin_left - 2)
+
+    @property
+    def _rows(self) -> int:
+        return max(4, self.size.height - self.margin_bottom - 2)
+
+    def _whole(self) -> tuple[float, float]:
+        """The least and the greatest place along, with room for bars and for marks at the ends."""
+        xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
+        side = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _SIDE
+        return min(xs) - side, max(xs) + side
+
+    def _range(self) -> tuple[float, float]:
+        return self._window or self._whole()
+
+    def _heights(self, low: float, high: float) -> tuple[float, float]:
+        """The least and the greatest place upright of what is shown, with a little room but none beyond 0."""
+        ys = [point.y for points in self._points for point in points if low <= point.x <= high] or [0.0, 1.0]
+        least, greatest = min(ys), max(ys)
+        if self.plot_data.bars:
+            least, greatest = min(least, 0.0), max(greatest, 0.0)
+        room = (greatest - least) * _PAD or abs(greatest) * _PAD or 1.0
+        bound = 0.0 if least >= 0 and not self.plot_data.y.log else -math.inf
+        return max(least - room, bound), greatest + room
+
+    def _draw(self) -> None:
+        """Hand what is shown over to be drawn."""
+        if not self.is_mounted or not self.size.area:
+            return
+        self.margin_bottom = 3 if self.plot_data.x.label else 1
+        low, high = self._range()
+        self.clear()
+        self.set_xlimits(low, high)
+        self.set_ylimits(*self._heights(low, high))
+        self.set_x_formatter(Ticks(self._along, self.columns // LABEL))
+        self.set_y_formatter(Ticks(self._upright, self._rows // 2))
+        self.set_xlabel(self.plot_data.x.label)
+        for number, points in enumerate(self._points):
+            self._draw_series(number, thinned(points, low, high, self.columns))
+        if (point := self.point) is not None:
+            self.add_v_line(point.x, str(look_of(self.app.theme).style("faint")))
+
+    def _render_v_line_plot(self, vline: VLinePlot) -> None:
+        """The line under the cursor, and over it the point."""
+        super()._render_v_line_plot(vline)
+        if (point := self.point) is not None:
+            place = self.get_pixel_from_coordinate(point.x, point.y)
+            mark, style = self._mark(self.series), f"{self._style(self.series)} reverse"
+            # Marks of the axes are joined to what they stand on, which has to be the frame.
+            if self._scale_rectangle.contains(*place):
+                self.query_one("#plot", Canvas).set_pixel(*place, mark, style)
+
+    def _draw_series(self, number: int, points: list[Point]) -> None:
+        kind, style = self.plot_data.series[number].kind, self._style(number)
+        xs, ys = [point.x for point in points], [point.y for point in points]
+        if not points:
+            return
+        if kind == "bars":
+            self.bar(xs, ys, _BAR, style, None if self._plain else HiResMode.HALFBLOCK)
+            return
+        if kind == "line" and self._plain:
+            path = self._path(points)
+            self.scatter([x for x, _ in path], [y for _, y in path], ".", style)
+        elif kind == "line":
+            self.plot(xs, ys, style, HiResMode.BRAILLE)
+        if kind == "points" or len(points) <= self.columns // 2:
+            self.scatter(xs, ys, self._mark(number), style)
+
+    def _path(self, points: list[Point]) -> list[tuple[float, float]]:
+        """A line as characters: places along it that are no farther apart than a cell."""
+        (left, right), (low, high) = self._range(), self._heights(*self._range())
+        path = []
+        for one, other in pairwise(points):
+            across, up = (
+                (other.x - one.x) / (right - left) * self.columns,
+                (other.y - one.y) / (high - low) * self._rows,
+            )
+            count = max(1, min(round(max(abs(across), abs(up))), self.columns + self._rows))
+            steps = [step / count for step in range(count)]
+            path += [(one.x + (other.x - one.x) * step, one.y + (other.y - one.y) * step) for step in steps]
+        return path
+
+    def _mark(self, number: int) -> str:
+        return self._glyphs.marks[number % len(self._glyphs.marks)]
+
+    def _style(self, number: int) -> str:
+        return str(look_of(self.app.theme).style(ROLES[number % len(ROLES)]))
+
+    # ---- the mouse -----------------------------------------------------------------------------------------------
+
+    def on_click(self, event: events.Click) -> None:
+        """The cursor goes to the point that is nearest to a click."""
+        offset = event.get_content_offset(self.query_one("#plot", Canvas))
+        if offset is None:
+            return
+        places = [(number, k) for number, points in enumerate(self._points) for k in range(len(points))]
+        if places:
+            self.series, self._cursor = min(places, key=lambda place: self._distance(place, offset.x, offset.y))
+            self._moved()
+
+    def _distance(self, place: tuple[int, int], x: int, y: int) -> int:
+        point = self._points[place[0]][place[1]]
+        across, up = self.get_pixel_from_coordinate(point.x, point.y)
+        return int((across - x) ** 2 + (up - y) ** 2)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.zoom(1 / ZOOM)
+
+    def on_mouse_scroll_down(self) -> None:
+        self.zoom(ZOOM)
+
+
+def _plain(text: str) -> str:
+    return "".join(character if character.isascii() else _ascii(character) for character in text)
+
+
+def _ascii(character: str) -> str:
+    """What stands for a box-drawing character or a block: lines as they run, their crossings, or a full cell."""
+    if not "\u2500" <= character <= "\u257f":
+        return "#"
+    return {"━": "-", "─": "-", "═": "-", "┃": "|", "│": "|", "║": "|"}.get(character, "+")
