@@ -41,6 +41,8 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
 
 
 def _engine_cells(state: State) -> Cells:
+    if state.link:
+        return [("link lost", "bad")]
     if state.engine == "lost":
         return [("engine gone", "bad")]
     if state.engine == "starting":
@@ -64,6 +66,8 @@ def _status_left(state: State, message: str, hint: str, glyphs: figures.Glyphs) 
         return [(" " + hint, "key")]
     if message:
         return [(" " + message, "text")]
+    if state.link:
+        return [(" " + state.link, "text"), ("  R tries now", "dim")]
     if state.progress is not None:
         return [(" " + progress_text(state, glyphs), "accent")]
     if state.problem is not None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from buddy.app.resuming_transport import ResumingTransport
+from buddy.app.ssh import Remote
+from buddy.app.transport import EngineLost as EngineLost
+from buddy.app.transport import ProcessTransport, Transport
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
@@ -44,17 +46,8 @@ from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError
 
 Answer = TypeVar("Answer")
 Interim = Callable[[Any], None]
-_READ = 1 << 18
-_TAIL = 4000
-_PATIENCE = 3.0
-
-
-class EngineLost(Exception):
-    """The engine could not be started, or has ended; the text says how, and `detail` is the end of its log."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.detail = reason, detail
+# Where an engine is: a command that starts one, or a machine that ssh reaches.
+Place = Sequence[str] | Remote
 
 
 class RequestFailed(Exception):
@@ -75,23 +68,28 @@ class RequestFailed(Exception):
 
 
 class EngineClient:
-    """One engine process at a time, here or behind a command such as `ssh HOST buddy-tui engine`.
+    """One engine at a time: a process here, one behind a command such as `ssh HOST buddy-tui engine`, or a `Remote`.
 
     Frames that answer a `fetch_…`, `search`, `find_node` or `compare` call go to its caller alone; all others come out
-    of `frames`.
+    of `frames`. `link_changed` hears what is wrong with the link to a `Remote`, and "" once it is well again.
     """
 
-    def __init__(self, command: Sequence[str] | None = None, log: Path | None = None) -> None:
-        self._command = list(command) if command else default_command()
-        self._log = log
+    def __init__(
+        self,
+        place: Place | None = None,
+        log: Path | None = None,
+        link_changed: Callable[[str], None] = lambda _what: None,
+    ) -> None:
+        self._place: Place = place or default_command()
+        self._log, self._link_changed = log, link_changed
         self._numbers = 0
-        self._process: asyncio.subprocess.Process | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._transport: Transport | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Any], type, Interim]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._lost: EngineLost | None = None
-        self._tail = bytearray()
         self.welcome: Welcome | None = None
+        self.received_bytes = 0
 
     # ---- life ---------------------------------------------------------------------------------------------------
 
@@ -100,63 +98,46 @@ class EngineClient:
 
         Raises `EngineLost` when it does not start, does not greet back, or is of another version.
         """
-        self._lost, self._frames, self._tail = None, asyncio.Queue(), bytearray()
-        process = self._process = await self._spawned()
-        log = self._open_log()
+        self._lost, self._frames = None, asyncio.Queue()
+        transport = self._way()
+        await transport.open()
+        self._transport = transport
         greeted: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        errors = asyncio.create_task(self._read_log(process, log))
-        self._tasks = [errors, asyncio.create_task(self._read_frames(process, greeted, errors))]
+        self._reading = asyncio.create_task(self._read_frames(transport, greeted))
         self.send(Hello())
         self.welcome = await greeted
         return self.welcome
+
+    def _way(self) -> Transport:
+        if isinstance(self._place, Remote):
+            return ResumingTransport(self._place, self._log, self._link_changed)
+        return ProcessTransport(self._place, self._log)
 
     async def restart(self) -> Welcome:
         """End the engine, whatever it is doing, and start another one."""
         await self.close()
         return await self.start()
 
+    def hurry(self) -> None:
+        """Try at once to mend a link that is lost."""
+        if isinstance(self._transport, ResumingTransport):
+            self._transport.hurry()
+
     async def close(self) -> None:
         """End the engine and its workers, kindly at first; returns when the process is gone."""
-        process, self._process = self._process, None
-        if process is None:
+        transport, self._transport = self._transport, None
+        if transport is None:
             return
-        self._write(process, Shutdown())
-        with contextlib.suppress(OSError, RuntimeError):
-            process.stdin.close()  # type: ignore[union-attr]
-        try:
-            await asyncio.wait_for(process.wait(), _PATIENCE)
-        except asyncio.TimeoutError:
-            _kill_group(process.pid)
-            await process.wait()
-        await self._end_tasks()
+        await transport.close(encode(Shutdown()))
+        await self._end_reading()
         self._lose(EngineLost("the engine was closed"))
 
-    async def _end_tasks(self) -> None:
-        _, late = await asyncio.wait(self._tasks, timeout=0.5) if self._tasks else (set(), set())
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-        self._tasks = []
-
-    async def _spawned(self) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        try:
-            return await asyncio.create_subprocess_exec(
-                *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=_READ << 4, start_new_session=True
-            )
-        except OSError as error:
-            raise EngineLost(f"the engine does not start: {self._command[0]}: {error.strerror or error}") from error
-
-    def _open_log(self) -> IO[bytes] | None:
-        try:
-            return self._log.open("ab", buffering=0) if self._log else None
-        except OSError as error:
-            self._kill()
-            raise EngineLost(f"the log cannot be written: {self._log}: {error.strerror or error}") from error
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            _kill_group(self._process.pid)
+    async def _end_reading(self) -> None:
+        if self._reading is not None:
+            _, late = await asyncio.wait([self._reading], timeout=0.5)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     # ---- requests -----------------------------------------------------------------------------------------------
 
@@ -167,9 +148,9 @@ class EngineClient:
 
     def send(self, frame: Any) -> None:
         """Send a frame. Raises `EngineLost` when there is no engine to send it to."""
-        if self._lost is not None or self._process is None:
+        if self._lost is not None or self._transport is None:
             raise self._lost or EngineLost("the engine has not been started")
-        self._write(self._process, frame)
+        self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Any]:
         """Frames as they come; ends by raising `EngineLost` when the engine is gone."""
@@ -252,29 +233,21 @@ class EngineClient:
 
     # ---- the wire -----------------------------------------------------------------------------------------------
 
-    def _write(self, process: asyncio.subprocess.Process, frame: Any) -> None:
-        assert process.stdin is not None
-        if not process.stdin.is_closing():
-            process.stdin.write(encode(frame))
-
-    async def _read_frames(
-        self, process: asyncio.subprocess.Process, greeted: asyncio.Future[Welcome], errors: asyncio.Task[None]
-    ) -> None:
+    async def _read_frames(self, transport: Transport, greeted: asyncio.Future[Welcome]) -> None:
         """Read to the end of the stream, then say why it ended."""
-        assert process.stdout is not None
         buffer, decoder, reason = FrameBuffer(), FrameDecoder(EngineFrame), ""
         try:
-            while data := await process.stdout.read(_READ):
+            while data := await transport.read():
+                self.received_bytes += len(data)
                 for body in buffer.feed(data):
                     reason = self._frame_came(decoder.decode(body), greeted) or reason
             buffer.finish()
         except (WireError, FrameError) as error:
-            reason = reason or f"what came from the engine is not the engine's: {error}{_hint(self._command)}"
-            _kill_group(process.pid)
-        await asyncio.wait([errors], timeout=0.5)
-        code = await process.wait()
-        lost = EngineLost(reason or self._how_it_ended(code), self._tail.decode(errors="replace").strip())
-        if process is self._process or not greeted.done():
+            reason = reason or f"what came from the engine is not the engine's: {error}{self._hint()}"
+            transport.kill()
+        lost = await transport.ended()
+        lost = EngineLost(reason or lost.reason, lost.detail, lasting=lost.lasting)
+        if transport is self._transport or not greeted.done():
             self._lose(lost)
         if not greeted.done():
             greeted.set_exception(lost)
@@ -304,11 +277,6 @@ class EngineClient:
         greeted.set_result(frame)
         return ""
 
-    def _how_it_ended(self, code: int) -> str:
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        last = self._tail.decode(errors="replace").strip().rpartition("\n")[2]
-        return f"the engine ended ({how})" + (f": {last}" if last else "")
-
     def _lose(self, lost: EngineLost) -> None:
         self._lost = lost
         self._frames.put_nowait(lost)
@@ -316,28 +284,13 @@ class EngineClient:
             if not future.done():
                 future.set_exception(lost)
 
-    async def _read_log(self, process: asyncio.subprocess.Process, log: IO[bytes] | None) -> None:
-        assert process.stderr is not None
-        while data := await process.stderr.read(_READ):
-            self._tail = (self._tail + data)[-_TAIL:]
-            if log is not None:
-                log.write(data)
-        if log is not None:
-            log.close()
+    def _hint(self) -> str:
+        if isinstance(self._place, Remote) or Path(self._place[0]).name not in ("ssh", "mosh"):
+            return ""
+        return " · does the remote shell print something at login? It must be silent when it is not interactive"
 
 
 def default_command() -> list[str]:
     """The engine of this installation; the current folder is kept off its import path."""
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe, "-m", "buddy.compiler.engine"]
-
-
-def _hint(command: Sequence[str]) -> str:
-    if Path(command[0]).name not in ("ssh", "mosh"):
-        return ""
-    return " · does the remote shell print something at login? It must be silent when it is not interactive"
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

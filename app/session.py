@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -17,7 +16,7 @@ from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.run_report import InputChoice
 
 if TYPE_CHECKING:
-    from buddy.app.client import EngineClient
+    from buddy.app.client import EngineClient, Place
 
 COALESCE_SECONDS = 0.15
 LIVES = 3
@@ -31,20 +30,22 @@ class Session:
     """One program in one engine. `changed` is called with what changed in `state` after every frame."""
 
     def __init__(
-        self, workspace: Workspace, changed: Changed, command: Sequence[str] | None = None, log: Path | None = None
-    ) -> None:
+        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: Path | None = None,
+        directory: str = "",
+    ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
         self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
         self.changed = changed
         self.auto_run = False
         self.inputs = InputChoice()
-        self._command, self._log = command, log
+        self._place, self._log, self._directory = place, log, directory
         self._client: EngineClient | None = None
         self._births: list[float] = []
         self._again = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = 0.0
+        self._hopeless = False
         self._closing = False
         self._shutting: dict[EngineClient, asyncio.Future[None]] = {}
 
@@ -59,15 +60,16 @@ class Session:
             self._again.clear()
 
     async def _wait_for_another(self) -> None:
-        """Where engines die again and again, another one is for the user to ask for."""
-        if self._dies_often() and not self._again.is_set() and not self._closing:
+        """Where engines die again and again, or cannot start, another one is for the user to ask for."""
+        if self._for_user and not self._again.is_set() and not self._closing:
             self.changed(ALL)
             await self._again.wait()
 
     async def _one_life(self) -> None:
         from buddy.app.client import EngineClient, EngineLost
 
-        client = self._client = EngineClient(self._command, log=self._log)
+        client = self._client = EngineClient(self._place, self._log, self._link_changed)
+        self._hopeless = False
         try:
             self.state.apply(await client.start())
             self._greet(client)
@@ -75,6 +77,7 @@ class Session:
                 self._take(frame)
             self._end("the engine closed its end")
         except (EngineLost, OSError) as error:
+            self._hopeless = getattr(error, "lasting", False)
             self._end(str(error))
         finally:
             await self._shut(client)
@@ -84,18 +87,23 @@ class Session:
             return
         if self._again.is_set():
             self.state.engine = "starting"
+            self.state.link = ""
         else:
-            todo = "R starts another; its log says more" if self._dies_often() else "another one is being started"
+            todo = "R starts another; its log says more" if self._for_user else "another one is being started"
             self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
         self.cache.forget()
         self.changed(ALL)
+
+    @property
+    def _for_user(self) -> bool:
+        return self._hopeless or self._dies_often()
 
     def _dies_often(self) -> bool:
         return len(self._births) > LIVES and time.monotonic() - self._births[-LIVES] < LIFE_SECONDS
 
     def _greet(self, client: EngineClient) -> None:
         """Ask for what every session needs, and open the program."""
-        here, workspace = os.getcwd(), self.workspace
+        here, workspace = self._directory, self.workspace
         client.send(p.ListPresets(client.next_request()))
         for frame in (p.ListPasses, p.ListOps):
             client.send(frame(client.next_request(), here, workspace.plugins))
@@ -104,6 +112,16 @@ class Session:
         self.state.captured = False
         self.state.began("open", request)
         self.changed(ALL)
+
+    def _link_changed(self, what: str) -> None:
+        """The link to an engine elsewhere is lost, or back; what was asked of it meanwhile is answered then."""
+        self.state.link = what
+        self.changed(STATUS)
+
+    def mend_link(self) -> None:
+        """Try at once to reach the engine again."""
+        if self._client is not None:
+            self._client.hurry()
 
     def start_over(self) -> None:
         """A fresh engine, and the script again from its beginning."""

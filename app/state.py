@@ -62,9 +62,13 @@ class GraphState:
 
 @dataclass
 class State:
-    """Everything panes draw from. Requests that are under way stand in `jobs`; `graph` is the one on the screen."""
+    """Everything panes draw from. Requests that are under way stand in `jobs`; `graph` is the one on the screen.
+
+    `link` says what is wrong with the link to an engine elsewhere, which goes on meanwhile.
+    """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
+    link: str = ""
     welcome: p.Welcome | None = None
     workers: dict[str, p.WorkerState] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -168,7 +172,7 @@ class State:
 
     def lost(self, reason: p.Diagnostic) -> None:
         """The engine is gone, and what was under way with it."""
-        self.engine = "lost"
+        self.engine, self.link = "lost", ""
         self.jobs.clear()
         self._recipes.clear()
         self.workers.clear()

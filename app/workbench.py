@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +20,7 @@ from textual.timer import Timer
 from buddy.app import actions, chrome, figures
 from buddy.app.bindings import screen_bindings
 from buddy.app.bookmarks import Bookmarks
+from buddy.app.client import Place
 from buddy.app.commands import ActionCommands
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs, graph_at, graph_cells
@@ -75,7 +77,8 @@ class Workbench(App[int]):
         source: str,
         arguments: tuple[str, ...] = (),
         *,
-        engine_command: Sequence[str] | None = None,
+        engine: Place | None = None,
+        directory: str | None = None,
         ascii_mode: bool = False,
         settings: Settings | None = None,
         log: Path | None = None,
@@ -89,7 +92,8 @@ class Workbench(App[int]):
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
         self.log_path = log
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
-        self.session = Session(self.workspace, self.session_changed, engine_command, log)
+        here = os.getcwd() if directory is None else directory
+        self.session = Session(self.workspace, self.session_changed, engine, log, here)
         self.session.auto_run = self.settings.auto_run
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
         self.graphs, self.versus = Graphs(self), Versus(self)
@@ -398,6 +402,9 @@ class Workbench(App[int]):
         self.say("cancelling")
 
     def start_over(self) -> None:
+        if self.state.link:
+            self.session.mend_link()
+            return
         self.session.start_over()
         self.say("a fresh engine runs the script again")
 
@@ -509,7 +516,8 @@ def run_workbench(
     source: str,
     arguments: tuple[str, ...],
     *,
-    engine_command: Sequence[str] | None = None,
+    engine: Place | None = None,
+    directory: str | None = None,
     mouse: bool = True,
     ascii_mode: bool = False,
     theme: str | None = None,
@@ -525,7 +533,7 @@ def run_workbench(
     if theme:
         settings = msgspec.structs.replace(settings, theme=theme)
     bench = Workbench(
-        source, arguments, engine_command=engine_command, ascii_mode=ascii_mode, settings=settings, log=log,
+        source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
         plugins=plugins,
     )  # fmt: skip
     if problem:

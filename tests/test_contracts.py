@@ -17,6 +17,7 @@ DOOR = (
     "buddy.compiler.protocol",
     "buddy.compiler.plain_values",
     "buddy.compiler.regular",
+    "buddy.compiler.resuming",
     "buddy.compiler.run_report",
     "buddy.compiler.wire",
     "buddy.compiler.engine",

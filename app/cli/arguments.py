@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from buddy.app.ssh import PATIENCE, PROGRAM, Remote, checked_host
 from buddy.app.typed import typed_seed
 from buddy.compiler.recipe import MAX_THREADS, PluginFile
 
+_WEEK = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name"
 _SCRIPT_ARGUMENTS = """
 SOURCE is a Python script, path.py:name, or package.module:name. Options that we do not know, behind SOURCE, are passed
@@ -57,14 +59,23 @@ def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
-    group.add_argument(
-        "--engine",
-        type=shell_words,
-        metavar="COMMAND",
-        default="",
-        help="reach the engine so, e.g. 'ssh HOST buddy-tui engine'",
-    )
     group.add_argument("--log", type=Path, metavar="FILE", help="append the log of the engine to FILE")
+    where = group.add_mutually_exclusive_group()
+    text = "reach the engine so, e.g. 'podman exec -i NAME buddy-tui engine'"
+    where.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
+    text = "the engine runs on HOST, which ssh reaches, and SOURCE is a path there; see docs/remote.md"
+    where.add_argument("--remote", type=host, metavar="HOST", default="", help=text)
+    group = parser.add_argument_group("with --remote")
+    text = "pass an option to ssh, as its -o: 'Port=2222'; may be given more than once"
+    group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
+    text = "the command to reach HOST with, such as 'ssh -F FILE' (ssh)"
+    group.add_argument("--ssh", type=shell_words, metavar="COMMAND", default="ssh", help=text)
+    text = "what buddy-tui is called there, such as venv/bin/buddy-tui (buddy-tui)"
+    group.add_argument("--remote-program", metavar="PATH", default=PROGRAM, help=text)
+    text = "the folder there that SOURCE is relative to (the home folder)"
+    group.add_argument("--remote-folder", metavar="FOLDER", default="", help=text)
+    text = f"how long the engine there waits for a link that is lost ({PATIENCE / 60:g})"
+    group.add_argument("--remote-wait", type=positive_minutes, metavar="MINUTES", default=PATIENCE / 60, help=text)
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -117,13 +128,39 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
     return options, (*unknown, *(behind or ()))
 
 
-def engine_command(options: argparse.Namespace) -> list[str] | None:
-    return shlex.split(options.engine) or None
+def engine_place(options: argparse.Namespace) -> list[str] | Remote | None:
+    """Where the engine is; `None` stands for a process of this installation."""
+    if not options.remote:
+        return shlex.split(options.engine) or None
+    return Remote(
+        options.remote,
+        tuple(shlex.split(options.ssh)) or ("ssh",),
+        tuple(options.ssh_option),
+        options.remote_program,
+        options.remote_folder,
+        options.remote_wait * 60,
+    )
+
+
+def engine_words(options: argparse.Namespace) -> list[str]:
+    """The options that lead another verb to the same engine."""
+    if not options.remote:
+        return ["--engine", options.engine] if options.engine else []
+    words = [word for option in options.ssh_option for word in ("--ssh-option", option)]
+    words += ["--remote", options.remote, "--ssh", options.ssh, "--remote-program", options.remote_program]
+    return [*words, "--remote-folder", options.remote_folder, "--remote-wait", str(options.remote_wait)]
 
 
 def directory(options: argparse.Namespace) -> str:
     """The folder that SOURCE is relative to; an engine elsewhere has a current folder of its own."""
-    return "" if options.engine else os.getcwd()
+    return options.remote_folder if options.remote else "" if options.engine else os.getcwd()
+
+
+def host(text: str) -> str:
+    try:
+        return checked_host(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def shell_words(text: str) -> str:
@@ -139,6 +176,13 @@ def positive_seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value
+
+
+def positive_minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= _WEEK:
+        raise argparse.ArgumentTypeError("must be more than 0 minutes, and not more than a week")
     return value
 
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import stat
 import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import USAGE, VERBS, arguments
+from buddy.app.ssh import PATIENCE
 
 _FOR_CLIENTS = """buddy-tui engine speaks with a workbench through pipes, not with a person. To work on this machine
-from another one, start there: buddy-tui --engine 'ssh HOST buddy-tui engine' script.py"""
+from another one, start there: buddy-tui --remote HOST script.py"""
 
 
 def main(words: Sequence[str]) -> int:
     parser = arguments.Parser("engine", VERBS["engine"])
     parser.add_argument("--log", default="", metavar="FILE", help="write the log to FILE instead of stderr")
+    group = parser.add_mutually_exclusive_group()
+    text = "start an engine called NAME that outlives its link, and link to it"
+    group.add_argument("--keep", type=_name, metavar="NAME", help=text)
+    group.add_argument("--back", type=_name, metavar="NAME", help="link to that engine again")
+    text = "how long such an engine waits without a link before it ends"
+    parser.add_argument("--wait", type=arguments.positive_seconds, metavar="SECONDS", default=PATIENCE, help=text)
     options = parser.parse_args(words)
     if not _has_client():
         print(_FOR_CLIENTS, file=sys.stderr)
         return USAGE
+    if options.keep or options.back:
+        from buddy.compiler.engine.relay import relay
+
+        return relay(options.keep or options.back, options.wait, start=bool(options.keep))
     from buddy.compiler.engine.__main__ import main as serve
 
     return serve([options.log] if options.log else [])
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{8,64}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 8 to 64 hexadecimal digits")
+    return text
 
 
 def _has_client() -> bool:

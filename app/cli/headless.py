@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from buddy.app.cli import FAILURE, USAGE
-from buddy.app.cli.arguments import directory, engine_command
+from buddy.app.cli.arguments import directory, engine_place
 from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
@@ -188,7 +188,7 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
 
 
 async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    client = EngineClient(engine_command(options), options.log)
+    client = EngineClient(engine_place(options), options.log, lambda what: console.note(what or "the link is back"))
     try:
         await client.start()
         return await talk(Headless(client, console))

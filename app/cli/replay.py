@@ -44,7 +44,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     recipe_words = ["--recipe", str(options.folder / RECIPE), "--graph", str(found.graph)]
     as_run = arguments.source_parser("replay", "")
     arguments.add_recipe_options(as_run)
-    opened = as_run.parse_args([source_of(options.folder, found), *recipe_words, *_engine_words(options)])
+    opened = as_run.parse_args([source_of(options.folder, found), *recipe_words, *arguments.engine_words(options)])
     recipe = (await engine.program(opened, found.arguments))[0]
     compilation = await engine.compile(recipe)
     changed = await _changed_stages(engine, compilation.ordered(), found)
@@ -78,10 +78,6 @@ def _inputs(values: Path) -> InputChoice:
         return file_choice(values)
     except ValueError as error:
         raise UsageError(f"{values}: {error}") from error
-
-
-def _engine_words(options: argparse.Namespace) -> list[str]:
-    return ["--engine", options.engine] if options.engine else []
 
 
 async def _changed_stages(engine: Headless, stages: Sequence[Stage], found: Description) -> list[str]:

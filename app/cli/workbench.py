@@ -35,7 +35,8 @@ def main(words: Sequence[str]) -> int:
     return run_workbench(
         options.source,
         script,
-        engine_command=arguments.engine_command(options),
+        engine=arguments.engine_place(options),
+        directory=arguments.directory(options),
         mouse=not options.no_mouse,
         ascii_mode=options.ascii,
         theme=options.theme,

@@ -5,11 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from buddy.compiler.wire import FrameBuffer, encode
 
 _READ = 1 << 18
+
+
+class ClientConnection(Protocol):
+    """What a server speaks with its client through, whatever lies between."""
+
+    lost: asyncio.Event
+
+    async def open(self) -> None: ...
+
+    def bodies(self) -> AsyncIterator[bytes]: ...
+
+    def send(self, frame: Any) -> None: ...
+
+    @property
+    def backlog(self) -> int: ...
+
+    async def flush(self, timeout: float) -> None: ...
 
 
 class Connection:

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from buddy.compiler.engine.connection import Connection
+from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
 from buddy.compiler.engine.probing import Probing
 from buddy.compiler.engine.reprinting import Reprinting
@@ -76,7 +76,7 @@ class Refusal(Exception):
 class Server:
     """One client, from its greeting to its end."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._store = TextStore()
         listener = Listener(self._send, self._printed, lambda: connection.backlog > _MAX_BACKLOG)

@@ -1,0 +1,140 @@
+"""The connection of an engine that outlives its links: relays come and go on a socket, the client stays the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+from buddy.compiler.resuming import (
+    BEAT,
+    SILENCE,
+    GoneError,
+    Greeted,
+    LinkError,
+    ResumableStream,
+    greeting,
+    refusal,
+)
+from buddy.compiler.wire import FrameBuffer, encode
+
+log = logging.getLogger("buddy.engine")
+_READ = 1 << 18
+_GREETING_SECONDS = 10.0
+# A relay that has started an engine links to it at once; one that does not has died in between.
+_UNCLAIMED_SECONDS = 60.0
+# Beyond this an engine that nobody listens to would hold more than the stages it keeps.
+_MAX_UNCONFIRMED = 1 << 28
+
+
+class KeptConnection:
+    """As `Connection`, over whatever link there is; `lost` once there has been none for `patience` seconds."""
+
+    def __init__(self, listener: socket.socket, patience: float) -> None:
+        self._listener, self._patience = listener, patience
+        self._stream = ResumableStream()
+        self._incoming: asyncio.Queue[bytes] = asyncio.Queue()
+        self._link: asyncio.StreamWriter | None = None
+        self._alone: asyncio.TimerHandle | None = None
+        self._tasks: list[Any] = []
+        self.lost = asyncio.Event()
+
+    async def open(self) -> None:
+        self._tasks = [
+            await asyncio.start_unix_server(self._come, sock=self._listener),
+            asyncio.create_task(self._beat()),
+        ]
+        self._wait_alone(min(self._patience, _UNCLAIMED_SECONDS))
+
+    async def bodies(self) -> AsyncIterator[bytes]:
+        """The bodies of frames as they come; raises `WireError` when what comes are none."""
+        buffer = FrameBuffer()
+        while True:
+            for body in buffer.feed(await self._incoming.get()):
+                yield body
+
+    def send(self, frame: Any) -> None:
+        record = self._stream.write(encode(frame))
+        if self._link is not None:
+            self._link.write(record)
+        elif self._stream.unconfirmed > _MAX_UNCONFIRMED:
+            log.error("the client is away, and more waits for it than is kept")
+            self.lost.set()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the client has not confirmed yet."""
+        return self._stream.unconfirmed
+
+    async def flush(self, timeout: float) -> None:
+        """Give the client `timeout` seconds to take what is left."""
+        link = self._link
+        if link is not None:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(link.drain(), timeout)
+            self._leave(link)
+
+    # ---- links --------------------------------------------------------------------------------------------------
+
+    async def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Go on over a new link; the one before, which may be dead without knowing it, is let go of."""
+        try:
+            theirs, data = await asyncio.wait_for(_greeted(reader), _GREETING_SECONDS)
+            if self._link is not None:
+                self._leave(self._link)
+            again = self._stream.resume(theirs)
+        except (GoneError, LinkError, OSError, asyncio.TimeoutError) as error:
+            writer.write(refusal(str(error) or "there was no greeting"))
+            writer.close()
+            return
+        self._take_link(writer)
+        writer.write(greeting(self._stream.received) + again)
+        await self._listen(reader, writer, data)
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
+        try:
+            while self._link is writer:
+                if payload := self._stream.feed(data):
+                    self._incoming.put_nowait(payload)
+                if self._stream.owes_count:
+                    writer.write(self._stream.count())
+                data = await asyncio.wait_for(reader.read(_READ), SILENCE)
+                if not data:
+                    break
+        except (LinkError, OSError, asyncio.TimeoutError) as error:
+            log.info("the link failed: %s", error or "nothing came over it")
+        self._leave(writer)
+
+    def _take_link(self, link: asyncio.StreamWriter) -> None:
+        self._link = link
+        if self._alone is not None:
+            self._alone.cancel()
+        log.info("a client has come")
+
+    def _leave(self, link: asyncio.StreamWriter) -> None:
+        link.close()
+        if self._link is link:
+            self._link = None
+            self._wait_alone(self._patience)
+            log.info("the client's link is gone; it has %g s to come back", self._patience)
+
+    def _wait_alone(self, seconds: float) -> None:
+        self._alone = asyncio.get_running_loop().call_later(seconds, self.lost.set)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            if self._link is not None:
+                self._link.write(self._stream.count())
+
+
+async def _greeted(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """How much the client has received, and what came behind its greeting."""
+    greeted = Greeted()
+    while data := await reader.read(_READ):
+        if (found := greeted.feed(data)) is not None:
+            return found
+    raise LinkError("the link ended before its greeting")

@@ -1,0 +1,134 @@
+"""A thin process at the far end of a link: passes bytes between its stdin and stdout and an engine that outlives it.
+
+Engines listen on sockets in a folder that is the user's alone. The relay that finds no engine under its name starts
+one, apart from everything that ends with the link: it leads a session of its own and has none of the link's streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from buddy.compiler.engine.process import safe_path
+from buddy.compiler.resuming import refusal
+
+_READ = 1 << 16
+_TAIL = 2000
+
+
+class RelayError(Exception):
+    """There can be no engine; the text says why."""
+
+
+def engines_folder() -> Path:
+    """The folder of the sockets, for this user alone.
+
+    It is in the folder for temporary files: one that belongs to a login session would be gone with the link, and home
+    may be on a file system without sockets. Raises `RelayError` when somebody else could get at it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"buddy-tui-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise RelayError(f"{folder}: {error.strerror or error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise RelayError(f"{folder} is not a folder of this user's alone: remove it, or set TMPDIR to another place")
+    return folder
+
+
+def relay(name: str, patience: float, *, start: bool) -> int:
+    """Relay until the link or the engine ends; the exit code.
+
+    `start` says whether an engine is started where there is none of that `name`; it ends when it has been without a
+    link for `patience` seconds.
+    """
+    try:
+        path = engines_folder() / name
+        engine = _linked(path) or (_started(path, patience) if start else None)
+    except (RelayError, OSError) as error:
+        os.write(1, refusal(str(error)))
+        return 1
+    if engine is None:
+        os.write(1, refusal(_obituary(path)))
+        return 1
+    with engine:
+        if not _pump(engine):
+            os.write(1, refusal(_obituary(path)))
+            return 1
+    return 0
+
+
+def _linked(path: Path) -> socket.socket | None:
+    """A link to the engine that listens at `path`, if there is one."""
+    engine = socket.socket(socket.AF_UNIX)
+    try:
+        engine.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        engine.close()
+        return None
+    return engine
+
+
+def _started(path: Path, patience: float) -> socket.socket | None:
+    """A link to a new engine. The socket is there before the engine is, so nobody has to wait for it to appear."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(4)
+        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.engine.kept"]
+        with log_path(path).open("ab") as log:
+            os.chmod(log.fileno(), 0o600)
+            subprocess.Popen(
+                [*command, str(listener.fileno()), str(path), f"{patience:g}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(listener.fileno(),),
+                start_new_session=True,
+                cwd=os.getcwd(),
+            )
+        return _linked(path)
+
+
+def log_path(path: Path) -> Path:
+    """The log of the engine that listens at `path`."""
+    return path.with_suffix(".log")
+
+
+def _obituary(path: Path) -> str:
+    """Why there is no engine any more: the end of its log, where it has left one."""
+    with contextlib.suppress(OSError):
+        tail = log_path(path).read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        log_path(path).unlink()
+        path.unlink(missing_ok=True)
+        return f"it ended: {tail.rpartition(chr(10))[2]}"
+    return "it had been without a link for too long, or the machine has been started anew"
+
+
+def _pump(engine: socket.socket) -> bool:
+    """Pass bytes both ways until either side ends; whether the engine has said anything, or had no time to."""
+    ways, said = {0: engine.fileno(), engine.fileno(): 1}, False
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            ready, _, _ = select.select(list(ways), [], [])
+            for source in ready:
+                data = os.read(source, _READ)
+                if not data:
+                    return said or source == 0
+                said = said or source != 0
+                _write(ways[source], data)
+    return said
+
+
+def _write(target: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(target, view) :]

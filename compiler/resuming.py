@@ -1,0 +1,165 @@
+"""A stream of bytes that outlives the link it goes over. No sockets here: bytes in, bytes out.
+
+Each side keeps what it has written until the other says that it has it. Over a new link both greet with how much of the
+other's stream they hold, and what is missing goes out again. A link begins with a line of text each way,
+
+    buddy-link 1 COUNT      or      buddy-link 1 gone REASON
+
+so that whatever a shell prints at login can stand before it. Records follow: `D`, a 4-byte little-endian length, bytes
+of the stream; or `A`, an 8-byte count of the bytes received so far, which also says, every `BEAT` seconds, that the
+link lives.
+"""
+
+from __future__ import annotations
+
+LINK_VERSION = 1
+BEAT = 3.0
+# Five beats: a link that loses a packet now and then is not given up, one that is dead is found out before users do.
+SILENCE = 15.0
+
+_MARK = b"buddy-link "
+_MAX_NOISE = 1 << 16
+_PIECE = 1 << 16
+_DATA, _COUNT = b"D"[0], b"A"[0]
+
+
+class LinkError(Exception):
+    """What came over the link is not the other side's; the text says what it is."""
+
+
+class GoneError(Exception):
+    """The other side has not got what this side would go on with."""
+
+
+def greeting(received: int) -> bytes:
+    """The first line over a link from a side that has `received` bytes of the other's stream."""
+    return b"%s%d %d\n" % (_MARK, LINK_VERSION, received)
+
+
+def refusal(reason: str) -> bytes:
+    """The first line from a side that cannot go on, and why, in one line."""
+    return b"%s%d gone %s\n" % (_MARK, LINK_VERSION, " ".join(reason.split()).encode())
+
+
+class Greeted:
+    """Finds the other side's greeting in the bytes of a link."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    @property
+    def noise(self) -> str:
+        """What has come so far that is no greeting."""
+        return self._bytes.decode(errors="replace").strip()
+
+    def feed(self, data: bytes) -> tuple[int, bytes] | None:
+        """How much the other side has received, and the bytes behind its greeting; `None` while it is not whole.
+
+        Raises `LinkError` when there is none in as many bytes as a shell may print, or it is of another version, and
+        `GoneError` when the other side cannot go on.
+        """
+        self._bytes += data
+        place = self._bytes.find(_MARK)
+        end = self._bytes.find(b"\n", place)
+        if place < 0 or end < 0:
+            if len(self._bytes) > _MAX_NOISE:
+                raise LinkError(f"what comes from the other side is not an engine's: {self.noise[:60]!r}…")
+            return None
+        return _greeting(self._bytes[place + len(_MARK) : end].decode(errors="replace")), self._bytes[end + 1 :]
+
+
+def _greeting(line: str) -> int:
+    version, _, rest = line.partition(" ")
+    if version != str(LINK_VERSION):
+        raise LinkError(f"the other side speaks version {version[:20]} of the link, this one {LINK_VERSION}")
+    if rest.startswith("gone "):
+        raise GoneError(rest[len("gone ") :])
+    if not rest.isascii() or not rest.isdigit():
+        raise LinkError(f"this is not a greeting: {line[:60]!r}")
+    return int(rest)
+
+
+class ResumableStream:
+    """One side of the stream. `received` bytes of the other's have come, whatever the links they came over."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._told = 0
+        self._kept = bytearray()
+        self._first = 0
+        self._incoming = bytearray()
+
+    @property
+    def unconfirmed(self) -> int:
+        """Bytes that are kept because the other side has not said that it has them."""
+        return len(self._kept)
+
+    def write(self, data: bytes) -> bytes:
+        """`data` as it goes over the link, if there is one; it is kept until it is confirmed."""
+        self._kept += data
+        return _records(data)
+
+    def count(self) -> bytes:
+        """The record that says how much has been received."""
+        self._told = self.received
+        return b"A" + self.received.to_bytes(8, "little")
+
+    @property
+    def owes_count(self) -> bool:
+        """Whether so much has come since the last count that the other side should hear of it now."""
+        return self.received - self._told >= _PIECE
+
+    def feed(self, data: bytes) -> bytes:
+        """What `data` brings of the other side's stream. Raises `LinkError` when it is no record."""
+        self._incoming += data
+        found = bytearray()
+        while (record := self._next_record()) is not None:
+            found += record
+        return bytes(found)
+
+    def resume(self, theirs: int) -> bytes:
+        """Begin over a new link with a side that has `theirs` bytes of this stream: what goes out first.
+
+        Raises `GoneError` when what it lacks is no longer kept, or has never been.
+        """
+        self._incoming.clear()
+        if not self._first <= theirs <= self._first + len(self._kept):
+            raise GoneError(f"the stream stands at another place there ({theirs:,}) than here ({self._first:,})")
+        self._confirm(theirs)
+        return _records(bytes(self._kept))
+
+    def _confirm(self, theirs: int) -> None:
+        del self._kept[: theirs - self._first]
+        self._first = theirs
+
+    def _next_record(self) -> bytes | None:
+        kind = self._incoming[0] if self._incoming else _DATA
+        if kind not in (_DATA, _COUNT):
+            raise LinkError(f"this is no record: {bytes(self._incoming[:60])!r}")
+        head = 5 if kind == _DATA else 9
+        if len(self._incoming) < head:
+            return None
+        number = int.from_bytes(self._incoming[1:head], "little")
+        return self._data(number) if kind == _DATA else self._counted(number)
+
+    def _data(self, length: int) -> bytes | None:
+        if not 0 < length <= _PIECE:
+            raise LinkError(f"a record of {length:,} bytes, of at most {_PIECE:,}")
+        if len(self._incoming) < 5 + length:
+            return None
+        data = bytes(memoryview(self._incoming)[5 : 5 + length])
+        del self._incoming[: 5 + length]
+        self.received += length
+        return data
+
+    def _counted(self, theirs: int) -> bytes:
+        if not self._first <= theirs <= self._first + len(self._kept):
+            raise LinkError(f"{theirs:,} bytes confirmed, of {self._first + len(self._kept):,} written")
+        del self._incoming[:9]
+        self._confirm(theirs)
+        return b""
+
+
+def _records(data: bytes) -> bytes:
+    pieces = (data[k : k + _PIECE] for k in range(0, len(data), _PIECE))
+    return b"".join(b"D" + len(piece).to_bytes(4, "little") + piece for piece in pieces)

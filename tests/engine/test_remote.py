@@ -1,0 +1,266 @@
+"""An engine on another machine, over a link that is slow, drops and hangs; real processes, `far.py` in ssh's place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from engine_bench import Bench
+from engine_processes import everything_below, gone, lives
+
+from buddy.app.client import EngineClient, EngineLost
+from buddy.app.ssh import Remote, checked_host
+from buddy.compiler.engine.relay import RelayError, engines_folder, log_path
+from buddy.compiler.protocol import Captured, Compile, Ran, Run
+
+FAR = Path(__file__).resolve().parents[2] / "benchmarks" / "support" / "far.py"
+
+
+class Far:
+    """The machine: how to reach it, and what becomes of the link to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # A path as no shell would take it unquoted.
+        self.program = folder / "it's a $(venv)" / "buddy-tui"
+        self.program.parent.mkdir()
+        self.program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
+        self.program.chmod(0o700)
+
+    def remote(self, patience: float = 30.0, program: str = "", delay: float = 0.0) -> Remote:
+        ssh = (sys.executable, str(FAR), str(self.folder), str(delay))
+        return Remote("far", ssh, program=program or str(self.program), patience=patience)
+
+    @contextlib.contextmanager
+    def state(self, name: str) -> Iterator[None]:
+        """The link is `down`, or will `hang`."""
+        (self.folder / name).touch()
+        try:
+            yield
+        finally:
+            (self.folder / name).unlink()
+
+    def bytes_moved(self) -> int:
+        """What has gone over links that have ended, both ways."""
+        return sum(sum(json.loads(path.read_text()).values()) for path in self.folder.glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[Far]:
+    # Not `tmp_path`: the path of a socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="far") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr("tempfile.tempdir", None)
+        yield Far(Path(folder))
+
+
+class Linked(Bench):
+    """An engine there, and what is told of the link."""
+
+    def __init__(self, client: EngineClient) -> None:
+        super().__init__(client)
+        self.told: list[str] = []
+
+    async def hears(self, wanted: Callable[[str], bool], within: float = 20.0) -> None:
+        end = time.monotonic() + within
+        while not (self.told and wanted(self.told[-1])):
+            assert time.monotonic() < end, self.told
+            await asyncio.sleep(0.02)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def linked(far: Far) -> AsyncIterator[Linked]:
+    client = EngineClient(far.remote(), link_changed=lambda what: bench.told.append(what))
+    bench = Linked(client)
+    await client.start()
+    pids = [bench.pid, *everything_below(bench.pid)]
+    (name,) = [path.name for path in engines_folder().iterdir() if path.is_socket()]
+    yield bench
+    await client.close()
+    assert await gone(*pids)
+    assert not [path for path in engines_folder().iterdir() if path.stem == name], "nothing of it is left"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far: Far, add: Path) -> None:
+    await linked.open(add)
+    recipe = await linked.recipe(add)
+    compiled = await linked.ask(Compile(linked.client.next_request(), recipe))
+    pids = everything_below(linked.pid)
+    with far.state("down"):
+        await linked.hears(lambda what: "Broken pipe" in what)
+        await linked.hears(lambda what: "Network is unreachable" in what)
+        assert "trying again in" in linked.told[-1]
+        waiting = asyncio.create_task(linked.client.fetch_lines(compiled.stages[-1].text, 0, 10))
+    linked.client.hurry()
+    lines = await asyncio.wait_for(waiting, 20)
+    assert len(lines.lines) == min(10, compiled.stages[-1].lines)
+    assert linked.told[-1] == ""
+    assert set(pids) <= set(everything_below(linked.pid)), "the same workers, with all they hold"
+    # What is under way goes on without a link and is told of afterwards.
+    running = asyncio.create_task(linked.ask(Run(linked.client.next_request(), recipe, repeats=2)))
+    with far.state("down"):
+        await linked.hears(lambda what: "unreachable" in what)
+    linked.client.hurry()
+    ran = await asyncio.wait_for(running, 60)
+    assert isinstance(ran, Ran)
+    assert ran.report.ok
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_link_that_hangs_is_given_up(linked: Linked, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both sides' own limit is the same one; only the near side is made impatient, so that the test is.
+    monkeypatch.setattr("buddy.app.resuming_transport.SILENCE", 4.0)
+    with far.state("hang"):
+        await linked.hears(lambda what: "nothing has come for 4 s" in what, within=25)
+    await linked.hears(lambda what: what == "")
+    assert await linked.presets()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_links_that_break_all_the_time_lose_nothing(linked: Linked, far: Far, add: Path) -> None:
+    captured = await linked.open(add)
+    texts = [captured.graphs[0].code] * 300
+
+    async def break_it(times: int) -> None:
+        for _ in range(times):
+            await asyncio.sleep(0.02)
+            with far.state("down"):
+                await linked.hears(lambda what: what != "")
+            linked.client.hurry()
+            await linked.hears(lambda what: what == "")
+
+    breaking = asyncio.create_task(break_it(4))
+    pages = await asyncio.wait_for(asyncio.gather(*(linked.client.fetch_lines(text, 0, 256) for text in texts)), 60)
+    await breaking
+    assert [page.text for page in pages] == texts
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(far: Far, add: Path) -> None:
+    told: list[str] = []
+    client = EngineClient(far.remote(patience=1.0), link_changed=told.append)
+    bench = Bench(client)
+    await client.start()
+    pids = [bench.pid, *everything_below(bench.pid)]
+    with far.state("down"):
+        assert await gone(*pids, within=10)
+    client.hurry()
+    with pytest.raises(EngineLost, match="without a link for too long"):
+        await asyncio.wait_for(bench.until(lambda frame: False), 30)
+    await client.restart()
+    assert isinstance(await Bench(client).open(add), Captured)
+    await client.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_engine_that_is_killed_says_so_over_the_link(far: Far) -> None:
+    client = EngineClient(far.remote())
+    welcome = await client.start()
+    os.kill(welcome.pid, signal.SIGKILL)
+    with pytest.raises(EngineLost, match="on far is gone"):
+        await asyncio.wait_for(Bench(client).until(lambda frame: False), 30)
+    await client.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: Far) -> None:
+    words = f"Remote('far', {far.remote().ssh!r}, program={str(far.program)!r}, patience=1.0)"
+    code = (
+        "import asyncio\nfrom buddy.app.client import EngineClient\nfrom buddy.app.ssh import Remote\n"
+        f"async def main():\n    print((await EngineClient({words}).start()).pid, flush=True)\n"
+        "    await asyncio.sleep(60)\nasyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    engine = int(await process.stdout.readline())
+    assert lives(engine)
+    process.kill()
+    await process.wait()
+    assert await gone(engine, within=15)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_sockets_are_the_users_alone(linked: Linked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = engines_folder()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    socket = next(path for path in folder.iterdir() if path.is_socket())
+    assert stat.S_IMODE(log_path(socket).stat().st_mode) == 0o600
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / f"buddy-tui-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(RelayError, match="not a folder of this user's alone"):
+        engines_folder()
+
+
+# ---- what cannot be reached ----------------------------------------------------------------------------------------
+
+
+async def lost(remote: Remote) -> EngineLost:
+    with pytest.raises(EngineLost) as caught:
+        await asyncio.wait_for(EngineClient(remote).start(), 30)
+    return caught.value
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_machine_without_buddy_tui_says_where_to_get_it(far: Far) -> None:
+    error = await lost(far.remote(program="no-such-buddy"))
+    assert "no no-such-buddy on far" in error.reason
+    assert "--remote-program" in error.reason
+    assert error.lasting
+
+
+COMPLAINTS = (
+    ("Host key verification failed.", "does not know the key of far yet · connect once with `ssh far`", True),
+    ("me@far: Permission denied (publickey,password).", "asks for a password", True),
+    ("ssh: Could not resolve hostname far: Name or service not known", "finds no host far", True),
+    ("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key verification failed.", "not the one ssh knows", True),
+    ("buddy-tui engine: error: unrecognized arguments: --keep 0", "another version", True),
+    ("ssh: connect to host far port 22: Connection refused", "Connection refused", False),
+)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(("said", "told", "lasting"), COMPLAINTS)
+async def test_what_ssh_complains_of_is_explained(tmp_path: Path, said: str, told: str, lasting: bool) -> None:
+    ssh = (sys.executable, "-c", f"import sys; print({said!r}, file=sys.stderr); sys.exit(255)")
+    error = await lost(Remote("far", ssh))
+    assert told in error.reason
+    assert error.lasting is lasting
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_a_shell_says_at_login_is_passed_over_and_junk_is_quoted(far: Far) -> None:
+    far.program.write_text(f'#!/bin/sh\necho Welcome to Ubuntu\nexec {sys.executable} -m buddy.app.cli "$@"\n')
+    client = EngineClient(far.remote())
+    await client.start()
+    await client.close()
+    far.program.write_text("#!/bin/sh\nexec yes no\n")
+    error = await lost(far.remote())
+    assert "not an engine's" in error.reason
+    assert "no" in error.reason
+
+
+def test_hosts_that_ssh_would_take_for_options_are_refused() -> None:
+    assert checked_host("me@box") == "me@box"
+    assert checked_host("ssh://me@box:2222")
+    for text in ("", "-oProxyCommand=touch /tmp/x", "box; rm", "a\nb"):
+        with pytest.raises(ValueError, match="is no host"):
+            checked_host(text)
+
+
+def test_options_stand_before_ours_and_the_command_is_quoted() -> None:
+    command = Remote("me@box", ("ssh", "-F", "file"), ("Port=2222",), "my venv/it's").start("ab" * 16)
+    assert command[:6] == ["ssh", "-F", "file", "-T", "-o", "Port=2222"]
+    assert command[-3:-1] == ["--", "me@box"]
+    assert command[-1] == f"'my venv/it'\"'\"'s' engine --keep {'ab' * 16} --wait 600"
