@@ -88,6 +88,7 @@ def run_aot(
     def compiler(kind: GraphKind) -> Callable[..., Any]:
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
             effects.without_tokens(aten)
+            counted_sizes.keep_numbers_in_tensors(aten)
             if kind == "backward":
                 _drop_draws_of_forward(aten)
             return make_boxed_func(compile_graph(_describe(aten, kind, module, known)))

@@ -16,6 +16,7 @@ from buddy.compiler.frontend.complex_numbers import by_parts
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
 from buddy.compiler.frontend.schemas import schema_of
+from buddy.compiler.frontend.slices import tell_slices
 from buddy.compiler.frontend.symbols import Symbols, UnknownSymbolError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
@@ -133,6 +134,7 @@ class _Converter:
 
     def _call(self, node: Node) -> None:
         op = self.ops_map.get(target_key(node.target), EagerOp)()
+        tell_slices(node, self.symbols)
         _check_strides(node)
         _check_quantised(node)
         op.module, op.location = module_path(node), python_line(node)

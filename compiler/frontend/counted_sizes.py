@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size, statically_known_true
 
 aten = torch.ops.aten
 
 Size = int | torch.SymInt
+# Elements of pairs of slices that are compared at once to bring slices in order; those of more are left to eager.
+_MOST_COMPARED = 1 << 22
 
 
 def _read(number: torch.Tensor, refusal: str = "") -> Size:
@@ -110,7 +113,9 @@ def unique(
     x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """What occurs in `x`, in order; for each element its place there; how often it occurs."""
-    if _is_empty(x) or x.is_complex():
+    if _is_empty(x):
+        return _nothing_occurs(x, x.shape if return_inverse else [0])
+    if x.is_complex():
         return NotImplemented
     line, order = x.reshape(-1).sort()
     values, inverse, counts = _runs(line, _changes(line), return_inverse, return_counts)
@@ -119,10 +124,16 @@ def unique(
     return line.index_select(0, values), inverse, counts
 
 
+def _nothing_occurs(x: torch.Tensor, inverse: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    return x.new_empty([0]), x.new_empty(inverse, dtype=torch.int64), x.new_empty([0], dtype=torch.int64)
+
+
 def unique_consecutive(
     x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[torch.Tensor, ...]:
     """`unique` of equal neighbours, or of equal slices that are neighbours along a dim."""
+    if _is_empty(x) and dim is None:
+        return _nothing_occurs(x, x.shape if return_inverse else [0])
     if _is_empty(x) or x.is_complex() or (dim is not None and not x.dim()):
         return NotImplemented
     if dim is None:
@@ -132,6 +143,30 @@ def unique_consecutive(
     slices = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     values, inverse, counts = _runs(slices, _changes(slices), True, True)  # on CPU both are there, asked for or not
     return x.index_select(dim, values), inverse, counts
+
+
+def unique_dim(
+    x: torch.Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """`unique` of the slices along a dim, in the order of their first elements that differ."""
+    if _is_empty(x) or x.is_complex() or not x.dim():
+        return NotImplemented
+    rows = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+    if not statically_known_true(rows.numel() * rows.shape[0] <= _MOST_COMPARED):
+        return NotImplemented
+    order = _places_in_order(rows).sort(stable=True)[1]
+    line = rows.index_select(0, order)
+    values, inverse, counts = _runs(line, _changes(line), True, True)
+    inverse = torch.zeros_like(inverse).scatter(0, order, inverse)
+    return x.index_select(dim, order.index_select(0, values)), inverse, counts
+
+
+def _places_in_order(rows: torch.Tensor) -> torch.Tensor:
+    """For each row, how many others come before it: each is compared with each."""
+    width, here, there = rows.shape[1], rows.unsqueeze(1), rows.unsqueeze(0)
+    columns = torch.arange(width, device=rows.device)
+    first = torch.where(here != there, columns, width - 1).amin(-1, keepdim=True)
+    return (there < here).gather(-1, first).squeeze(-1).sum(1)
 
 
 def _changes(x: torch.Tensor) -> torch.Tensor:
@@ -159,6 +194,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.masked_select.default: masked_select,
     aten.bincount.default: bincount,
     aten._unique2.default: unique,
+    aten.unique_dim.default: unique_dim,
     aten.unique_consecutive.default: unique_consecutive,
 }
 # Of ops that have a class; the rules leave all alone whose results have sizes that are known.
@@ -166,3 +202,26 @@ BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: index,
     aten.repeat_interleave.Tensor: repeat_interleave,
 }
+
+
+def keep_numbers_in_tensors(module: GraphModule) -> None:
+    """Make a tensor of a number that is read out of another (a result of the program, say) of that one itself."""
+    changed = False
+    for node in list(module.graph.nodes):
+        read = node.args[0] if node.target is aten.scalar_tensor.default else None
+        if getattr(read, "target", None) is not aten._local_scalar_dense.default:
+            continue
+        source, value = read.args[0], node.meta["val"]
+        with module.graph.inserting_before(node):
+            single = module.graph.call_function(aten.view.default, (source, []))
+            made = module.graph.call_function(aten._to_copy.default, (single,), {"dtype": value.dtype})
+        with value.fake_mode:
+            single.meta = node.meta | {"val": source.meta["val"].view([])}
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        module.graph.erase_node(node)
+        changed = True
+        if not read.users:
+            module.graph.erase_node(read)
+    if changed:
+        module.recompile()

@@ -30,6 +30,7 @@ class Symbols:
     def __init__(self, placeholders: Iterable[Node]) -> None:
         self._names: dict[str, str] = {}
         self._found: dict[str, SymbolSource] = {}
+        self._defined: dict[str, Dim] = {}
         values = [(node.name, node.meta.get("val")) for node in placeholders]
         # A dim of a tensor is the better source: it is no number below 0, and told where only the tensors are.
         for name, value in values:
@@ -64,6 +65,12 @@ class Symbols:
         name = self._names[str(expression)] = f"{'s' if counted else SIGNED}{len(self._names)}"
         self._found[name] = SymbolSource(name, node, index)
 
+    def define(self, size: Any, value: Dim) -> None:
+        """Say what a symbol of torch's is made of that no input tells."""
+        expression = _expression(size)
+        if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
+            self._defined[str(expression)] = value
+
     def size(self, value: Any) -> Dim:
         """A number, or a `SymInt` in terms of the graph's own symbols.
 
@@ -79,6 +86,8 @@ class Symbols:
             return int(expression)
         if str(expression) in self._names:
             return symbol(self._names[str(expression)])
+        if str(expression) in self._defined:
+            return self._defined[str(expression)]
         if kind == "Symbol":
             raise UnknownSymbolError(f"the size {expression}, which no input tells")
         if kind == "Pow" and expression.exp.is_Integer and expression.exp > 0:

@@ -34,8 +34,8 @@ def chosen(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda t: t.sin() * 2, lambda t: t.cos(), (y,)) * x
 
 
-def unique_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.unique(x.exp(), dim=0).sum() * 2, (x.exp() + 1).sin()
+def selected_from_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.t()[x[0] > 0].sum() * 2, (x.exp() + 1).sin()
 
 
 def demanded(x: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ REASONS: dict[Callable[..., Any], str] = {
     eight_bits: "has the element type torch.float8_e4m3fn",
     quantised: "works on a quantised tensor",
     chosen: "is a higher-order op's subgraph",
-    unique_rows: "unique_dim (aten.unique_dim.default) has the size u0, which no input tells",
+    selected_from_columns: "index (aten.index.Tensor) has the size u0, which no input tells",
     demanded: "gives a result that is not a tensor",
     read_by_strides: "reads the strides of a tensor that is not contiguous",
     read_through_views: "reads the strides of a tensor that is not contiguous",
