@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from buddy.compiler.protocol import Lines
@@ -29,10 +29,15 @@ class UnavailableError(Exception):
 
 
 class Line(NamedTuple):
-    """A line's text and the stable names of the nodes it comes from."""
+    """A line's text and the stable names of the nodes it comes from, those that were `derived` among them.
+
+    `machine` is its machine code in hexadecimal digits.
+    """
 
     text: str
     nodes: tuple[str, ...] = ()
+    derived: tuple[str, ...] = ()
+    machine: str = ""
 
 
 class LineCache:
@@ -110,6 +115,13 @@ class LineCache:
 
 
 def _lines(frame: Lines) -> list[Line]:
-    sets = [tuple(frame.names[k] for k in nodes) for nodes in frame.nodes]
-    sets += [()] * (len(frame.lines) - len(sets))
-    return [Line(text, nodes) for text, nodes in zip(frame.lines, sets, strict=True)]
+    marked = frozenset(frame.derived)
+    sets = [(named(frame, nodes), named(frame, marked.intersection(nodes))) for nodes in frame.nodes]
+    sets += [((), ())] * (len(frame.lines) - len(sets))
+    machine = frame.machine or ("",) * len(frame.lines)
+    return [Line(text, *nodes, code) for text, nodes, code in zip(frame.lines, sets, machine, strict=True)]
+
+
+def named(frame: Lines, places: Iterable[int]) -> tuple[str, ...]:
+    """The nodes at these places of a frame's names."""
+    return tuple(frame.names[place] for place in places)

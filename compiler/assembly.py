@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from buddy.compiler.codegen import FunctionObject
+from buddy.compiler.printing import stage_text
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.text.stage_text import StageText
 
@@ -26,21 +28,32 @@ _MACHINES = {
 
 @dataclass(frozen=True)
 class _Code:
-    """One function of an object: lines of text, and the line-table entry of each (0: none)."""
+    """One function of an object: lines of text, the line-table entry of each (0: none), and its machine code."""
 
     lines: tuple[str, ...]
     rows: tuple[int, ...]
+    bytes: tuple[bytes, ...] = ()
 
 
 def print_assembly(objects: Sequence[FunctionObject], locations: LocationSets) -> StageText:
-    """The functions of `objects`, one after another. Object formats that are not ELF are named, not shown."""
+    """The functions of `objects`, one after another. Object formats that are not ELF are named, not shown.
+
+    An instruction that the line table says nothing of, such as a prologue's, is there for all that its function is: the
+    calls of a kernel, or, as derived nodes, all of a part of the program.
+    """
     lines: list[str] = []
     sets: list[int] = []
+    machine: list[bytes] = []
     for found in objects:
         code = _disassembled(found.name, found.data)
+        known = [found.sets[row - 1] if 0 < row <= len(found.sets) else 0 for row in code.rows]
         lines += [*code.lines, ""]
-        sets += [*(found.sets[row - 1] if 0 < row <= len(found.sets) else 0 for row in code.rows), 0]
-    return StageText("\n".join([*lines, ""]), tuple(sets), tuple(locations.sets))
+        sets += [found.group, *(number or found.group for number in known[1:]), 0]
+        machine += [*(code.bytes or [b""] * len(code.lines)), b""]
+    weights: Counter[int] = Counter()
+    for number, code_of_line in zip(sets, machine, strict=True):
+        weights[number] += len(code_of_line)
+    return stage_text(lines, sets, locations, weights, machine)
 
 
 @lru_cache(maxsize=512)
@@ -98,12 +111,13 @@ def _format(
     instructions = list(capstone.Cs(*machine).disasm_lite(code, start))
     addresses = {address for address, *_ in instructions}
     targets = {t for _, _, _, operands in instructions if (t := _target(operands)) in addresses}
-    lines, rows = [f"{name}:"], [0]
+    lines, rows, bytes_ = [f"{name}:"], [0], [b""]
     position = 0
     for address, size, mnemonic, operands in instructions:
         if address in targets:
             lines.append(f".L{address - start:x}:")
             rows.append(0)
+            bytes_.append(b"")
         if _target(operands) in targets and mnemonic.startswith(("j", "b", "cb", "tb", "loop")):
             operands = f".L{_target(operands) - start:x}"
         symbols = []
@@ -115,7 +129,8 @@ def _format(
         lines.append(f"  {address - start:6x}  {mnemonic:<14} {operands}{note}".rstrip())
         entry = bisect_right(table[0], address) - 1
         rows.append(table[1][entry] if entry >= 0 else 0)
-    return _Code(tuple(lines), tuple(rows))
+        bytes_.append(code[address - start : address - start + size])
+    return _Code(tuple(lines), tuple(rows), tuple(bytes_))
 
 
 def _target(operands: str) -> int:

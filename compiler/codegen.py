@@ -23,12 +23,16 @@ _LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 
 @dataclass(frozen=True)
 class FunctionObject:
-    """An object file that defines one function. Line `i` of its line table stands for location set `sets[i - 1]`."""
+    """An object file that defines one function. Line `i` of its line table stands for location set `sets[i - 1]`.
+
+    `group` is the set of the function as a whole.
+    """
 
     name: str
     data: bytes
     sets: tuple[int, ...]
     reused: bool = False
+    group: int = 0
 
 
 def to_llvm_ir(operation: Any) -> str:
@@ -44,6 +48,7 @@ def compile_functions(operation: Any, locations: LocationSets, opt_level: int) -
     bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
     with operation.context, ir.Location.unknown():
         alone = [_alone(function, symbols, locations) for function in bodies.values()]
+        groups = [locations.number_of(function.location) for function in bodies.values()]
     keys = [digest(_digested(code), opt_level, host_features(), PACKAGE, version()) for code, _ in alone]
     found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
     missing = {key: code for key, (code, _) in zip(keys, alone, strict=True) if key not in found}
@@ -52,8 +57,8 @@ def compile_functions(operation: Any, locations: LocationSets, opt_level: int) -
         OBJECTS.write(key, data)
     found |= made
     return [
-        FunctionObject(name, found[key], sets, key not in made)
-        for name, key, (_, sets) in zip(bodies, keys, alone, strict=True)
+        FunctionObject(name, found[key], sets, key not in made, group)
+        for name, key, (_, sets), group in zip(bodies, keys, alone, groups, strict=True)
     ]
 
 

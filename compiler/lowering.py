@@ -92,7 +92,9 @@ class _Lowerer:
         symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
         inputs = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
         kind = ir.FunctionType.get(inputs, _types(results))
-        whole = self.locations.location(name for i in range(len(function.nodes)) for name in function.origins(i))
+        nodes = [name for i in range(len(function.nodes)) for name in function.origins(i)]
+        # What belongs to no op of the function, such as its entry and return, is there for all of them.
+        whole = self.locations.location((), derived=nodes)
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
         declared = not public and not body
         flags = [

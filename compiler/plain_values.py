@@ -84,7 +84,8 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     `step` is the index of the recipe's step that made it, or -1 for the line's own acts (`fx`, `graph`, `lower`,
     `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` is the
     number of ops that are gone, `added` of those that are new, since the stage before; `deltas` says which, by name,
-    the greatest first.
+    the greatest first. `origins` are how many ops, or bytes of machine code, lead to nodes of their own, to
+    derived ones alone, and to none; `lost` of them led to none when the pass was done, and were given derived ones.
     """
 
     index: int
@@ -101,6 +102,8 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     state: StageState = "done"
     language: Literal["fx", "buddy", "mlir", "llvm", "asm"] = "mlir"
     deltas: tuple[tuple[str, int], ...] = ()
+    origins: tuple[int, int, int] = (0, 0, 0)
+    lost: int = 0
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,7 +16,7 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep, digest
 from buddy.compiler.signature import Entry, of_module
-from buddy.compiler.text.stage_text import StageText
+from buddy.compiler.text.stage_text import Origins, StageText
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,16 @@ class Snapshot:
 
 def of_text(name: str, phase: str, text: StageText, seconds: float, language: str) -> Snapshot:
     """A stage of the line's own that is text alone: LLVM IR, assembly."""
-    stage = Stage(0, name, phase, "", 0, milliseconds=seconds * 1e3, language=language)  # type: ignore[arg-type]
+    stage = Stage(
+        0,
+        name,
+        phase,
+        "",
+        0,
+        milliseconds=seconds * 1e3,
+        language=language,
+        origins=text.origins,  # type: ignore[arg-type]
+    )
     return Snapshot(stage, text, Counter())
 
 
@@ -51,20 +60,23 @@ def of_graph(
 ) -> Snapshot:
     """The Buddy graph as a stage; `before` is the one it is compared with."""
     sets: list[tuple[str, ...]] = [(), *((op.stable,) for op in graph.body)]
-    text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets))
+    origins = Origins(direct=len(graph.body))
+    text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets), origins=origins)
     counts = Counter(type(op).__name__ for op in graph.body)
     added, removed = _difference(before.counts, counts) if before else (0, 0)
     changed = before is None or before.text.content != text.content
     milliseconds, ops = seconds * 1e3, len(graph.body)
-    stage = Stage(0, name, "graph", "", 0, index, milliseconds, ops, added, removed, changed, language="buddy")
+    stage = Stage(
+        0, name, "graph", "", 0, index, milliseconds, ops, added, removed, changed, language="buddy", origins=origins
+    )
     return Snapshot(stage, text, counts, remarks=remarks)
 
 
 def of_top_level(operation: Any, locations: LocationSets) -> Snapshot:
-    marked = marked_text(operation, locations)
+    marked, lost = marked_text(operation, locations)
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
-    stage = Stage(0, "lower", "toplevel", "", 0, ops=counts.total())
+    stage = Stage(0, "lower", "toplevel", "", 0, ops=counts.total(), origins=text.origins, lost=lost)
     return Snapshot(stage, text, counts, operation, mark=digest(marked))
 
 
@@ -73,7 +85,7 @@ def after_step(
     remarks: tuple[Remark, ...],
 ) -> Snapshot:  # fmt: skip
     """The snapshot that a pass made of `before`; where it changed nothing, the text is that of `before`."""
-    marked = marked_text(operation, locations)
+    marked, lost = marked_text(operation, locations)
     mark = digest(marked)
     text = before.text if mark == before.mark else print_mlir(marked, locations)
     changed = text.content != before.text.content
@@ -81,15 +93,16 @@ def after_step(
     added, removed = _difference(before.counts, counts)
     phase, milliseconds, deltas = step.phase or before.stage.phase, seconds * 1e3, count_deltas(before.counts, counts)
     stage = Stage(
-        0, step.name, phase, "", 0, index, milliseconds, counts.total(), added, removed, changed, deltas=deltas
-    )
+        0, step.name, phase, "", 0, index, milliseconds, counts.total(), added, removed, changed, deltas=deltas,
+        origins=text.origins, lost=lost,
+    )  # fmt: skip
     entry = of_module(operation) or before.entry
     return Snapshot(stage, text, counts, operation, entry, remarks, mark)
 
 
 def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
     """The module as a failed pass left it, which may not verify."""
-    text = print_mlir(marked_text(operation, locations), locations)
+    text = print_mlir(marked_text(operation, locations).text, locations)
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
 
 

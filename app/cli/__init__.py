@@ -12,6 +12,7 @@ VERBS = {
     "recipe": "print a recipe as TOML, or its passes as a pipeline",
     "dump": "write the IR of one stage, or of all",
     "stages": "list the stages a program goes through",
+    "trace": "where a node, a line of a stage or a line of Python went, or came from",
     "diff": "what differs in a stage under two recipes, or between two stages",
     "trials": "what each pass of the catalogue would change in a stage",
     "reproduce": "write a folder that holds all of a compilation and a run",

@@ -7,6 +7,7 @@ import select
 import sys
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.engine.lifeline import die_with_parent
@@ -73,9 +74,14 @@ def connect(types: Any) -> Channel:
     return Channel(read_fd, write_fd, types)
 
 
-def text_data(content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...]) -> tuple[TextData, int]:
+def text_data(
+    content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
+    derived: dict[int, tuple[str, ...]] | None = None, machine: Sequence[bytes] = (),
+) -> tuple[TextData, int]:  # fmt: skip
     """A text under its name, and its number of lines."""
-    return TextData(text_name(content, line_sets, sets), content, line_sets, sets), line_count(content)
+    code, sizes = b"".join(machine), bytes(map(len, machine))
+    name = text_name(content, line_sets, sets, derived, code)
+    return TextData(name, content, line_sets, sets, derived or {}, code, sizes), line_count(content)
 
 
 def traceback_of(error: BaseException) -> str:

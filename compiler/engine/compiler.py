@@ -114,7 +114,8 @@ class _Packer:
         self._channel.send(StageNote(data))
 
     def pack(self, stage: Stage, text: Any) -> StageData:
-        packed, lines = text_data(text.content, array("I", text.line_sets).tobytes(), text.sets)
+        line_sets = array("I", text.line_sets).tobytes()
+        packed, lines = text_data(text.content, line_sets, text.sets, text.derived, text.machine)
         named = msgspec.structs.replace(stage, text=packed.name, lines=lines)
         if packed.name in self._known:
             return StageData(named)

@@ -21,7 +21,7 @@ from buddy.compiler.engine.programs import CompileResult, GraphRecord
 from buddy.compiler.engine.worker import RequestRefused, WorkerDied, death
 from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
 from buddy.compiler.recipe import PassStep, Recipe
-from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.text.lines import IndexedText, MachineCode
 from buddy.compiler.text.store import TextStore
 
 _CRASH_TODO = "the stages before it are kept; switch that pass off, or cancel and compile again"
@@ -30,7 +30,9 @@ _CRASH_TODO = "the stages before it are kept; switch that pass off, or cancel an
 def keep(store: TextStore, text: TextData | None) -> None:
     """Put a text that came from a worker into the store."""
     if text is not None:
-        store.put(text.name, IndexedText(text.content, array("I", text.line_sets), text.sets))
+        machine = MachineCode(text.machine, text.machine_sizes)
+        line_sets = array("I", text.line_sets)
+        store.put(text.name, IndexedText(text.content, line_sets, text.sets, text.derived, machine))
 
 
 class Compilation:

@@ -124,7 +124,7 @@ def _fx_stage(captured: Any) -> StageData:
     numbers = array("I", [0, 0, *range(1, len(rows) + 1)])
     text, lines = text_data(table, numbers.tobytes(), sets)
     ops = sum(row.opcode.startswith("call_") for row in rows)
-    return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx"), text)
+    return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx", origins=(len(rows), 0, 0)), text)
 
 
 def _diagnostic(error: BaseException, source: str) -> Diagnostic:

@@ -22,12 +22,18 @@ class Reply(Message, frozen=True):
 
 
 class TextData(msgspec.Struct, frozen=True):
-    """A stage's text; `line_sets` holds native unsigned 32-bit numbers."""
+    """A stage's text, as `StageText`; `line_sets` holds native unsigned 32-bit numbers.
+
+    `machine` is the machine code of all lines, `machine_sizes` a byte a line that has some or none of it.
+    """
 
     name: str
     content: str
     line_sets: bytes = b""
     sets: tuple[tuple[str, ...], ...] = ((),)
+    derived: dict[int, tuple[str, ...]] = {}
+    machine: bytes = b""
+    machine_sizes: bytes = b""
 
 
 class StageData(msgspec.Struct, frozen=True):

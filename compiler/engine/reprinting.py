@@ -58,8 +58,8 @@ class Reprinting:
         answer = await _asked(_GENERIC_FORM, Question(text.content, text.line_sets.tobytes()), Answer)
         if answer.problem:
             raise JobFailed(Diagnostic(f"this stage has no generic form: {answer.problem}", "the IR of the stage"))
-        form = IndexedText(answer.content, array("I", answer.line_sets), text.sets)
-        made = text_name(form.content, answer.line_sets, form.sets)
+        form = IndexedText(answer.content, array("I", answer.line_sets), text.sets, text.derived)
+        made = text_name(form.content, answer.line_sets, form.sets, form.derived)
         self._store.put(made, form)
         self._forms[name] = made
         return made, form

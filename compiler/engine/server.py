@@ -16,6 +16,7 @@ import msgspec
 
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
+from buddy.compiler.engine.origins import OriginAnswers
 from buddy.compiler.engine.probing import Probing
 from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
@@ -35,14 +36,18 @@ from buddy.compiler.protocol import (
     FetchCharacters,
     FetchLines,
     FetchText,
+    FindJumps,
     FindNode,
+    FindOrigins,
     FindRegion,
+    FollowNode,
     Hello,
     ListOps,
     ListPasses,
     ListPresets,
     ListSymbols,
     Open,
+    OpenPython,
     Presets,
     Printout,
     Reprint,
@@ -83,6 +88,7 @@ class Server:
         self._session = Session(self._send, self._store, listener)
         self._texts = Texts(self._store, self._send)
         self._reprinting = Reprinting(self._store, self._send)
+        self._origins = OriginAnswers(self._store, self._send, self._session.rows_of)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
@@ -179,6 +185,10 @@ class Server:
             Reprint: self._reprinting.reprint,
             DescribeOp: self._reprinting.describe,
             FindNode: texts.node,
+            FollowNode: self._origins.follow,
+            FindOrigins: self._origins.origins,
+            FindJumps: self._origins.jumps,
+            OpenPython: self._origins.python,
             Compare: texts.compare,
             CheckIr: self._probing.check,
             TryPasses: self._trials.try_passes,

@@ -42,6 +42,7 @@ from buddy.compiler.protocol import (
     Diagnostic,
     ListOps,
     ListPasses,
+    NodeRow,
     Open,
     Ops,
     Passes,
@@ -237,6 +238,12 @@ class Session:
             raise JobFailed(refused.refused.diagnostic) from refused
         except WorkerDied as died:
             raise JobFailed(death(died, "the compiler's process ended", "the compiler", "try again")) from died
+
+    def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
+        """The nodes of a graph of the latest program opened by this source; none where there is none."""
+        program = self._programs.find(Recipe(source=source, arguments=arguments))
+        graphs = program.graphs[graph : graph + 1] if program is not None else ()
+        return graphs[0].info.rows if graphs else ()
 
     async def _program(self, recipe: Recipe, job: Job) -> Program:
         """The opened program that `recipe` is of."""

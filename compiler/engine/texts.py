@@ -57,8 +57,8 @@ class Texts:
         if not text.indexed and len(text.content) > _SMALL:
             await asyncio.to_thread(lambda: text.ends)
         window = text.window(frame.start, min(frame.count, _MAX_WINDOW))
-        answer = Lines(job.request, frame.text, window.start, window.lines, text.total, window.nodes, window.names)
-        self._send(answer)
+        found = (window.nodes, window.names, window.derived, window.machine)
+        self._send(Lines(job.request, frame.text, window.start, window.lines, text.total, *found))
 
     async def text(self, frame: FetchText, job: Job) -> None:
         self._send(Text(job.request, frame.text, self._find(frame.text).content))

@@ -49,14 +49,13 @@ class ReplaceIr(MlirPass):
 
 def line_numbers(root: Any, text: str, locations: LocationSets) -> list[int]:
     """The number of the set of nodes that each line of `text`, an edit of `root`'s own text, comes from."""
-    before = print_mlir(marked_text(root, locations), locations)
+    before = print_mlir(marked_text(root, locations).text, locations)
     sets = list(before.line_sets)
     numbers: list[int] = []
     place = 0
     for start, removed, after, added in difference(before.content, text).hunks:
         numbers += sets[place : place + after - len(numbers)]
-        replaced = [name for number in sets[start : start + removed] for name in locations.sets[number]]
-        numbers += [locations.intern(replaced)] * added
+        numbers += [locations.united(sets[start : start + removed])] * added
         place = start + removed
     return numbers + sets[place:]
 

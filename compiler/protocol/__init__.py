@@ -45,6 +45,16 @@ from buddy.compiler.protocol.programs import Open as Open
 from buddy.compiler.protocol.programs import Ran as Ran
 from buddy.compiler.protocol.programs import Run as Run
 from buddy.compiler.protocol.programs import StageDone as StageDone
+from buddy.compiler.protocol.provenance import FindJumps as FindJumps
+from buddy.compiler.protocol.provenance import FindOrigins as FindOrigins
+from buddy.compiler.protocol.provenance import Followed as Followed
+from buddy.compiler.protocol.provenance import FollowNode as FollowNode
+from buddy.compiler.protocol.provenance import Jumps as Jumps
+from buddy.compiler.protocol.provenance import NodeTrace as NodeTrace
+from buddy.compiler.protocol.provenance import OpenPython as OpenPython
+from buddy.compiler.protocol.provenance import Origin as Origin
+from buddy.compiler.protocol.provenance import OriginsFound as OriginsFound
+from buddy.compiler.protocol.provenance import PythonOpened as PythonOpened
 from buddy.compiler.protocol.searches import Compare as Compare
 from buddy.compiler.protocol.searches import Compared as Compared
 from buddy.compiler.protocol.searches import Found as Found
@@ -98,6 +108,10 @@ ClientFrame = (
     | Compare
     | CheckIr
     | TryPasses
+    | FollowNode
+    | FindOrigins
+    | FindJumps
+    | OpenPython
     | ListPasses
     | ListOps
     | ListPresets
@@ -127,6 +141,10 @@ EngineFrame = (
     | IrChecked
     | Tried
     | TriedAll
+    | Followed
+    | OriginsFound
+    | Jumps
+    | PythonOpened
     | Passes
     | Ops
     | Presets

@@ -73,7 +73,11 @@ class FindNode(Frame, frozen=True):
 
 
 class Lines(Frame, frozen=True):
-    """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from."""
+    """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from.
+
+    Indices in `derived` stand for nodes that are not the line's own: a pass had dropped the location of its op.
+    `machine` is the machine code of each line, in hexadecimal digits, for texts that have some.
+    """
 
     request: int
     text: str
@@ -82,6 +86,8 @@ class Lines(Frame, frozen=True):
     total: int
     nodes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
+    derived: tuple[int, ...] = ()
+    machine: tuple[str, ...] = ()
 
 
 class Text(Frame, frozen=True):

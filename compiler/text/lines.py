@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
@@ -17,31 +18,58 @@ _CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
 
 @dataclass(frozen=True)
 class Window:
-    """Lines `start`… of a text; `nodes[i]` are indices into `names`, the nodes that line `start + i` comes from."""
+    """Lines `start`… of a text; `nodes[i]` are indices into `names`, the nodes that line `start + i` comes from.
+
+    A node may stand twice in `names`: at an index in `derived` it was derived, at any other it is a line's own.
+    """
 
     start: int
     lines: tuple[str, ...]
     nodes: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
+    derived: tuple[int, ...] = ()
+    machine: tuple[str, ...] = ()
+
+
+@dataclass
+class MachineCode:
+    """The machine code of each line of a text: `content` in one piece, `sizes` a byte for each line."""
+
+    content: bytes = b""
+    sizes: bytes = b""
+    _ends: array[int] | None = None
+
+    def of_lines(self, first: int, last: int) -> tuple[str, ...]:
+        """The machine code of lines `first` to `last` in hexadecimal digits; none where the text has none."""
+        if not self.sizes:
+            return ()
+        if self._ends is None:
+            self._ends = array("Q", accumulate(self.sizes))
+        ends = self._ends
+        starts = [ends[line] - self.sizes[line] for line in range(first, last)]
+        return tuple(self.content[start : ends[line]].hex(" ") for line, start in enumerate(starts, first))
 
 
 @dataclass
 class IndexedText:
     """`content` with, per line, the number of a set of node names (`line_sets` may be shorter than the text).
 
-    `sets[0]` is empty. Lines are numbered from 0 and end at "\\n" alone.
+    `sets[0]` is empty; `derived` are those names of a set that were derived (see `StageText`). Lines are numbered from
+    0 and end at "\\n" alone.
     """
 
     content: str
     line_sets: array[int] = field(default_factory=lambda: array("I"))
     sets: tuple[tuple[str, ...], ...] = ((),)
+    derived: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    machine: MachineCode = field(default_factory=MachineCode)
     _ends: array[int] | None = None
 
     @property
     def size(self) -> int:
         """About how many bytes the text holds in memory."""
         index = 0 if self._ends is None else len(self._ends) * 8
-        return len(self.content) + len(self.line_sets) * 4 + index
+        return len(self.content) + len(self.line_sets) * 4 + len(self.machine.content) + index
 
     @property
     def indexed(self) -> bool:
@@ -67,16 +95,37 @@ class IndexedText:
         first = min(max(0, start), self.total)
         last = min(first + max(0, count), self.total)
         numbers = [self._set_of(line) for line in range(first, last)]
-        table: dict[str, int] = {}
-        nodes = tuple(tuple(table.setdefault(name, len(table)) for name in self.sets[number]) for number in numbers)
-        return Window(first, tuple(elide(self.line(line)) for line in range(first, last)), nodes, tuple(table))
+        table: dict[tuple[str, bool], int] = {}
+        nodes = tuple(tuple(table.setdefault(one, len(table)) for one in self._marked(number)) for number in numbers)
+        lines = tuple(elide(self.line(line)) for line in range(first, last))
+        derived = tuple(place for place, (_, mark) in enumerate(table) if mark)
+        names = tuple(name for name, _ in table)
+        return Window(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
+
+    def _marked(self, number: int) -> list[tuple[str, bool]]:
+        """The names of a set, each with whether it was derived."""
+        derived = self.derived.get(number, ())
+        return [(name, name in derived) for name in self.sets[number]]
 
     def lines_of_node(self, node: str, limit: int) -> tuple[list[int], bool]:
         """The first `limit` lines that come from `node`, and whether there are more."""
-        wanted = {number for number, names in enumerate(self.sets) if node in names}
-        hits = (line for line, number in enumerate(self.line_sets) if number in wanted)
-        found = list(islice(hits, limit + 1)) if wanted else []
-        return found[:limit], len(found) > limit
+        found = list(islice(self.marked_lines(node), limit + 1))
+        return [line for line, _ in found[:limit]], len(found) > limit
+
+    def marked_lines(self, node: str) -> Iterator[tuple[int, bool]]:
+        """The lines that come from `node`, each with whether that was derived."""
+        wanted = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
+        if wanted:
+            yield from ((line, wanted[k]) for line, k in enumerate(self.line_sets) if k in wanted)
+
+    def nodes_of_lines(self, first: int, last: int) -> dict[str, tuple[int, int]]:
+        """For each node that lines `first` to `last` come from, how many are its own and how many were derived."""
+        found: dict[str, tuple[int, int]] = {}
+        for number, count in Counter(self.line_sets[max(first, 0) : last + 1]).items():
+            for name, derived in self._marked(number):
+                own, other = found.get(name, (0, 0))
+                found[name] = (own, other + count) if derived else (own + count, other)
+        return found
 
     def chunks(self) -> Iterator[tuple[int, str]]:
         """The text in runs of whole lines of a few megabytes, each with the number of its first line.

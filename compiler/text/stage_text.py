@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
+
+
+class Origins(NamedTuple):
+    """How many ops, or bytes of machine code, lead to a node of their own, to derived nodes alone, and nowhere."""
+
+    direct: int = 0
+    derived: int = 0
+    nowhere: int = 0
 
 
 class StageText(msgspec.Struct, frozen=True):
     """`content` is the text without location marks; `line_sets[i]` indexes `sets` for line `i` (0: no node).
 
-    `sets[k]` are stable node names; `sets[0]` is empty.
+    `sets[k]` are stable node names; `sets[0]` is empty. `derived[k]` are those of them that stand there because a pass
+    had dropped the op's own location. `machine[i]` is the machine code of line `i`, at most 255 bytes.
     """
 
     content: str
     line_sets: tuple[int, ...] = ()
     sets: tuple[tuple[str, ...], ...] = ((),)
+    derived: dict[int, tuple[str, ...]] = {}
+    origins: Origins = Origins()
+    machine: tuple[bytes, ...] = ()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from buddy.compiler.text.lines import IndexedText
 
 DEFAULT_LIMIT = 1 << 30
 
 
-def text_name(content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...]) -> str:
-    """The name of a text: equal for equal contents that come from equal nodes."""
+def text_name(
+    content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
+    derived: Mapping[int, tuple[str, ...]] | None = None, machine: bytes = b"",
+) -> str:  # fmt: skip
+    """The name of a text: equal for equal contents, and machine code, that come from equal nodes."""
     state = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
     state.update(line_sets)
     state.update("\0".join("\1".join(names) for names in sets).encode())
+    state.update("\0".join(f"{number}\1" + "\1".join(names) for number, names in (derived or {}).items()).encode())
+    state.update(machine)
     return state.hexdigest()[:24]
 
 

@@ -43,7 +43,7 @@ def edited(module: Any, old: str, new: str) -> tuple[str, dict[str, tuple[str, .
     with locations.nowhere(operation.context):
         ReplaceIr(MODULE.replace(old, new)).run(operation, PassContext(locations))
     operation.verify()
-    text = print_mlir(marked_text(operation, locations), locations)
+    text = print_mlir(marked_text(operation, locations).text, locations)
     return text.content, {
         line.strip(): locations.sets[number]
         for line, number in zip(text.content.splitlines(), text.line_sets, strict=True)

@@ -1,0 +1,128 @@
+"""Answers about where things come from: a node's lines in every stage, the nodes of lines, Python files, jumps."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.protocol import (
+    Diagnostic,
+    FindJumps,
+    FindOrigins,
+    Followed,
+    FollowNode,
+    Jumps,
+    NodeRow,
+    NodeTrace,
+    OpenPython,
+    Origin,
+    OriginsFound,
+    PythonOpened,
+)
+from buddy.compiler.text import regions
+from buddy.compiler.text.jumps import jumps
+from buddy.compiler.text.lines import IndexedText, elide
+from buddy.compiler.text.store import TextStore, text_name
+
+_EXCERPT = 240
+_MAX_JUMPS = 20_000
+# No script is longer; what is named so is something else.
+_MAX_FILE = 8 << 20
+
+# The rows of a graph of an opened program: source, arguments, number.
+RowsOf = Callable[[str, tuple[str, ...], int], tuple[NodeRow, ...]]
+
+
+class OriginAnswers:
+    """Both ways through the texts of the store; `rows_of` tells the nodes of a graph."""
+
+    def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf) -> None:
+        self._store, self._send, self._rows_of = store, send, rows_of
+
+    async def follow(self, frame: FollowNode, job: Job) -> None:
+        named = [(name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None]
+        traces = [await asyncio.to_thread(_trace, name, text, frame) for name, text in named]
+        self._send(Followed(job.request, frame.node, tuple(traces)))
+
+    async def origins(self, frame: FindOrigins, job: Job) -> None:
+        text = self._text(frame.text)
+        found = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
+        ordered = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1]))
+        origins = tuple(Origin(node, own, derived) for node, (own, derived) in ordered)
+        self._send(OriginsFound(job.request, frame.text, origins, text.total))
+
+    async def jumps(self, frame: FindJumps, job: Job) -> None:
+        text = self._text(frame.text)
+        found = await asyncio.to_thread(_jumps_around, text, frame.line)
+        self._send(Jumps(job.request, frame.text, *found))
+
+    async def python(self, frame: OpenPython, job: Job) -> None:
+        rows = self._rows_of(frame.source, frame.arguments, frame.graph)
+        lines: defaultdict[int, list[str]] = defaultdict(list)
+        for row in rows:
+            path, line = place_of(row.location)
+            if path == frame.path:
+                lines[line].append(row.stable)
+        if not lines:
+            # The engine may be elsewhere, so a client reads no other files through it.
+            todo = "choose a file that a node's Python line is in"
+            raise JobFailed(Diagnostic(f"no node of the graph comes from {frame.path}", "the request", todo))
+        content = await asyncio.to_thread(_read, frame.path)
+        name, text = _with_nodes(content, lines)
+        self._store.put(name, text)
+        self._store.pin(("python", frame.path), [name])
+        self._send(PythonOpened(job.request, frame.path, name, text.total))
+
+    def _text(self, name: str) -> IndexedText:
+        text = self._store.get(name)
+        if text is None:
+            what = f"the text {name!r} is no longer kept"
+            raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
+        return text
+
+
+def place_of(location: str) -> tuple[str, int]:
+    """File and line, counted from 1, of a location as nodes have it; ("", 0) where it is none."""
+    path, _, line = location.rpartition(":")
+    return (path, int(line)) if path and line.isdecimal() else ("", 0)
+
+
+def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
+    marked = list(text.marked_lines(frame.node))
+    derived = sum(mark for _, mark in marked)
+    shown = list(islice(sorted(marked, key=lambda pair: pair[1]), frame.limit))
+    lines, marks = tuple(line for line, _ in shown), tuple(mark for _, mark in shown)
+    excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT] for line in lines)
+    return NodeTrace(name, len(marked) - derived, derived, lines, marks, excerpts)
+
+
+def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], ...], int, int]:
+    around = next((one for one in regions.symbols(text, "asm") if one.first <= line <= one.last), None)
+    if around is None:
+        return (), 0, 0
+    found = jumps([text.line(number) for number in range(around.first, around.last + 1)], around.first)
+    return tuple(found[:_MAX_JUMPS]), around.first, around.last
+
+
+def _read(path: str) -> str:
+    file = Path(path)
+    try:
+        if not file.is_file() or file.stat().st_size > _MAX_FILE:
+            raise JobFailed(Diagnostic(f"{path} is no Python file that could be shown", path))
+        return file.read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise JobFailed(Diagnostic(f"{path} cannot be read: {error.strerror or error}", path)) from error
+
+
+def _with_nodes(content: str, lines: dict[int, list[str]]) -> tuple[str, IndexedText]:
+    """The text of a file whose lines, counted from 1, come from these nodes."""
+    sets = ((), *(tuple(nodes) for nodes in lines.values()))
+    numbers = {line: number for number, line in enumerate(lines, 1)}
+    line_sets = array("I", (numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))
+    return text_name(content, line_sets.tobytes(), sets), IndexedText(content, line_sets, sets)

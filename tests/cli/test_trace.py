@@ -1,0 +1,62 @@
+"""`buddy-tui trace` as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+Verb = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_a_node_is_followed_through_every_stage_and_a_line_leads_back(verb: Verb) -> None:
+    done = verb("trace", "samples/mlp.py", "gelu", "--json")
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    (node,) = graph["nodes"]
+    assert (node["name"], node["module"]) == ("gelu", "act")
+    assert "mlp.py:" in node["location"]
+    stages = {stage["stage"]: stage for stage in node["stages"]}
+    assert all(stage["own"] for stage in node["stages"])
+    assert "aten.gelu" in stages["fx"]["lines"][0]["text"]
+    assert any("math.erf" in line["text"] for line in stages["lower"]["lines"])
+    found = next(line for line in stages["codegen"]["lines"] if not line["derived"])
+    done = verb("trace", "samples/mlp.py", f"asm:{found['line']}", "--json")
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert "gelu" in {node["name"] for node in graph["nodes"]}
+
+
+def test_a_python_line_leads_to_its_nodes(verb: Verb) -> None:
+    with open("samples/mlp.py", encoding="utf-8") as file:
+        number = next(k for k, line in enumerate(file, 1) if "self.act(" in line)
+    done = verb("trace", "samples/mlp.py", f"mlp.py:{number}")
+    assert done.returncode == 0, done.stderr
+    assert "aten.gelu.default" in done.stdout
+
+
+def test_coverage_of_every_stage(verb: Verb) -> None:
+    done = verb("trace", "samples/mlp.py", "--coverage", "--json")
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert {stage["of"] for stage in graph["coverage"]} == {"ops", "bytes"}
+    for stage in graph["coverage"]:
+        assert stage["nowhere"] == 0, stage
+        assert stage["direct"] > 0
+    assert sum(stage["lost"] for stage in graph["coverage"] if stage["stage"] == "canonicalize") > 0
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nothing_7", "no node 'nothing_7'"),
+        ("asm:999999", "has lines 1 to"),
+        ("nowhere:3", "no stage 'nowhere'"),
+        ("mlp.py:1", "no node of graph 0 comes from"),
+    ],
+)
+def test_what_is_not_there_is_said(verb: Verb, target: str, message: str) -> None:
+    done = verb("trace", "samples/mlp.py", target)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
