@@ -64,7 +64,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     text = "reach the engine so, e.g. 'podman exec -i NAME buddy-tui engine'"
     where.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
     text = "the engine runs on HOST, which ssh reaches, and SOURCE is a path there; see docs/remote.md"
-    where.add_argument("--remote", type=host, metavar="HOST", default="", help=text)
+    where.add_argument("--remote", type=host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
     text = "pass an option to ssh, as its -o: 'Port=2222'; may be given more than once"
     group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
