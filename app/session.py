@@ -219,7 +219,8 @@ class Session:
         request = client.next_request()
         self._sent_at = time.monotonic()
         self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
-        client.send(p.Run(request, recipe, inputs=self.inputs) if job == "run" else p.Compile(request, recipe))
+        run = p.Run(request, recipe, inputs=self.inputs, keep=True)
+        client.send(run if job == "run" else p.Compile(request, recipe))
         self.changed(ALL)
 
     def cancel(self) -> None:

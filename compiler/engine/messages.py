@@ -56,7 +56,10 @@ class Load(Message, frozen=True):
 
 
 class Execute(Message, frozen=True):
-    """Run graph number `graph` of the loaded program and compare with eager, in a process of its own: `Executed`."""
+    """Run graph number `graph` of the loaded program and compare with eager, in a process of its own: `Executed`.
+
+    `keep` is a folder to leave inputs and outputs in, "" for none.
+    """
 
     graph: int
     artifact: bytes
@@ -67,6 +70,7 @@ class Execute(Message, frozen=True):
     timeout: float
     inputs: InputChoice = InputChoice()
     values: bool = False
+    keep: str = ""
 
 
 class CompileHere(Message, frozen=True):

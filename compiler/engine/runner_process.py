@@ -116,10 +116,11 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
     from buddy.compiler.artifact import from_bytes
     from buddy.compiler.runner import run_and_compare
-    from buddy.compiler.runner.choose_inputs import chosen_tensors, values_file
+    from buddy.compiler.runner.choose_inputs import chosen_tensors
+    from buddy.compiler.runner.values import Taker
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
-    files: list[bytes] = []
+    taker = Taker(captured, request.values, request.keep)
     report = run_and_compare(
         captured,
         from_bytes(request.artifact),
@@ -129,9 +130,9 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         compile_seconds=request.compile_seconds,
         graph=request.graph,
         on_progress=lambda what, done: channel.send(Activity(what, done)),
-        on_values=(lambda ours, theirs: files.append(values_file(captured, ours, theirs))) if request.values else None,
+        on_values=taker.take,
     )
-    return Executed(report, b"".join(files))
+    return Executed(report, taker.file)
 
 
 def _diagnostic(error: Exception, failed: str) -> Diagnostic:

@@ -36,6 +36,7 @@ from buddy.compiler.protocol import (
     FetchCharacters,
     FetchLines,
     FetchText,
+    FetchValues,
     FindJumps,
     FindNode,
     FindOrigins,
@@ -46,6 +47,8 @@ from buddy.compiler.protocol import (
     ListPasses,
     ListPresets,
     ListSymbols,
+    ListValues,
+    MapDifferences,
     Open,
     OpenPython,
     Presets,
@@ -192,6 +195,9 @@ class Server:
             Compare: texts.compare,
             CheckIr: self._probing.check,
             TryPasses: self._trials.try_passes,
+            ListValues: session.values.tensors,
+            FetchValues: session.values.window,
+            MapDifferences: session.values.differences,
         }
         answer = answers[type(frame)]
         return lambda job: answer(frame, job), _slot(frame)

@@ -7,6 +7,7 @@ from typing import Any
 
 from buddy.compiler.engine.compiling import Compilation, keep
 from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.engine.kept_values import KeptValues, drop
 from buddy.compiler.engine.messages import (
     Activity,
     AddGraph,
@@ -65,6 +66,7 @@ class Session:
     def __init__(self, send: Send, store: TextStore, listener: Listener) -> None:
         self._send, self._store = send, store
         self._programs, self._results = Programs(), Results()
+        self.values = KeptValues(send)
         self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, listener)
         self.compiler = Worker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
@@ -79,6 +81,7 @@ class Session:
     async def close(self) -> None:
         await self.host.close()
         await self.compiler.close()
+        self.values.close()
 
     # ---- opening ------------------------------------------------------------------------------------------------
 
@@ -89,6 +92,7 @@ class Session:
             job.begun = True
             program = await self._load(key, job)
         self._forget(self._programs.add(program), program)
+        self.values.forget()
         graphs = tuple(record.info for record in program.graphs)
         self._send(Captured(job.request, graphs, (*changed, *program.notes), program.seconds, plugins))
 
@@ -262,6 +266,7 @@ class Session:
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
             self._progress(job, "running")
+            folder = self.values.fresh() if frame.keep else None
             request = Execute(
                 recipe.graph,
                 result.artifact,
@@ -272,8 +277,15 @@ class Session:
                 frame.timeout,
                 frame.inputs,
                 frame.values,
+                str(folder or ""),
             )
-            executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
+            try:
+                executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
+            except BaseException:
+                drop(folder)
+                raise
+        if folder is not None:
+            self.values.keep(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
 
     async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:

@@ -83,6 +83,13 @@ from buddy.compiler.protocol.trials import IrChecked as IrChecked
 from buddy.compiler.protocol.trials import Tried as Tried
 from buddy.compiler.protocol.trials import TriedAll as TriedAll
 from buddy.compiler.protocol.trials import TryPasses as TryPasses
+from buddy.compiler.protocol.values import DifferenceMap as DifferenceMap
+from buddy.compiler.protocol.values import FetchValues as FetchValues
+from buddy.compiler.protocol.values import KeptTensor as KeptTensor
+from buddy.compiler.protocol.values import ListValues as ListValues
+from buddy.compiler.protocol.values import MapDifferences as MapDifferences
+from buddy.compiler.protocol.values import ValueList as ValueList
+from buddy.compiler.protocol.values import Values as Values
 from buddy.compiler.run_report import InputChoice as InputChoice
 from buddy.compiler.run_report import Memory as Memory
 from buddy.compiler.run_report import OutputReport as OutputReport
@@ -112,6 +119,9 @@ ClientFrame = (
     | FindOrigins
     | FindJumps
     | OpenPython
+    | ListValues
+    | FetchValues
+    | MapDifferences
     | ListPasses
     | ListOps
     | ListPresets
@@ -145,6 +155,9 @@ EngineFrame = (
     | OriginsFound
     | Jumps
     | PythonOpened
+    | ValueList
+    | Values
+    | DifferenceMap
     | Passes
     | Ops
     | Presets

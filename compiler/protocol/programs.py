@@ -41,7 +41,8 @@ class Compile(Frame, frozen=True):
 class Run(Frame, frozen=True):
     """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`.
 
-    `beside` is as for `Compile`. With `values`, `Ran` brings inputs and outputs, too.
+    `beside` is as for `Compile`. With `values`, `Ran` brings inputs and outputs, too; with `keep`, the engine keeps
+    them for `FetchValues` until the graph's next such run.
     """
 
     request: int
@@ -51,6 +52,7 @@ class Run(Frame, frozen=True):
     beside: bool = False
     inputs: InputChoice = InputChoice()
     values: bool = False
+    keep: bool = False
 
 
 class Captured(Frame, frozen=True):

@@ -106,27 +106,3 @@ def _fitting(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
     if tensor.is_floating_point() != like.is_floating_point() or tensor.is_complex() != like.is_complex():
         raise InputError(f"{name} is {tensor.dtype}, and the graph takes {like.dtype}", "convert it first")
     return torch.empty_like(like).copy_(tensor)
-
-
-def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> bytes:
-    """A `.npz` of `input/NAME`, `output/NAME` as compiled code gave it, and `eager/NAME`.
-
-    NumPy has no bfloat16: such tensors are written as float32, which holds the same numbers.
-    """
-    names = [captured.graph.placeholders[place].stable for place in input_positions(captured)]
-    inputs = [captured.tensors[place] for place in input_positions(captured)]
-    outputs = [str(result) for result in captured.graph.results]
-    arrays = {f"input/{name}": _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
-    arrays |= {f"eager/{name}": _array(t) for name, t in zip(outputs, expected, strict=False) if torch.is_tensor(t)}
-    ours = iter(results)
-    for name, value in zip(outputs, expected, strict=False):
-        if torch.is_tensor(value) and (found := next(ours, None)) is not None:
-            arrays[f"output/{name}"] = _array(found)
-    data = io.BytesIO()
-    np.savez_compressed(data, **arrays)
-    return data.getvalue()
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()

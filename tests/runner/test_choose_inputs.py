@@ -12,8 +12,9 @@ import torch
 
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.run_report import InputChoice
-from buddy.compiler.runner.choose_inputs import InputError, chosen_tensors, input_positions, values_file
+from buddy.compiler.runner.choose_inputs import InputError, chosen_tensors, input_positions
 from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.values import as_array, values_file
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +123,9 @@ def test_a_report_says_where_outputs_differ(tmp_path: Path) -> None:
     assert found.zeros == 3999
     assert found.mean == pytest.approx(0.5 / 4000)
     assert compare("out", eager, eager).map == ()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "uint16", "bool"])
+def test_element_types_that_numpy_lacks_are_saved_as_wider_ones_of_the_same_numbers(dtype: str) -> None:
+    tensor = torch.tensor([0.0, 1.0, 0.5 if "float" in dtype else 3.0]).to(getattr(torch, dtype))
+    assert torch.equal(torch.from_numpy(as_array(tensor)).to(tensor.dtype).double(), tensor.double())

@@ -1,0 +1,245 @@
+"""Windows of the values of the latest runs, which runners leave in files. Neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.values import (
+    DifferenceMap,
+    FetchValues,
+    KeptTensor,
+    ListValues,
+    MapDifferences,
+    ValueList,
+    Values,
+)
+
+Index = tuple[int | slice, ...]
+_INDEX = "index.json"
+# More than any screen has.
+_MOST_ROWS, _MOST_COLUMNS = 1000, 1000
+_PAGE = 4096
+
+
+class KeptValues:
+    """A folder for each graph's latest run, gone with the engine."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self._send = send
+        self._base: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+        self._runs: dict[int, Path] = {}
+
+    def fresh(self) -> Path:
+        """An empty folder for the runner of a run that is about to begin."""
+        if self._base is None:
+            self._base = tempfile.TemporaryDirectory(prefix="buddy-tui-values-")
+        self._count += 1
+        folder = Path(self._base.name) / str(self._count)
+        folder.mkdir()
+        return folder
+
+    def keep(self, graph: int, folder: Path) -> None:
+        """`folder` holds the values of the latest run of a graph; those of the run before go."""
+        before, self._runs[graph] = self._runs.get(graph), folder
+        drop(before)
+
+    def forget(self) -> None:
+        """Another program has been opened."""
+        for folder in self._runs.values():
+            drop(folder)
+        self._runs.clear()
+
+    def close(self) -> None:
+        self._runs.clear()
+        if self._base is not None:
+            self._base.cleanup()
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    async def tensors(self, frame: ListValues, job: Job) -> None:
+        found = tuple(_tensor(entry) for entry in self._entries(frame.graph))
+        self._send(ValueList(job.request, found))
+
+    async def window(self, frame: FetchValues, job: Job) -> None:
+        sides = ("output", "eager") if frame.which == "difference" else (frame.which,)
+        files = [self._file(frame.graph, side, frame.name) for side in sides]
+        self._send(await _in_thread(_window, files, frame, frame.name))
+
+    async def differences(self, frame: MapDifferences, job: Job) -> None:
+        files = [self._file(frame.graph, side, frame.name) for side in ("output", "eager")]
+        self._send(await _in_thread(_map, files, frame, frame.name))
+
+    def _entries(self, graph: int) -> list[dict[str, Any]]:
+        folder = self._runs.get(graph)
+        if folder is None:
+            raise JobFailed(Diagnostic(f"graph {graph} has not been run", "its values", "run it first"))
+        try:
+            found: list[dict[str, Any]] = json.loads((folder / _INDEX).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise JobFailed(Diagnostic(f"the values are gone: {error}", str(folder), "run it again")) from error
+        return found
+
+    def _file(self, graph: int, which: str, name: str) -> Path:
+        for entry in self._entries(graph):
+            if (entry["which"], entry["name"]) == (which, name):
+                if not entry["file"]:
+                    what = f"{name} is too long to be kept"
+                    raise JobFailed(Diagnostic(what, "its values", "`buddy-tui reproduce` writes all of it to a file"))
+                return self._runs[graph] / str(entry["file"])
+        raise JobFailed(Diagnostic(f"the run has no {which} {name}", "its values"))
+
+
+def drop(folder: Path | None) -> None:
+    """Remove a run's folder."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tensor(entry: dict[str, Any]) -> KeptTensor:
+    return KeptTensor(entry["which"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
+
+
+async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], frame: Any, name: str) -> Any:
+    """`act` on the arrays in `files`, beside the event loop."""
+
+    def work() -> Any:
+        import numpy as np
+
+        # An array without elements cannot be mapped, and a short one need not be.
+        return act([np.load(file, mmap_mode="r" if file.stat().st_size > _PAGE else None) for file in files], frame)
+
+    try:
+        return await asyncio.to_thread(work)
+    except ValueError as error:
+        raise JobFailed(Diagnostic(str(error), f"a slice of {name}", "as in Python: 0, :, 3:8")) from error
+    except OSError as error:
+        raise JobFailed(Diagnostic(f"the values of {name} are gone: {error}", todo="run again")) from error
+
+
+def index_of(text: str, shape: Sequence[int]) -> Index:
+    """What `text` takes of each dim, as in `tensor[...]`. Raises `ValueError` that says what does not fit."""
+    words = [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",") if word.strip()]
+    if words.count("...") > 1:
+        raise ValueError("... may stand once")
+    if "..." in words:
+        place = words.index("...")
+        words[place : place + 1] = [":"] * (len(shape) - len(words) + 1)
+    if len(words) > len(shape):
+        raise ValueError(f"{len(words)} dims are sliced, the tensor has {len(shape)}")
+    words += [":"] * (len(shape) - len(words))
+    return tuple(_part(word, dim, size) for dim, (word, size) in enumerate(zip(words, shape, strict=True)))
+
+
+def _part(word: str, dim: int, size: int) -> int | slice:
+    parts = word.split(":")
+    try:
+        numbers = [int(part) if part.strip() else None for part in parts]
+    except ValueError:
+        raise ValueError(f"{word!r} is no place and no slice of dim {dim}") from None
+    if len(numbers) == 1 and numbers[0] is not None:
+        if not -size <= numbers[0] < size:
+            raise ValueError(f"dim {dim} has {size} places, {numbers[0]} is none of them")
+        return numbers[0] % size
+    if len(numbers) > 3 or numbers[2:] == [0]:
+        raise ValueError(f"{word!r} is no slice of dim {dim}")
+    return slice(*numbers)
+
+
+class _Matrix:
+    """Arrays of one shape, sliced alike, as matrices: rows over all dims but the last that is left."""
+
+    def __init__(self, arrays: list[Any], slices: str) -> None:
+        whole = arrays[0].shape
+        if any(array.shape != whole for array in arrays):
+            raise ValueError("output and eager have other shapes")
+        index = index_of(slices, whole)
+        self.views = [array[index] for array in arrays]
+        ranges = [
+            range(*part.indices(size)) for part, size in zip(index, whole, strict=True) if isinstance(part, slice)
+        ]
+        self.lead, self._last = ranges[:-1], ranges[-1] if ranges else range(1)
+        self.height, self.width = math.prod(map(len, self.lead)), len(self._last)
+
+    def row(self, view: Any, row: int) -> Any:
+        """A row of one of the views, one element wide where no dim is left."""
+        return view[self._place(row)] if view.ndim else view.reshape(1)
+
+    def _place(self, row: int) -> tuple[int, ...]:
+        place = []
+        for dim in reversed(self.lead):
+            row, at = divmod(row, len(dim))
+            place.append(at)
+        return tuple(reversed(place))
+
+    def row_name(self, row: int) -> str:
+        return ",".join(str(dim[at]) for dim, at in zip(self.lead, self._place(row), strict=True))
+
+    def column_names(self, first: int, end: int) -> tuple[int, ...]:
+        return tuple(self._last[first:end])
+
+
+def _window(arrays: list[Any], frame: FetchValues) -> Values:
+    matrix = _Matrix(arrays, frame.slices)
+    row, column = max(frame.row, 0), max(frame.column, 0)
+    end = min(row + min(frame.rows, _MOST_ROWS), matrix.height)
+    right = min(column + min(frame.columns, _MOST_COLUMNS), matrix.width)
+    cells = []
+    for number in range(row, end):
+        parts = [matrix.row(view, number)[column:right] for view in matrix.views]
+        cells.append(tuple(map(_element, (parts[0] if len(parts) == 1 else _less(*parts)).tolist())))
+    names = tuple(matrix.row_name(number) for number in range(row, end))
+    return Values(
+        frame.request, matrix.height, matrix.width, row, column, tuple(cells), names, matrix.column_names(column, right)
+    )
+
+
+def _element(value: Any) -> bool | int | float | str:
+    return f"{value:.6g}" if isinstance(value, complex) else value
+
+
+def _wide(array: Any) -> Any:
+    """As doubles, so that differences are exact enough and nothing wraps around."""
+    import numpy as np
+
+    return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
+
+
+def _less(ours: Any, theirs: Any) -> Any:
+    """The difference; 0 where both are the same, finite or not."""
+    import numpy as np
+
+    one, other = _wide(ours), _wide(theirs)
+    with np.errstate(invalid="ignore"):
+        return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
+
+
+def _map(arrays: list[Any], frame: MapDifferences) -> DifferenceMap:
+    import numpy as np
+
+    matrix = _Matrix(arrays, frame.slices)
+    downs = _starts(matrix.height, min(frame.rows, _MOST_ROWS))
+    acrosses = _starts(matrix.width, min(frame.columns, _MOST_COLUMNS))
+    ours, theirs = (view.reshape(matrix.height, matrix.width) for view in matrix.views)
+    blocks = []
+    for top, bottom in pairwise(downs):
+        difference = np.abs(_less(ours[top:bottom], theirs[top:bottom])).max(axis=0)
+        worst = np.nan_to_num(difference, nan=math.inf, posinf=math.inf)
+        blocks.append(tuple(float(worst[left:right].max()) for left, right in pairwise(acrosses)))
+    return DifferenceMap(frame.request, tuple(blocks), tuple(downs), tuple(acrosses))
+
+
+def _starts(length: int, most: int) -> list[int]:
+    """Where at most `most` parts of `length`, none of them empty, begin; and the end."""
+    count = min(length, max(most, 1))
+    return [number * length // count for number in range(count + 1)] if count else [0]

@@ -1,0 +1,93 @@
+"""Frames that look into what the latest run of a graph took and gave: its tensors, by windows of their values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.protocol.frame import Frame
+
+Which = Literal["input", "output", "eager", "difference"]
+Element = bool | int | float | str
+
+
+class ListValues(Frame, frozen=True):
+    """The tensors of the latest run of graph number `graph` that was to keep them: `ValueList`."""
+
+    request: int
+    graph: int = 0
+
+
+class FetchValues(Frame, frozen=True):
+    """A window of a tensor: `Values`.
+
+    `slices` is as in `tensor[...]` ("" for all of it): `0, :, 3:8`. What is left of the dims is shown as a matrix, the
+    last dim along its rows. A `difference` is the output less eager.
+    """
+
+    request: int
+    graph: int
+    which: Which
+    name: str
+    slices: str = ""
+    row: int = 0
+    rows: int = 50
+    column: int = 0
+    columns: int = 20
+
+
+class MapDifferences(Frame, frozen=True):
+    """Where output `name` differs from eager: `DifferenceMap`, of at most `rows` x `columns` blocks of the matrix."""
+
+    request: int
+    graph: int
+    name: str
+    slices: str = ""
+    rows: int = 40
+    columns: int = 100
+
+
+class KeptTensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tensor of a run. One that was too long to be kept has no values: `kept` is false."""
+
+    which: Which
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kept: bool = True
+
+
+class ValueList(Frame, frozen=True):
+    request: int
+    tensors: tuple[KeptTensor, ...]
+
+
+class Values(Frame, frozen=True):
+    """`cells` of the matrix from `row` and `column` on; complex numbers are text.
+
+    `height` and `width` are the matrix's. `row_names` are the indices of the rows' dims as `0,3`, `column_names` those
+    of the last dim.
+    """
+
+    request: int
+    height: int
+    width: int
+    row: int
+    column: int
+    cells: tuple[tuple[Element, ...], ...]
+    row_names: tuple[str, ...]
+    column_names: tuple[int, ...]
+
+
+class DifferenceMap(Frame, frozen=True):
+    """The greatest absolute difference in each block, infinite where one side alone is finite.
+
+    Block `(i, j)` begins at row `row_starts[i]` and column `column_starts[j]` of the matrix; the last entry of each is
+    where the matrix ends.
+    """
+
+    request: int
+    blocks: tuple[tuple[float, ...], ...]
+    row_starts: tuple[int, ...]
+    column_starts: tuple[int, ...]

@@ -1,0 +1,120 @@
+"""The values of a run, by windows: which tensors there are, slices, differences from eager, and maps of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.engine.kept_values import KeptValues, index_of
+from buddy.compiler.protocol import FetchValues, ListValues, MapDifferences
+
+EAGER = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+
+@pytest.fixture
+def kept() -> Any:
+    """Two outputs: one that differs at [1, 2, 3] and is infinite at [0, 0, 0], and a complex one; one too long."""
+    sent: list[Any] = []
+    values = KeptValues(sent.append)
+    folder = values.fresh()
+    ours = EAGER.copy()
+    ours[1, 2, 3] += 0.5
+    ours[0, 0, 0] = np.inf
+    arrays = {("eager", "a"): EAGER, ("output", "a"): ours}
+    arrays |= {("eager", "z"): np.array([1 + 2j]), ("output", "z"): np.array([1 + 2j]), ("input", "e"): EAGER[:0]}
+    arrays |= {("eager", "s"): np.array(3), ("output", "s"): np.array(5)}
+    entries = []
+    for number, ((which, name), array) in enumerate(arrays.items()):
+        np.save(folder / f"{number}.npy", array)
+        entries.append((which, name, str(array.dtype), array.shape, f"{number}.npy"))
+    entries.append(("input", "long", "float32", (10**9,), ""))
+    keys = ("which", "name", "dtype", "shape", "file")
+    (folder / "index.json").write_text(json.dumps([dict(zip(keys, entry, strict=True)) for entry in entries]))
+    values.keep(0, folder)
+    values.sent = sent  # type: ignore[attr-defined]
+    yield values
+    values.close()
+
+
+async def asked(kept: Any, frame: Any) -> Any:
+    acts = {ListValues: kept.tensors, FetchValues: kept.window, MapDifferences: kept.differences}
+    await acts[type(frame)](frame, Job(frame.request))
+    return kept.sent[-1]
+
+
+async def test_a_window_has_the_rows_and_columns_asked_for_with_their_names(kept: Any) -> None:
+    found = await asked(kept, FetchValues(1, 0, "eager", "a", row=2, rows=2, column=1, columns=2))
+    assert (found.height, found.width) == (6, 4)
+    assert found.cells == ((9.0, 10.0), (13.0, 14.0))
+    assert found.row_names == ("0,2", "1,0")
+    assert found.column_names == (1, 2)
+
+
+async def test_slices_take_what_they_take_in_python(kept: Any) -> None:
+    found = await asked(kept, FetchValues(1, 0, "eager", "a", "1, ::2, 1:3"))
+    assert np.array_equal(np.array(found.cells), EAGER[1, ::2, 1:3])
+    assert (found.row_names, found.column_names) == (("0", "2"), (1, 2))
+    one = await asked(kept, FetchValues(1, 0, "eager", "a", "[1, 2, -1]"))
+    assert one.cells == ((23.0,),)
+    assert (await asked(kept, FetchValues(1, 0, "eager", "a", "..., 0"))).cells == ((0.0, 4.0, 8.0), (12.0, 16.0, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("slices", "said"),
+    [("2", "dim 0 has 2 places, 2 is none"), ("0,0,0,0", "the tensor has 3"), ("x", "no place and no slice"),
+     ("::0", "no slice of dim 0"), ("...,...", "may stand once")],
+)  # fmt: skip
+async def test_slices_that_do_not_fit_are_refused_with_the_reason(kept: Any, slices: str, said: str) -> None:
+    with pytest.raises(JobFailed, match=said):
+        await asked(kept, FetchValues(1, 0, "eager", "a", slices))
+
+
+async def test_differences_are_ours_less_eagers_and_0_where_both_are_the_same(kept: Any) -> None:
+    found = await asked(kept, FetchValues(1, 0, "difference", "a"))
+    assert found.cells[5][3] == 0.5
+    assert found.cells[0][0] == math.inf
+    assert sum(cell != 0 for row in found.cells for cell in row) == 2
+    assert (await asked(kept, FetchValues(1, 0, "difference", "s"))).cells == ((2.0,),)
+    assert (await asked(kept, FetchValues(1, 0, "output", "z"))).cells == (("1+2j",),)
+
+
+async def test_a_map_has_the_worst_of_each_block_and_where_it_begins(kept: Any) -> None:
+    found = await asked(kept, MapDifferences(1, 0, "a", rows=3, columns=2))
+    assert found.blocks == ((math.inf, 0.0), (0.0, 0.0), (0.0, 0.5))
+    assert (found.row_starts, found.column_starts) == ((0, 2, 4, 6), (0, 2, 4))
+    inner = await asked(kept, MapDifferences(1, 0, "a", "1", rows=99, columns=99))
+    assert inner.blocks[2] == (0.0, 0.0, 0.0, 0.5)
+
+
+async def test_empty_long_and_unknown_tensors_are_told_apart(kept: Any) -> None:
+    tensors = (await asked(kept, ListValues(1, 0))).tensors
+    assert [tensor.name for tensor in tensors if not tensor.kept] == ["long"]
+    assert (await asked(kept, FetchValues(1, 0, "input", "e"))).cells == ()
+    with pytest.raises(JobFailed, match="too long to be kept"):
+        await asked(kept, FetchValues(1, 0, "input", "long"))
+    with pytest.raises(JobFailed, match="no output b"):
+        await asked(kept, FetchValues(1, 0, "output", "b"))
+    with pytest.raises(JobFailed, match="graph 1 has not been run"):
+        await asked(kept, ListValues(1, 1))
+
+
+async def test_the_run_before_goes_and_the_folder_ends_with_the_engine(kept: Any) -> None:
+    first = kept.fresh()
+    kept.keep(0, first)
+    second = kept.fresh()
+    kept.keep(0, second)
+    assert not first.exists()
+    kept.close()
+    assert not second.exists()
+    assert not Path(second).parent.exists()
+
+
+def test_what_no_slice_says_is_all_of_a_dim() -> None:
+    assert index_of("1", (2, 3)) == (1, slice(None))
+    assert index_of("", ()) == ()
