@@ -15,6 +15,7 @@ VERBS = {
     "trace": "where a node, a line of a stage or a line of Python went, or came from",
     "diff": "what differs in a stage under two recipes, or between two stages",
     "trials": "what each pass of the catalogue would change in a stage",
+    "profile": "where the time of a run goes, node by node",
     "reproduce": "write a folder that holds all of a compilation and a run",
     "replay": "compile and run again what such a folder holds, and say what differs",
     "presets": "compile a program by every preset, and show the figures side by side",

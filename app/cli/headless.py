@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,8 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+
+Answer = TypeVar("Answer")
 
 
 class Failure(Exception):
@@ -128,6 +130,14 @@ class Headless:
     async def run(self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS) -> Compilation:
         """All stages of `recipe` and its report. Raises `Failure`."""
         return await self._followed(Run(self.client.next_request(), recipe, repeats, timeout, inputs=inputs), Ran)
+
+    async def answer(self, frame: Any, last: type[Answer]) -> Answer:
+        """The frame of type `last` that answers `frame`; progress is told on the console. Raises `Failure`."""
+        found: list[Any] = []
+        await self._follow(frame, last, found.append)
+        answer = found[-1]
+        assert isinstance(answer, last)
+        return answer
 
     async def _opened(self, frame: Open, timeout: float) -> Captured:
         opening = _Opening(timeout, lambda: self.client.send(Cancel(frame.request)))

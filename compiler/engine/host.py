@@ -26,6 +26,7 @@ from buddy.compiler.engine.messages import (
     HostRequest,
     Load,
     Loaded,
+    Measure,
     Ready,
     Refused,
     Reply,
@@ -33,7 +34,7 @@ from buddy.compiler.engine.messages import (
     TextData,
     Trouble,
 )
-from buddy.compiler.engine.runner_process import compile_in_child, run_in_child
+from buddy.compiler.engine.runner_process import compile_in_child, measure_in_child, run_in_child
 from buddy.compiler.protocol import Diagnostic, Stage
 
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
@@ -53,6 +54,8 @@ class Host:
                 self._channel.send(self._load(request))
             elif isinstance(request, Execute):
                 self._channel.send(self._in_child(request, run_in_child))
+            elif isinstance(request, Measure):
+                self._channel.send(self._in_child(request, measure_in_child))
             elif isinstance(request, CompileHere):
                 self._channel.send(self._in_child(request, compile_in_child))
 

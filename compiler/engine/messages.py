@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from buddy.compiler.profile_report import ProfileReport
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OpInfo, PassInfo, RunReport, Stage
 from buddy.compiler.recipe import PluginFile, Recipe
 from buddy.compiler.run_report import InputChoice
@@ -73,6 +74,18 @@ class Execute(Message, frozen=True):
     keep: str = ""
 
 
+class Measure(Message, frozen=True):
+    """Run graph number `graph` of the loaded program with counters and without, in a process of its own: `Measured`."""
+
+    graph: int
+    plain: bytes
+    counted: bytes
+    repeats: int
+    threads: int
+    timeout: float
+    inputs: InputChoice = InputChoice()
+
+
 class CompileHere(Message, frozen=True):
     """Compile graph number `graph` of the loaded program with what its script registered, as `CompileGraph` does."""
 
@@ -117,7 +130,7 @@ class DescribeOps(Message, frozen=True):
     """The table of ops: `OpList`."""
 
 
-HostRequest = Load | Execute | CompileHere | StopRunner
+HostRequest = Load | Execute | Measure | CompileHere | StopRunner
 CompilerRequest = UsePlugins | AddGraph | CompileGraph | DescribePasses | DescribeOps
 
 
@@ -182,6 +195,10 @@ class Executed(Reply, frozen=True):
     values: bytes = b""
 
 
+class Measured(Reply, frozen=True):
+    report: ProfileReport
+
+
 class Assignments(Message, frozen=True):
     assignments: tuple[Assignment, ...]
 
@@ -214,5 +231,5 @@ class OpList(Reply, frozen=True):
 
 
 CompilerNote = Activity | Trouble | Assignments | StageNote
-HostMessage = Ready | CompilerNote | RunnerState | Loaded | Executed | CompileDone | Refused
+HostMessage = Ready | CompilerNote | RunnerState | Loaded | Executed | Measured | CompileDone | Refused
 CompilerMessage = Ready | CompilerNote | CompileDone | PluginsUsed | PassList | OpList | Done | Refused

@@ -27,6 +27,8 @@ from buddy.compiler.engine.messages import (
     CompilerNote,
     Execute,
     Executed,
+    Measure,
+    Measured,
     Refused,
     Reply,
     RunnerState,
@@ -67,6 +69,12 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     return reply
 
 
+def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
+    """Run with counters and without in a child."""
+    task = _Task(lambda to_host: _measure(to_host, captured, request), "the run failed", _RUN_CRASHED, request.timeout)
+    return _in_child(channel, task)
+
+
 def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     """Compile in a child, which has every class, lowering and pass that the script has registered."""
     task = _Task(lambda to_host: _compile(to_host, captured, request), "compiling failed", _COMPILER_CRASHED)
@@ -81,7 +89,7 @@ def _in_child(channel: Channel, task: _Task) -> Reply:
             os.close(read_fd)
             _child(Channel(channel.read_fd, write_fd, Refused), task, output)
         os.close(write_fd)
-        child = Channel(read_fd, -1, CompilerNote | CompileDone | Executed | Refused)
+        child = Channel(read_fd, -1, CompilerNote | CompileDone | Executed | Measured | Refused)
         try:
             return _Watch(channel, child, pid, task, output).result()
         finally:
@@ -133,6 +141,24 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         on_values=taker.take,
     )
     return Executed(report, taker.file)
+
+
+def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
+    from buddy.compiler.artifact import from_bytes
+    from buddy.compiler.profiling.measure import profile
+    from buddy.compiler.runner.choose_inputs import chosen_tensors
+
+    captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    report = profile(
+        captured,
+        from_bytes(request.plain),
+        from_bytes(request.counted),
+        repeats=request.repeats,
+        threads=request.threads,
+        graph=request.graph,
+        on_progress=lambda what, done: channel.send(Activity(what, done)),
+    )
+    return Measured(report)
 
 
 def _diagnostic(error: Exception, failed: str) -> Diagnostic:

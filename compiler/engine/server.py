@@ -18,6 +18,7 @@ from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
 from buddy.compiler.engine.origins import OriginAnswers
 from buddy.compiler.engine.probing import Probing
+from buddy.compiler.engine.profiles import Profiles
 from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
@@ -53,6 +54,7 @@ from buddy.compiler.protocol import (
     OpenPython,
     Presets,
     Printout,
+    Profile,
     Reprint,
     Run,
     Search,
@@ -93,6 +95,7 @@ class Server:
         self._reprinting = Reprinting(self._store, self._send)
         self._origins = OriginAnswers(self._store, self._send, self._session.rows_of)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
+        self._profiles = Profiles(self._session, self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
         self._utf8: dict[str, codecs.IncrementalDecoder] = {}
@@ -198,6 +201,7 @@ class Server:
             ListValues: session.values.tensors,
             FetchValues: session.values.window,
             MapDifferences: session.values.differences,
+            Profile: self._profiles.profile,
         }
         answer = answers[type(frame)]
         return lambda job: answer(frame, job), _slot(frame)

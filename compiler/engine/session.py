@@ -101,7 +101,7 @@ class Session:
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in kept:
-                for kind in ("good", "beside", "failed"):
+                for kind in ("good", "beside", "failed", "profile"):
                     self._store.unpin((kind, record.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> Program:
@@ -159,6 +159,10 @@ class Session:
     async def compile(self, frame: Compile, job: Job) -> None:
         program = await self._program(frame.recipe, job)
         await self._compiled(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "good")
+
+    async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
+        """The compilation of `recipe`, whose texts stay until the next one of that `kind`."""
+        return await self._compiled(await self._program(recipe, job), recipe, job, kind=kind)
 
     async def _compiled(
         self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good"
@@ -257,6 +261,17 @@ class Session:
             raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
         return program
 
+    async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
+        """The host's reply to a request about the program of `recipe`, which is loaded anew where it has to be.
+
+        Where the request can be stopped by `stop`, cancelling the job does so; else it kills the host.
+        """
+        program = await self._program(recipe, job)
+        _graph(program, recipe)
+        async with self.host.turn:
+            await self._in_host_again(program, recipe, job)
+            return await self._ask_host(request, _ASK_DEATH, job, stop)
+
     # ---- running ------------------------------------------------------------------------------------------------
 
     async def run(self, frame: Run, job: Job) -> None:
@@ -329,6 +344,9 @@ class Session:
 _RUN_DEATH = Diagnostic(
     "the process that holds the program ended", "the host, while it ran", "run again: the source is loaded anew first"
 )
+
+
+_ASK_DEATH = Diagnostic("the process that holds the program ended", "the host", "try again: the source is loaded anew")
 
 
 def _load_death(key: ProgramKey) -> Diagnostic:

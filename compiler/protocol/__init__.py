@@ -18,6 +18,10 @@ from buddy.compiler.plain_values import OptionInfo as OptionInfo
 from buddy.compiler.plain_values import PassInfo as PassInfo
 from buddy.compiler.plain_values import Preset as Preset
 from buddy.compiler.plain_values import Stage as Stage
+from buddy.compiler.profile_report import NodeTime as NodeTime
+from buddy.compiler.profile_report import Peak as Peak
+from buddy.compiler.profile_report import ProfileReport as ProfileReport
+from buddy.compiler.profile_report import RegionTime as RegionTime
 from buddy.compiler.protocol.catalogue import ListOps as ListOps
 from buddy.compiler.protocol.catalogue import ListPasses as ListPasses
 from buddy.compiler.protocol.catalogue import ListPresets as ListPresets
@@ -35,6 +39,8 @@ from buddy.compiler.protocol.connection import WorkerState as WorkerState
 from buddy.compiler.protocol.frame import MAX_FRAME as MAX_FRAME
 from buddy.compiler.protocol.frame import PROTOCOL_VERSION as PROTOCOL_VERSION
 from buddy.compiler.protocol.frame import Frame as Frame
+from buddy.compiler.protocol.profile import Profile as Profile
+from buddy.compiler.protocol.profile import Profiled as Profiled
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
 from buddy.compiler.protocol.programs import IN_VAIN as IN_VAIN
 from buddy.compiler.protocol.programs import Assigned as Assigned
@@ -122,6 +128,7 @@ ClientFrame = (
     | ListValues
     | FetchValues
     | MapDifferences
+    | Profile
     | ListPasses
     | ListOps
     | ListPresets
@@ -158,6 +165,7 @@ EngineFrame = (
     | ValueList
     | Values
     | DifferenceMap
+    | Profiled
     | Passes
     | Ops
     | Presets

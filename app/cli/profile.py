@@ -1,0 +1,113 @@
+"""`buddy-tui profile SOURCE`: where the time of a run goes, node by node."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from buddy.app import figures, profile
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.recipes import UsageError, inputs_of
+from buddy.app.cli.report import failure_json
+from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport
+from buddy.compiler.recipe import Recipe
+
+_SHOWN = 20
+_LEFT = frozenset({"node", "op", "result", "with it"})
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("profile", VERBS["profile"])
+    arguments.add_recipe_options(found)
+    arguments.add_input_options(found)
+    arguments.add_output_options(found)
+    group = found.add_argument_group("profile")
+    group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
+    group.add_argument(
+        "--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=f"list N nodes ({_SHOWN})"
+    )
+    text = "write the stacks of modules to FILE, as flamegraph.pl and speedscope read them"
+    group.add_argument("--folded", type=Path, metavar="FILE", help=text)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=options.json)
+    return converse(options, console, lambda engine: _profile(engine, options, script))
+
+
+async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Profile the graphs one after another; one that fails does not keep the next from it."""
+    found: list[dict[str, Any]] = []
+    stacks, code = "", 0
+    for recipe in await engine.program(options, script):
+        info = engine.graphs[recipe.graph]
+        try:
+            report = await _profiled(engine, options, recipe)
+        except Failure as failure:
+            engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
+            found.append({"graph": recipe.graph, "error": failure_json(failure.diagnostic)})
+            code = FAILURE
+            continue
+        found.append(profile.as_json(report, info))
+        stacks += profile.folded(profile.flame(report, info))
+        if not options.json:
+            print(_text(report, info, options.top))
+    if options.folded is not None:
+        _write(options.folded, stacks)
+    if options.json:
+        print(json.dumps({"source": options.source, "arguments": list(script), "graphs": found}, indent=2))
+    return code
+
+
+async def _profiled(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> ProfileReport:
+    request = engine.client.next_request()
+    frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
+    return (await engine.answer(frame, Profiled)).report
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+def _text(report: ProfileReport, info: GraphInfo, top: int) -> str:
+    """The report on a graph for a person: sentences, the longest nodes, the modules."""
+    longest = profile.timed(report, info)
+    names = {row.stable: row.name for row in info.rows}
+    heading = ["node", "op", "result", "ms", "share", "GFLOP/s", "GB/s", "of peak", "with it"]
+    rows = [_row(each, names, report.counted.median) for each in longest[:top]]
+    more = [f"and {len(longest) - top} more (--top, --json)"] if len(longest) > top else []
+    return "\n".join(
+        [
+            f"graph {report.graph}, {info.name}",
+            *profile.told(report),
+            table(heading, rows, _LEFT),
+            *more,
+            "",
+            *profile.tree_lines(profile.flame(report, info), figures.UNICODE),
+        ]
+    )
+
+
+def _row(each: profile.Timed, names: dict[str, str], whole: float) -> list[object]:
+    fused = " ".join(names.get(name, name) for name in each.time.fused)
+    return [
+        each.row.name,
+        each.row.target.removesuffix(".default"),
+        f"{each.row.dtype}[{each.row.shape}]",
+        profile.milliseconds(each.time.seconds),
+        f"{each.time.seconds / whole:.1%}",
+        profile.rate_text(each.rate),
+        profile.rate_text(each.traffic),
+        profile.share_text(each.share),
+        fused,
+    ]

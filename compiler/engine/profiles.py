@@ -1,0 +1,77 @@
+"""Profiles: the recipe runs with counters in its code and without, and the machine is asked what it can do at most."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from buddy.compiler.engine.jobs import Job
+from buddy.compiler.engine.messages import Measure, StopRunner
+from buddy.compiler.engine.process import safe_path
+from buddy.compiler.profile_report import Peak, ProfileReport
+from buddy.compiler.profiling.instrumented import counted, plain
+from buddy.compiler.protocol import Profile, Profiled, Progress
+
+if TYPE_CHECKING:
+    from buddy.compiler.engine.session import Session
+
+# A module run by name: importing it here would bring LLVM into the engine.
+_LIMITS = "buddy.compiler.bench.limits"
+# It takes some two seconds on an idle machine.
+_LIMITS_SECONDS = 60.0
+
+
+class Profiles:
+    """Answers `Profile`."""
+
+    def __init__(self, session: Session, send: Callable[[Any], None]) -> None:
+        self._session, self._send = session, send
+        self._peaks: dict[int, Peak] = {}
+
+    async def profile(self, frame: Profile, job: Job) -> None:
+        """Compile with counters and without, measure what the machine can do, run both in turn."""
+        recipe, session = frame.recipe, self._session
+        without = await session.result_of(plain(recipe), job, "profile")
+        with_counters = await session.result_of(counted(recipe), job, "profile")
+        peak = await self._peak(recipe.threads, job) if frame.peak else Peak()
+        request = Measure(
+            recipe.graph, without.artifact, with_counters.artifact, frame.repeats, recipe.threads, frame.timeout,
+            frame.inputs,
+        )  # fmt: skip
+        measured = await session.ask_of_program(recipe, request, job, StopRunner())
+        report: ProfileReport = replace(measured.report, peak=peak)
+        if frame.peak and not peak.gflops:
+            note = f"what this machine can do at most could not be measured: `python -m {_LIMITS}` says why"
+            report = replace(report, notes=(*report.notes, note))
+        self._send(Profiled(job.request, report))
+
+    async def _peak(self, threads: int, job: Job) -> Peak:
+        """What the machine can do on so many threads, measured once; zeros where that cannot be measured."""
+        if threads not in self._peaks:
+            self._send(Progress(job.request, "measuring what this machine can do at most"))
+            found = await _measured(threads)
+            if found is None:
+                return Peak()
+            self._peaks[threads] = found
+        return self._peaks[threads]
+
+
+async def _measured(threads: int) -> Peak | None:
+    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    command = [sys.executable, *safe_path(), "-m", _LIMITS, str(threads)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=pipe, stderr=null)
+    try:
+        told, _ = await asyncio.wait_for(process.communicate(), _LIMITS_SECONDS)
+        found = json.loads(told)
+        return Peak(found["gflops"], found["gbytes"])
+    except (asyncio.TimeoutError, ValueError, KeyError):
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

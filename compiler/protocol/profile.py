@@ -1,0 +1,27 @@
+"""Frames that tell where the time of a run goes."""
+
+from __future__ import annotations
+
+from buddy.compiler.profile_report import ProfileReport
+from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.recipe import Recipe
+from buddy.compiler.run_report import InputChoice
+
+
+class Profile(Frame, frozen=True):
+    """Compile a recipe with counters in its code, and run it: `Progress`, then `Profiled` or `Failed`.
+
+    What is on the screen stays. With `peak`, what the machine can do at most is measured, once.
+    """
+
+    request: int
+    recipe: Recipe
+    repeats: int = 10
+    timeout: float = 120.0
+    inputs: InputChoice = InputChoice()
+    peak: bool = True
+
+
+class Profiled(Frame, frozen=True):
+    request: int
+    report: ProfileReport

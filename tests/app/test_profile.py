@@ -1,0 +1,81 @@
+"""Profiles as the screen and the command line tell them: rates, shares of the machine, the tree of modules."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app import figures, profile
+from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Timing
+
+ROWS = tuple(
+    NodeRow(index, f"{name}.0", "call_function", name, f"aten.{name}.default", "", "", module=module)
+    for index, (name, module) in enumerate((("mm", "up.deep"), ("gelu", "up"), ("exp", ""), ("sort", "down")))
+)
+INFO = GraphInfo("forward", ROWS)
+NODES = (
+    NodeTime("mm.0", 2e-3, fused=("gelu.0",), operations=4e6, bytes=1e6, regions=1),
+    NodeTime("gelu.0", into="mm.0"),
+    NodeTime("exp.0", 1e-3, operations=1e3, bytes=1e7, regions=1),
+    NodeTime("sort.0", 3e-3, regions=2),
+)
+REPORT = ProfileReport(
+    0, NODES, (), Timing(7e-3, 6e-3, 8e-3, 5), Timing(8e-3, 7e-3, 9e-3, 5), 0.02, inside=6e-3, outside=0.5e-3,
+    peak=Peak(4.0, 20.0), counter="TSC", ticks_per_second=2.5e9,
+)  # fmt: skip
+
+
+def test_nodes_stand_by_their_times_with_what_they_used_of_the_machine() -> None:
+    sort, product, exp = profile.timed(REPORT, INFO)
+    assert [each.row.name for each in (sort, product, exp)] == ["sort", "mm", "exp"]
+    assert product.rate == pytest.approx(2e9)
+    assert product.intensity == 4
+    assert product.bound == 4e9  # its arithmetic: 4 operations a byte from 20 GB/s would be 80 billion
+    assert product.share == pytest.approx(0.5)
+    assert exp.bound == pytest.approx(2e6)  # a ten-thousandth of an operation a byte, from 20 GB/s
+    assert exp.share == pytest.approx(0.5)
+    assert (sort.rate, sort.share) == (0, 0)  # nobody knows how much sorting is
+
+
+def test_moves_are_measured_by_their_bytes() -> None:
+    moved = profile.Timed(ROWS[0], NodeTime("mm.0", 1e-3, operations=0, bytes=1e7, regions=1), Peak(4.0, 20.0))
+    assert moved.share == pytest.approx(0.5)
+
+
+def test_the_tree_of_modules_adds_up_to_a_run() -> None:
+    root = profile.flame(REPORT, INFO)
+    assert root.seconds == pytest.approx(REPORT.counted.median)
+    assert [(flame.name, flame.seconds) for flame in root.by_time()] == [
+        ("down", 3e-3), ("up", 2e-3), (profile.AROUND, pytest.approx(1.5e-3)), ("exp", 1e-3),
+        (profile.CALLS, pytest.approx(0.5e-3)),
+    ]  # fmt: skip
+    lines = profile.tree_lines(root, figures.ASCII, bar=8)
+    assert lines[0] == "    8.000 100.0%  ########  forward"
+    assert lines[1] == "    3.000  37.5%  ###       " + "  down"
+    assert profile.tree_lines(root, figures.ASCII, least=0.3, bar=8)[1:] == lines[1:3]
+
+
+def test_stacks_are_lines_of_modules_and_nanoseconds() -> None:
+    lines = profile.folded(profile.flame(REPORT, INFO)).splitlines()
+    assert lines[0] == "forward;down;sort 3000000"
+    assert "forward;up;deep;mm 2000000" in lines
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == 8_000_000
+
+
+def test_a_module_of_the_name_of_a_node_keeps_both_apart_in_sum() -> None:
+    rows = (ROWS[0], NodeRow(1, "deep.0", "call_function", "deep", "t", "", "", module="up"))
+    nodes = (NODES[0], NodeTime("deep.0", 1e-3, regions=1))
+    report = ProfileReport(0, nodes, (), REPORT.plain, Timing(3e-3, 0, 0, 1), 0.0, inside=3e-3)
+    root = profile.flame(report, GraphInfo("forward", rows))
+    assert sum(int(line.rpartition(" ")[2]) for line in profile.folded(root).splitlines()) == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.0123456, "12.3"), (0.001234, "1.234"), (0.00001234, "0.0123"), (1.5, "1500.0")]
+)
+def test_times_have_the_digits_that_count(seconds: float, told: str) -> None:
+    assert profile.milliseconds(seconds) == told
+
+
+def test_a_column_tells_whose_time_a_node_is_part_of() -> None:
+    names = {row.stable: row.name for row in ROWS}
+    assert [profile.told_time(node, names) for node in (*NODES, None)] == ["2.000", "in mm", "1.000", "3.000", ""]
