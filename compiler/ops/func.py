@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -36,15 +36,27 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError(f"{type(node).__name__} stands for no torch op, so eager cannot run it")
     if not node.metas or any(node.metas[index] is None for index in _read(node)):
         raise LoweringError(f"{node.target} gives a result that is not a tensor of known shape")
-    call = _describe(node)
+    call = _describe(node, [meta for meta in node.metas if meta is not None])
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     metas = [meta for meta in node.metas if meta is not None]
     with_elements = [meta for meta in metas if 0 not in meta.shape]
     results = [meta_type(meta) for meta in with_elements]
     _declare(call, [value.type for value in operands], with_elements)
-    operands += [index_value(symbol(name)) for name in call.symbols]
+    operands += map(_symbol_value, call.symbols)
     made = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
     return [_result(meta, made) for meta in node.metas]
+
+
+def ask_eager(node: Op, symbol_table: SymbolTable) -> None:
+    """A call on the node's tensor arguments for what eager raises alone; its results are nobody's."""
+    call = _describe(node, ())
+    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
+    _declare(call, [value.type for value in operands], [])
+    func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])
+
+
+def _symbol_value(name: str) -> Any:
+    return index_value(symbol(name))
 
 
 def _read(node: Op) -> list[int]:
@@ -66,12 +78,12 @@ def _tensor_arguments(node: Op) -> list[Op]:
     return list(nodes_in((node.args, node.kwargs)))
 
 
-def _describe(node: Op) -> EagerCall:
+def _describe(node: Op, of_results: Sequence[TensorMeta]) -> EagerCall:
     count = iter(range(len(_tensor_arguments(node))))
     arguments = tuple(_numbered(plain(arg), count) for arg in node.args)
     keywords = {key: _numbered(plain(arg), count) for key, arg in node.kwargs.items()}
     inputs = tuple(_spec(op.tensor_meta) for op in _tensor_arguments(node))
-    results = tuple(_spec(meta) for meta in node.metas if meta is not None)
+    results = tuple(map(_spec, of_results))
     shapes = [meta.shape for op in (node, *_tensor_arguments(node)) for meta in op.metas if meta is not None]
     symbols = tuple(sorted({*symbols_in((node.args, node.kwargs, shapes))}, key=lambda name: (len(name), name)))
     key = digest(node.target, arguments, keywords, inputs, results)[:8]

@@ -10,6 +10,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
+from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.subscripts import subscripts_of
@@ -26,6 +27,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Any:
     rows = len(shape) - 1
 
     count, kind = st.shape_of(weight)[0], node.args[1].tensor_meta.dtype
+    refuse_outside(node, symbol_table, [(node.args[1], count)])
 
     def body(index: Any, _out: Any) -> list[Any]:
         column = st.loop_index(rows)
@@ -42,6 +44,7 @@ def gather(node: Op, symbol_table: SymbolTable) -> Any:
         return st.broadcast(source, node.tensor_meta.shape, node.tensor_meta.dtype)
     dim, size = normalized(node.args[1], rank), st.shape_of(source)
     kind = node.args[2].tensor_meta.dtype
+    refuse_outside(node, symbol_table, [(node.args[2], size[dim])])
 
     def body(index: Any, _out: Any) -> list[Any]:
         at = within(Scalar(index, kind), size[dim])
@@ -64,6 +67,7 @@ def _filled_by(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Call
 def index(node: Op, symbol_table: SymbolTable) -> Any:
     source = value_of(node.args[0], symbol_table)
     subscripts = subscripts_of(st.shape_of(source), node.args[1], symbol_table)
+    refuse_outside(node, symbol_table, subscripts.sized(node.args[1]), wraps=True)
 
     def body(*elements: Any) -> list[Any]:
         at = [st.loop_index(i) for i in range(len(subscripts.shape))]
@@ -78,6 +82,7 @@ def index_select(node: Op, symbol_table: SymbolTable) -> Any:
     source, (axis, indices) = value_of(node.args[0], symbol_table), node.args[1:3]
     rank, size = len(node.tensor_meta.shape), st.shape_of(source)
     axis, kind = normalized(axis, rank), indices.tensor_meta.dtype
+    refuse_outside(node, symbol_table, [(indices, size[axis] if rank else 1)])
 
     def body(element: Any, _out: Any) -> list[Any]:
         at = [st.loop_index(i) for i in range(rank)]

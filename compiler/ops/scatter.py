@@ -14,6 +14,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.loops import element, for_each, insert, number, position
+from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.subscripts import Subscripts, is_mask, subscripts_of
@@ -111,6 +112,7 @@ def _along(node: Op, symbol_table: SymbolTable) -> Writes:
     shape = node.tensor_meta.shape
     axis = normalized(node.args[1], len(shape))
     rank = len(node.args[2].tensor_meta.shape)
+    refuse_outside(node, symbol_table, [(node.args[2], shape[axis] if shape else 1)])
 
     def place(at: Positions) -> Positions:
         found = within(element(indices, at, kind), shape[axis] if shape else 1)
@@ -155,6 +157,7 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     shape = node.tensor_meta.shape
     axis, kind = normalized(axis, len(shape)), index.tensor_meta.dtype
     indices, given = value_of(index, symbol_table), value_of(source, symbol_table)
+    refuse_outside(node, symbol_table, [(index, shape[axis] if shape else 1)])
 
     def place(at: Positions) -> Positions:
         here = [] if not index.tensor_meta.shape else [at[axis] if shape else position(0)]
@@ -175,6 +178,7 @@ def index_put(node: Op, symbol_table: SymbolTable) -> Any:
     if any(item is not None and is_mask(item) for item in listed):
         return _masked_put(node, symbol_table, add)
     subscripts = subscripts_of(st.shape_of(target), listed, symbol_table)
+    refuse_outside(node, symbol_table, subscripts.sized(listed), wraps=True)
     given, kind = value_of(values, symbol_table), values.tensor_meta.dtype
     read = st.broadcast_dims(st.shape_of(given), subscripts.shape)
     return _written(subscripts, target, dtype, lambda at: element(given, _read(at, read), kind), add)
@@ -303,6 +307,7 @@ def put(node: Op, symbol_table: SymbolTable) -> Any:
     add = bool(argument(node, 3, "accumulate", False))
     count, kind = product(meta.shape), index.tensor_meta.dtype
     writes = product(index.tensor_meta.shape)
+    refuse_outside(node, symbol_table, [(index, count)], wraps=True)
     indices = st.reshape(value_of(index, symbol_table), [writes], kind)
     given = st.reshape(value_of(source, symbol_table), [writes], source.tensor_meta.dtype)
     line = st.reshape(target, [count], meta.dtype)

@@ -38,6 +38,10 @@ class Subscripts:
         }
         return [found[axis] if loop is None else at[loop] for axis, loop in enumerate(self.loops)]
 
+    def sized(self, listed: Sequence[Op | None]) -> list[tuple[Op, int]]:
+        """The index tensors among the subscripts, each with the size of the dim that it indexes."""
+        return [(op, self.source[axis]) for axis, op in enumerate(listed) if op is not None]
+
 
 def subscripts_of(source: Sequence[int], listed: Sequence[Op | None], symbol_table: SymbolTable) -> Subscripts:
     """The index tensors' broadcast dims stand where the indices do, or first when a slice parts them.

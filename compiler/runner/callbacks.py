@@ -111,7 +111,10 @@ def _dtype(text: str) -> torch.dtype:
 
 
 def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
-    """Results into their buffers. One that the graph expects and the op leaves undefined has no reader."""
+    """Results into their buffers. One that the graph expects and the op leaves undefined has no reader; without a
+    buffer, eager was asked for what it raises alone."""
+    if not buffers:
+        return
     values = list(results) if isinstance(results, (list, tuple)) else [results]
     if len(values) != len(buffers):
         values = [value for value in values if isinstance(value, torch.Tensor)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,38 +16,49 @@ from tests.ops.cases import aten
 from tests.programs import Line, assert_same
 
 TABLE = torch.arange(12.0).reshape(4, 3)
-FAR = torch.tensor([1, 4, 1 << 40, -1, -(1 << 40)])
-# The places that these mean in compiled code. (-1 is the last one where negative indices count from the end, too.)
-LAST = torch.tensor([1, 3, 3, 3, 3])
+INSIDE = torch.tensor([1, 3, 0, 2, 3])
+FAR = [torch.tensor([1, at, 0, 2, 3]) for at in (4, 12, 1 << 40, -5, -13, -(1 << 40))]
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "embedding": lambda x, i: F.embedding(i, x),
     "gather": lambda x, i: x.gather(0, i[:, None].expand(5, 3)),
     "index_select": lambda x, i: x.index_select(0, i),
     "index": lambda x, i: x[i],
+    "two indices": lambda x, i: x[i, i % 3],
     "scatter": lambda x, i: x.scatter(0, i[:, None].expand(5, 3), x.repeat(2, 1)),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None].expand(5, 3), x.repeat(2, 1)),
     "index_put": lambda x, i: x.index_put((i,), x[:1]),
-    "index_add": lambda x, i: x.index_add(0, i, x.repeat(2, 1)[:5]),
-    "put": lambda x, i: x.put(i, x[:, 0].repeat(2)[:5]),
+    "put": lambda x, i: x.put(i * 3, x[:, 0].repeat(2)[:5]),
 }
 
 
 @pytest.mark.parametrize("preset", ["default", "upstream"])
-def test_an_index_out_of_range_means_the_last_place(preset: str) -> None:
-    def every(x: torch.Tensor, i: torch.Tensor) -> list[torch.Tensor]:
-        return [program(x, i) for name, program in PROGRAMS.items() if name != "put"]
+def test_an_index_out_of_range_is_refused_in_eagers_words(preset: str) -> None:
+    """Those of the op whose index it is: all others are given indices inside."""
 
-    line = Line(every, TABLE, LAST)
+    def every(x: torch.Tensor, *indices: torch.Tensor) -> list[torch.Tensor]:
+        return [program(x, i) for program, i in zip(PROGRAMS.values(), indices, strict=True)]
+
+    inside = [INSIDE + 0 for _ in PROGRAMS]
+    line = Line(every, TABLE, *inside)
     program = LoadedProgram(line.compile(default_recipe(preset=preset)).artifact)
-    tensors = [FAR if tensor.dtype is torch.int64 else tensor for tensor in line.program.tensors]
-    assert_same(program(tensors), every(TABLE, LAST), [name for name in PROGRAMS if name != "put"])
+    assert_same(program(line.program.tensors), every(TABLE, *inside), list(PROGRAMS))
+    for number, name in enumerate(PROGRAMS):
+        for far in FAR:
+            given = [far if i == number else index for i, index in enumerate(inside)]
+            try:
+                PROGRAMS[name](TABLE, far)
+            except (IndexError, RuntimeError) as error:
+                with pytest.raises(type(error), match=re.escape(str(error).splitlines()[0][:60])):
+                    program([TABLE, *given])
+            else:
+                raise AssertionError(f"eager takes {far} for {name}")
 
 
-def test_a_flat_index_out_of_range_means_the_last_element() -> None:
-    line = Line(PROGRAMS["put"], TABLE, LAST)
-    program = LoadedProgram(line.compile().artifact)
-    tensors = [FAR if tensor.dtype is torch.int64 else tensor for tensor in line.program.tensors]
-    assert_same(program(tensors), [PROGRAMS["put"](TABLE, torch.tensor([1, 4, 11, 11, 11]))])
+def test_indices_that_no_input_tells_are_not_looked_through() -> None:
+    line = Line(lambda x: x[torch.arange(3) + 1].gather(1, torch.full((3, 2), 2)), TABLE)
+    line.compile()
+    assert "func.call" not in line.stages[0][1].content
 
 
 def test_positions_of_maxima_and_a_sorter_may_be_anything() -> None:
