@@ -1,0 +1,160 @@
+"""`buddy-tui numerics SOURCE`: every node beside eager, and the first that is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from buddy.app import numerics
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.recipes import UsageError, inputs_of
+from buddy.app.cli.report import failure_json
+from buddy.app.number_changes import without_each
+from buddy.app.scripts import write_script
+from buddy.compiler.numerics_report import NumericsReport
+from buddy.compiler.protocol import CompareNodes, Extract, Extracted, GraphInfo, NodesCompared, Script, WriteScript
+from buddy.compiler.recipe import Recipe
+
+_SHOWN = 12
+_LEFT = frozenset({"node", "op", "result", "seen", "without", "what it does"})
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("numerics", VERBS["numerics"])
+    arguments.add_recipe_options(found)
+    arguments.add_input_options(found)
+    arguments.add_output_options(found)
+    group = found.add_argument_group("numerics")
+    text = "compare with eager, or with its ops in double precision ('eager')"
+    group.add_argument("--reference", choices=("eager", "float64"), default="eager", help=text)
+    text = "put fused values into memory to see them too, which makes it another program"
+    group.add_argument("--every", action="store_true", help=text)
+    text = "do not compile each node alone: no own errors, and less to wait for"
+    group.add_argument("--no-own", action="store_true", help=text)
+    group.add_argument("--nans", action="store_true", help="say only where NaN and infinities come from")
+    text = "the error of the results without each of the recipe's steps that change numbers"
+    group.add_argument("--toggles", action="store_true", help=text)
+    text = "write the first node out of tolerance as a script with its real inputs"
+    group.add_argument("--save", type=Path, metavar="FILE.py", help=text)
+    text = f"list N nodes ({_SHOWN})"
+    group.add_argument("--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=text)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    found = parser()
+    options, script = arguments.parse(found, words)
+    if options.save is not None and options.save.suffix != ".py":
+        found.error(f"{options.save}: give a name that ends in .py")
+    console = Console(options.plain, stdout_is_data=options.json)
+    return converse(options, console, lambda engine: _numerics(engine, options, script))
+
+
+async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Compare the graphs one after another; one that fails does not keep the next from it."""
+    found: list[dict[str, Any]] = []
+    for recipe in await engine.program(options, script):
+        try:
+            found.append(await _graph(engine, options, recipe))
+        except Failure as failure:
+            engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
+            found.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
+    ok = all(graph["ok"] for graph in found)
+    if options.json:
+        whole = {"source": options.source, "arguments": list(script), "ok": ok, "graphs": found}
+        print(json.dumps(whole, indent=2, allow_nan=False))
+    return 0 if ok else FAILURE
+
+
+async def _graph(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+    """One graph compared, told of, and its first wrong node saved. Raises `Failure`."""
+    info = engine.graphs[recipe.graph]
+    report = await _compared(engine, options, recipe, own=not (options.no_own or options.nans))
+    result = numerics.as_json(report, info)
+    if not options.json:
+        print(f"graph {report.graph}, {info.name}")
+        print("\n".join(_origins(report, info) if options.nans else _text(report, info, options.top)))
+    if options.toggles:
+        result["toggles"] = await _toggles(engine, options, recipe, report)
+    if options.save is not None and report.first:
+        result["files"] = await _save(engine, recipe, report.first, options.save)
+    return result
+
+
+async def _compared(
+    engine: Headless, options: argparse.Namespace, recipe: Recipe, own: bool, every: bool | None = None
+) -> NumericsReport:
+    request = engine.client.next_request()
+    every = options.every if every is None else every
+    frame = CompareNodes(request, recipe, options.reference, own, every, options.timeout, inputs_of(options))
+    return (await engine.answer(frame, NodesCompared)).report
+
+
+async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
+    """The node with the inputs that eager gives it, as a script beside a `.npz`."""
+    client = engine.client
+    extracted = await client.ask(Extract(client.next_request(), recipe, (node,)), Extracted)
+    own = replace(recipe, graph=extracted.graph)
+    made = await client.ask(WriteScript(client.next_request(), own), Script)
+    try:
+        files = [str(found) for found in write_script(path, made)]
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    engine.console.note(f"wrote {' and '.join(files)}")
+    return files
+
+
+# ---- for a person ----------------------------------------------------------------------------------------------------
+
+
+def _origins(report: NumericsReport, info: GraphInfo) -> list[str]:
+    found = replace(report, first="", notes=())
+    told = numerics.sentences(found, info)[1:-1]
+    return told or ["no value has a NaN or an infinity, in compiled code or in eager"]
+
+
+def _text(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
+    rows = numerics.rows_of(info)
+    heading = ["node", "op", "result", "seen", "err", "own", "of tolerance"]
+    lines = []
+    for found in numerics.worst(report, top):
+        row = rows[found.node]
+        errors = [numerics.error_text(found.error), numerics.error_text(found.own)]
+        shares = [numerics.share_text(each) for each in (found.error, found.own) if each is not None]
+        result = f"{row.dtype}[{row.shape}]"
+        lines.append([row.name, row.target.removesuffix(".default"), result, found.seen, *errors, " / ".join(shares)])
+    return [*numerics.sentences(report, info), table(heading, lines, _LEFT)]
+
+
+async def _toggles(
+    engine: Headless, options: argparse.Namespace, recipe: Recipe, report: NumericsReport
+) -> list[dict[str, Any]]:
+    """The error of the results with all of the recipe's steps, and without each that changes numbers."""
+    whole = numerics.results_error(report)
+    found: list[dict[str, Any]] = []
+    for without in without_each(recipe):
+        try:
+            error = numerics.results_error(await _compared(engine, options, without.recipe, own=False, every=False))
+            told: dict[str, Any] = {"error": error, "accounts_for": numerics.accounted(whole, error)}
+        except Failure as failure:
+            told = {"failed": str(failure.diagnostic)}
+        found.append({"without": without.step, "what": without.what, **told})
+    if not options.json:
+        rows = [[each["without"], *_toggle_cells(each, whole), each["what"]] for each in found]
+        print(
+            table(["without", "error", "change", "what it does"], [["nothing", f"{whole:.2e}", "", ""], *rows], _LEFT)
+        )
+    return [{"without": "", "what": "", "error": whole}, *found]
+
+
+def _toggle_cells(each: dict[str, Any], whole: float) -> tuple[str, str]:
+    if "failed" in each:
+        return each["failed"][:60], ""
+    return f"{each['error']:.2e}", f"{each['error'] - whole:+.1e}"

@@ -1,0 +1,27 @@
+"""Every node beside eager: a process forked from the host compiles what that takes, runs it and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from buddy.compiler.engine.jobs import Job
+from buddy.compiler.engine.messages import StopRunner, WatchNodes
+from buddy.compiler.protocol import CompareNodes, NodesCompared
+
+if TYPE_CHECKING:
+    from buddy.compiler.engine.session import Session
+
+
+class Numerics:
+    """Answers `CompareNodes`."""
+
+    def __init__(self, session: Session, send: Callable[[Any], None]) -> None:
+        self._session, self._send = session, send
+
+    async def compare(self, frame: CompareNodes, job: Job) -> None:
+        request = WatchNodes(
+            frame.recipe.graph, frame.recipe, frame.reference, frame.own, frame.every, frame.timeout, frame.inputs
+        )
+        watched = await self._session.ask_of_program(frame.recipe, request, job, StopRunner())
+        self._send(NodesCompared(job.request, watched.report))

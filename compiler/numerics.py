@@ -1,0 +1,33 @@
+"""The programs that comparing every node takes: the compiled one with its values shown, and each node alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from buddy.compiler import straight
+from buddy.compiler.artifact import to_bytes
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.numerics_report import ObservedProgram
+from buddy.compiler.observation import observation
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.own_programs import own_programs
+from buddy.compiler.recipe import Recipe
+
+
+def observed_program(
+    graph: Graph, recipe: Recipe, first: Registry | None = None, *, every: bool = False, own: bool = True,
+    tell: Callable[[str, float], None] = lambda _what, _done: None,
+) -> ObservedProgram:  # fmt: skip
+    """`graph` compiled by `recipe` so that it shows its values, with `every` those too that are fused.
+
+    With `own` each node is compiled alone, too. `first` is a registry to search before all others. Raises
+    `CompilationError` as compiling `recipe` does.
+    """
+    start = time.perf_counter()
+    found = observation(graph, recipe, first, every, lambda what: tell(what, -1.0))
+    tell("compiling the program that shows its values", -1.0)
+    artifact = straight.compile_graph(graph, found.recipe, first)
+    programs, why = own_programs(graph, found.plain, recipe, first, tell) if own else ([], {})
+    seconds = time.perf_counter() - start
+    return ObservedProgram(found.recipe, to_bytes(artifact), found.seen, tuple(programs), why, seconds, found.notes)

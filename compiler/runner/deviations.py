@@ -1,0 +1,82 @@
+"""How far a tensor is from the one it should be, told by a few walks through memory where all is well."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from buddy.compiler.numerics_report import Deviation
+from buddy.compiler.runner.compare import EXACT, TOLERANCES, Tolerance, compare
+
+_SINGLE = (torch.float16, torch.bfloat16)
+
+
+def tolerance_of(dtype: torch.dtype) -> Tolerance:
+    """What is tolerated of a tensor of `dtype`: the same as of a program's outputs."""
+    return TOLERANCES.get(dtype, EXACT)
+
+
+def deviation(ours: torch.Tensor, reference: torch.Tensor) -> Deviation:
+    """`ours` beside `reference`, which may be wider; the tolerance is that of `ours`."""
+    tolerance = tolerance_of(ours.dtype)
+    if not ours.numel():
+        return Deviation()
+    if tolerance == EXACT:
+        return Deviation() if torch.equal(ours, reference) else _slowly(ours, reference, tolerance)
+    found = _fast(_parts(ours), _parts(reference), tolerance)
+    return found if found is not None and found.share <= 1.0 else _slowly(ours, reference, tolerance)
+
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers to subtract: complex ones as pairs, narrow floats as ones whose sums do not overflow."""
+    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return plain.float() if plain.dtype in _SINGLE else plain
+
+
+def _fast(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
+    """The deviation of finite numbers; `None` where some are not. The relative part of the tolerance is left out."""
+    wide = torch.promote_types(ours.dtype, reference.dtype)
+    difference = torch.sub(ours.to(wide), reference)
+    least, most = torch.aminmax(difference)
+    largest = max(abs(float(least)), abs(float(most)))
+    scale = float(torch.linalg.vector_norm(reference))
+    if not math.isfinite(largest) or not math.isfinite(scale):
+        return None
+    relative = float(torch.linalg.vector_norm(difference)) / scale if scale else 0.0
+    rms = scale / math.sqrt(reference.numel())
+    return Deviation(largest, relative, largest / (tolerance.absolute * max(1.0, rms)))
+
+
+def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
+    """The deviation told element by element, as that of a program's outputs is."""
+    wide = reference.dtype
+    report = compare("", ours.to(wide), reference, tolerance)
+    if not math.isfinite(report.max_abs):
+        return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
+    share = _share(ours.to(wide), reference, tolerance)
+    share = share if report.verdict == "ok" else max(share, math.nextafter(1.0, 2.0))
+    return Deviation(report.max_abs, _relative(ours, reference), share, report.nans, report.infs, report.where)
+
+
+def _finite(ours: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    kind = torch.complex128 if reference.is_complex() else torch.float64
+    both = ours.isfinite() & reference.isfinite()
+    return (ours[both].to(kind) - reference[both].to(kind)).abs(), reference[both].to(kind).abs()
+
+
+def _relative(ours: torch.Tensor, reference: torch.Tensor) -> float:
+    difference, scale = _finite(ours.to(reference.dtype), reference)
+    size = float(torch.linalg.vector_norm(scale))
+    return float(torch.linalg.vector_norm(difference)) / size if size else 0.0
+
+
+def _share(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> float:
+    """The greatest difference as a share of what is tolerated there, over pairs of finite numbers."""
+    difference, scale = _finite(ours, reference)
+    if not difference.numel():
+        return 0.0
+    if tolerance == EXACT:
+        return float(difference.max())
+    rms = float(scale.square().mean().sqrt())
+    return float((difference / (tolerance.absolute * max(1.0, rms) + tolerance.relative * scale)).max())
