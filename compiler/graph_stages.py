@@ -61,14 +61,16 @@ class GraphStages:
             self._known.popitem(last=False)
 
 
-def graph_after(graph: Graph, recipe: Recipe) -> Graph:
-    """A copy of `graph` after the graph passes of `recipe`, with no stage kept.
+def graph_after(graph: Graph, recipe: Recipe, on_step: Callable[[int], None] | None = None) -> Graph:
+    """A copy of `graph` after the graph passes of `recipe`, with no stage kept; `on_step` is told of each at its start.
 
     Raises what the graph passes raise, wrapped in a `GraphPassError`.
     """
     copy = serialize.from_bytes(serialize.to_bytes(graph))
     for index, step in enumerate(recipe.steps):
         if step.level == "graph" and step.enabled:
+            if on_step is not None:
+                on_step(index)
             _transform(copy, step, index)
     return copy
 

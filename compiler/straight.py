@@ -24,37 +24,67 @@ from buddy.compiler.recipe import Recipe
 MIN_NODES = 64
 
 OnLowered = Callable[[Lowered], None]
+# Told of each step of the recipe as it begins, and of code generation, which is `CODEGEN`.
+OnStep = Callable[[int], None]
+CODEGEN = -2
 
 
 def compile_graph(
-    graph: Graph, recipe: Recipe, first: Registry | None = None, on_lowered: OnLowered | None = None
+    graph: Graph,
+    recipe: Recipe,
+    first: Registry | None = None,
+    on_lowered: OnLowered | None = None,
+    on_step: OnStep | None = None,
 ) -> Artifact:
     """What `Compiler(graph, first).compile(recipe)` hands over, in a third of the time.
 
-    `on_lowered` is told how each node was lowered, before any pass has run. Raises `CompilationError` as that does,
-    without the IR at the failure.
+    `on_lowered` is told how each node was lowered, before any pass has run, and `on_step` of each step that begins;
+    the IR is then verified after each. Raises `CompilationError` as that does, without the IR at the failure.
     """
     if len(graph.body) >= MIN_NODES:
         objects.start()
-    with _collector_paused():
+    with collector_paused():
         try:
-            rewritten = graph_stages.graph_after(graph, recipe)
+            rewritten = graph_stages.graph_after(graph, recipe, on_step)
         except graph_stages.GraphPassError as error:
             raise graph_pass_failure(error) from error
-        trusted = first is None and program_cache.is_ours(graph, recipe)
-        done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted)
+        trusted = first is None and on_step is None and program_cache.is_ours(graph, recipe)
+        done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
         left = diagnosis.left_over(done.module, recipe, done.locations)
         if left is not None:
             raise CompilationError(left)
         check_entry(done.module, done.entry, rewritten)
         with done.module.context, done.locations.nowhere(done.module.context):
             done.locations.fill(done.module)
+        if on_step is not None:
+            on_step(CODEGEN)
         images = codegen.compile_functions(done.module, done.locations, recipe.opt_level)
         return artifact_of(rewritten, recipe, done.module, done.entry, done.calls, images)
 
 
+class Through(NamedTuple):
+    """A graph after graph passes, its module after MLIR passes, how its nodes were lowered, and where ops come from."""
+
+    graph: Graph
+    lowered: Lowered
+    locations: LocationSets
+
+
+def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Through:
+    """What the passes of `recipe` come to, which need not end in machine code. Raises `CompilationError`."""
+    try:
+        rewritten = graph_stages.graph_after(graph, recipe)
+    except graph_stages.GraphPassError as error:
+        raise graph_pass_failure(error) from error
+    with collector_paused():
+        locations = LocationSets()
+        lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
+        to_llvm_dialect(lowered.module, recipe, locations)
+    return Through(rewritten, lowered, locations)
+
+
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Python looks for garbage by the number of new objects: MLIR's are many and in no cycles, and each look goes
     through all that torch holds."""
     enabled = gc.isenabled()
@@ -74,7 +104,12 @@ class _Done(NamedTuple):
 
 
 def _in_llvm_dialect(
-    graph: Graph, recipe: Recipe, first: Registry | None, on_lowered: OnLowered | None, trusted: bool
+    graph: Graph,
+    recipe: Recipe,
+    first: Registry | None,
+    on_lowered: OnLowered | None,
+    trusted: bool,
+    on_step: OnStep | None = None,
 ) -> _Done:
     """The module after all MLIR passes. What comes of `trusted` code alone is verified before each of MLIR's own passes
     that follows one of ours, and at the end; where that, or a pass, fails, all is done again with IR verified after
@@ -86,7 +121,7 @@ def _in_llvm_dialect(
     operation = lowered.module.operation
     calls = eager_calls(operation)
     try:
-        entry = to_llvm_dialect(lowered.module, recipe, locations, verify=not trusted)
+        entry = to_llvm_dialect(lowered.module, recipe, locations, not trusted, on_step)
         if trusted:
             operation.verify()
     except (CompilationError, ir.MLIRError):
@@ -97,7 +132,7 @@ def _in_llvm_dialect(
 
 
 def to_llvm_dialect(
-    module: Any, recipe: Recipe, locations: LocationSets, verify: bool = True
+    module: Any, recipe: Recipe, locations: LocationSets, verify: bool = True, on_step: OnStep | None = None
 ) -> signature.Entry | None:
     """Take a top-level module through the MLIR passes of `recipe`, in place; `verify` looks at the IR after each.
 
@@ -110,6 +145,8 @@ def to_llvm_dialect(
     own = own_passes()
     steps = [(index, step) for index, step in enumerate(recipe.steps) if step.level == "mlir" and step.enabled]
     for (index, step), (_, following) in zip(steps, [*steps[1:], (0, None)], strict=True):
+        if on_step is not None:
+            on_step(index)
         handed_over = step.name in own and following is not None and following.name not in own
         try:
             run_step(module.operation, step, PassContext(locations, threads=recipe.threads), verify or handed_over)

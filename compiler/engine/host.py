@@ -17,24 +17,31 @@ from typing import Any
 import msgspec
 
 from buddy.compiler import registrations
+from buddy.compiler.engine.bisection_process import begin_bisection
 from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
 from buddy.compiler.engine.messages import (
     Activity,
+    BeginBisection,
     CapturedGraphData,
     CompileHere,
     Execute,
+    ExtractNodes,
     HostRequest,
     Load,
     Loaded,
+    MakeScript,
     Measure,
+    NodesExtracted,
     Ready,
     Refused,
     Reply,
+    ScriptMade,
     StageData,
     TextData,
     Trouble,
+    WatchNodes,
 )
-from buddy.compiler.engine.runner_process import compile_in_child, measure_in_child, run_in_child
+from buddy.compiler.engine.runner_process import compile_in_child, measure_in_child, run_in_child, watch_in_child
 from buddy.compiler.protocol import Diagnostic, Stage
 
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
@@ -56,8 +63,12 @@ class Host:
                 self._channel.send(self._in_child(request, run_in_child))
             elif isinstance(request, Measure):
                 self._channel.send(self._in_child(request, measure_in_child))
+            elif isinstance(request, WatchNodes):
+                self._channel.send(self._in_child(request, watch_in_child))
             elif isinstance(request, CompileHere):
                 self._channel.send(self._in_child(request, compile_in_child))
+            elif isinstance(request, ExtractNodes | MakeScript | BeginBisection):
+                self._channel.send(self._here(request))
 
     def _load(self, request: Load) -> Reply:
         started = time.perf_counter()
@@ -73,9 +84,25 @@ class Host:
         finally:
             _flush()
 
+    def _here(self, request: Any) -> Reply:
+        """What is made of a graph in this process."""
+        if self._program is None or request.graph >= len(self._program.graphs):
+            return _not_loaded(request.graph)
+        captured = self._program.graphs[request.graph]
+        try:
+            if isinstance(request, MakeScript):
+                return _script(captured)
+            if isinstance(request, BeginBisection):
+                return begin_bisection(captured, request)
+            self._program.graphs.append(_extracted(captured, request))
+            return NodesExtracted(_data(self._program.graphs[-1]))
+        except Exception as error:
+            self._channel.send(Trouble(traceback_of(error)))
+            return Refused(Diagnostic(str(error), captured.info.name, "choose other nodes"))
+
     def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
         if self._program is None or request.graph >= len(self._program.graphs):
-            return Refused(Diagnostic(f"graph {request.graph} is not loaded", todo="open the source again"))
+            return _not_loaded(request.graph)
         return act(self._channel, self._program.graphs[request.graph], request)
 
     def _progress(self, what: str) -> None:
@@ -86,6 +113,23 @@ def _load_plugins(request: Load) -> tuple[Diagnostic, ...]:
     from buddy.compiler import plugins
 
     return plugins.problems([*plugins.installed(), *map(plugins.load_file, request.plugins)])
+
+
+def _not_loaded(graph: int) -> Refused:
+    return Refused(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
+
+
+def _extracted(captured: Any, request: ExtractNodes) -> Any:
+    from buddy.compiler.extracts import extract
+
+    return extract(captured, request.nodes)
+
+
+def _script(captured: Any) -> ScriptMade:
+    from buddy.compiler.extracts import Part, script_of
+
+    made = script_of(Part(captured.graph, captured.tensors, captured.numbers))
+    return ScriptMade(made.name, made.text, made.values)
 
 
 def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:

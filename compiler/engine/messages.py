@@ -8,8 +8,19 @@ from __future__ import annotations
 
 import msgspec
 
+from buddy.compiler.numerics_report import NumericsReport, Reference
 from buddy.compiler.profile_report import ProfileReport
-from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, OpInfo, PassInfo, RunReport, Stage
+from buddy.compiler.protocol import (
+    Assignment,
+    Criterion,
+    Diagnostic,
+    Finding,
+    GraphInfo,
+    OpInfo,
+    PassInfo,
+    RunReport,
+    Stage,
+)
 from buddy.compiler.recipe import PluginFile, Recipe
 from buddy.compiler.run_report import InputChoice
 
@@ -86,12 +97,49 @@ class Measure(Message, frozen=True):
     inputs: InputChoice = InputChoice()
 
 
+class WatchNodes(Message, frozen=True):
+    """Compile graph number `graph` so that it shows its values, run it and compare, in a process of its own: `Watched`.
+
+    The fields are those of `protocol.CompareNodes`.
+    """
+
+    graph: int
+    recipe: Recipe
+    reference: Reference
+    own: bool
+    every: bool
+    timeout: float
+    inputs: InputChoice = InputChoice()
+
+
 class CompileHere(Message, frozen=True):
     """Compile graph number `graph` of the loaded program with what its script registered, as `CompileGraph` does."""
 
     graph: int
     recipe: Recipe
     known: tuple[str, ...]
+
+
+class ExtractNodes(Message, frozen=True):
+    """Make one more graph of some nodes of graph number `graph` of the loaded program: `NodesExtracted`."""
+
+    graph: int
+    nodes: tuple[str, ...]
+
+
+class MakeScript(Message, frozen=True):
+    """Graph number `graph` of the loaded program as a script: `ScriptMade`."""
+
+    graph: int
+
+
+class BeginBisection(Message, frozen=True):
+    """Bisect graph number `graph` in a process of its own, which speaks to the socket `address`: `Done` at once."""
+
+    graph: int
+    recipe: Recipe
+    criterion: Criterion
+    address: str
 
 
 class StopRunner(Message, frozen=True):
@@ -130,7 +178,9 @@ class DescribeOps(Message, frozen=True):
     """The table of ops: `OpList`."""
 
 
-HostRequest = Load | Execute | Measure | CompileHere | StopRunner
+HostRequest = (
+    Load | Execute | Measure | WatchNodes | CompileHere | ExtractNodes | MakeScript | BeginBisection | StopRunner
+)
 CompilerRequest = UsePlugins | AddGraph | CompileGraph | DescribePasses | DescribeOps
 
 
@@ -181,6 +231,20 @@ class Loaded(Reply, frozen=True):
     own: str = ""
 
 
+class NodesExtracted(Reply, frozen=True):
+    graph: CapturedGraphData
+
+
+class ScriptMade(Reply, frozen=True):
+    name: str
+    text: str
+    values: bytes
+
+
+class BisectionDone(Reply, frozen=True):
+    finding: Finding
+
+
 class RunnerState(Message, frozen=True):
     """The runner began (`running`) or ended."""
 
@@ -193,6 +257,10 @@ class Executed(Reply, frozen=True):
 
     report: RunReport
     values: bytes = b""
+
+
+class Watched(Reply, frozen=True):
+    report: NumericsReport
 
 
 class Measured(Reply, frozen=True):
@@ -231,5 +299,20 @@ class OpList(Reply, frozen=True):
 
 
 CompilerNote = Activity | Trouble | Assignments | StageNote
-HostMessage = Ready | CompilerNote | RunnerState | Loaded | Executed | Measured | CompileDone | Refused
+HostMessage = (
+    Ready
+    | CompilerNote
+    | RunnerState
+    | Loaded
+    | Executed
+    | Measured
+    | Watched
+    | CompileDone
+    | NodesExtracted
+    | ScriptMade
+    | Done
+    | Refused
+)
+# What a process that bisects says.
+BisectionMessage = Activity | Trouble | BisectionDone | Refused
 CompilerMessage = Ready | CompilerNote | CompileDone | PluginsUsed | PassList | OpList | Done | Refused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -41,10 +41,24 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class Program:
+    """`extracts` are what the last graphs were made of: for each, the number of a graph before it, and its nodes."""
+
     key: ProgramKey
     graphs: tuple[GraphRecord, ...]
     notes: tuple[str, ...]
     seconds: float
+    extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+    def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
+        """The number of the graph that was made of these nodes, if one was."""
+        captured = len(self.graphs) - len(self.extracts)
+        found = {extract: captured + place for place, extract in enumerate(self.extracts)}
+        return found.get((graph, nodes))
+
+    def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> Program:
+        """This program with one more graph."""
+        record = _record(data, self.graphs[graph].own)
+        return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ import msgspec
 
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
+from buddy.compiler.engine.numerics import Numerics
 from buddy.compiler.engine.origins import OriginAnswers
+from buddy.compiler.engine.parts import Parts
 from buddy.compiler.engine.probing import Probing
 from buddy.compiler.engine.profiles import Profiles
 from buddy.compiler.engine.reprinting import Reprinting
@@ -26,13 +28,16 @@ from buddy.compiler.engine.trials import Trials
 from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
+    Bisect,
     Cancel,
     CheckIr,
     ClientFrame,
     Compare,
+    CompareNodes,
     Compile,
     DescribeOp,
     Diagnostic,
+    Extract,
     Failed,
     FetchCharacters,
     FetchLines,
@@ -62,6 +67,7 @@ from buddy.compiler.protocol import (
     Shutdown,
     TryPasses,
     Welcome,
+    WriteScript,
 )
 from buddy.compiler.target import cores, host
 from buddy.compiler.text.store import TextStore
@@ -94,6 +100,8 @@ class Server:
         self._texts = Texts(self._store, self._send)
         self._reprinting = Reprinting(self._store, self._send)
         self._origins = OriginAnswers(self._store, self._send, self._session.rows_of)
+        self._parts = Parts(self._session, self._send)
+        self._numerics = Numerics(self._session, self._send)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
         self._profiles = Profiles(self._session, self._send)
         self._jobs = Jobs(self._send)
@@ -198,6 +206,10 @@ class Server:
             Compare: texts.compare,
             CheckIr: self._probing.check,
             TryPasses: self._trials.try_passes,
+            Extract: self._parts.extract,
+            WriteScript: self._parts.script,
+            CompareNodes: self._numerics.compare,
+            Bisect: self._parts.bisect,
             ListValues: session.values.tensors,
             FetchValues: session.values.window,
             MapDifferences: session.values.differences,

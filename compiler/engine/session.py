@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.engine.compiling import Compilation, keep
@@ -11,12 +11,14 @@ from buddy.compiler.engine.kept_values import KeptValues, drop
 from buddy.compiler.engine.messages import (
     Activity,
     AddGraph,
+    CapturedGraphData,
     CompileGraph,
     CompileHere,
     CompilerMessage,
     DescribeOps,
     DescribePasses,
     Execute,
+    ExtractNodes,
     HostMessage,
     Load,
     Message,
@@ -41,6 +43,7 @@ from buddy.compiler.protocol import (
     Compile,
     Compiled,
     Diagnostic,
+    GraphInfo,
     ListOps,
     ListPasses,
     NodeRow,
@@ -118,9 +121,7 @@ class Session:
             self._replace_host()
             raise
         self._in_host = (self.host.life, key)
-        for data in loaded.graphs:
-            keep(self._store, data.fx.text)
-            keep(self._store, data.code)
+        self._keep_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._store.pin(("fx", key), [name for record in program.graphs for name in (record.fx.text, record.info.code)])
         return program
@@ -261,17 +262,6 @@ class Session:
             raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
         return program
 
-    async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
-        """The host's reply to a request about the program of `recipe`, which is loaded anew where it has to be.
-
-        Where the request can be stopped by `stop`, cancelling the job does so; else it kills the host.
-        """
-        program = await self._program(recipe, job)
-        _graph(program, recipe)
-        async with self.host.turn:
-            await self._in_host_again(program, recipe, job)
-            return await self._ask_host(request, _ASK_DEATH, job, stop)
-
     # ---- running ------------------------------------------------------------------------------------------------
 
     async def run(self, frame: Run, job: Job) -> None:
@@ -303,11 +293,53 @@ class Session:
             self.values.keep(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
 
+    # ---- parts of a program -------------------------------------------------------------------------------------
+
+    async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
+        """The host's reply to a request about the program of `recipe`, which is loaded anew where it has to be.
+
+        Where the request can be stopped by `stop`, cancelling the job does so; else it kills the host.
+        """
+        program = await self._program(recipe, job)
+        _graph(program, recipe)
+        async with self.host.turn:
+            await self._in_host_again(program, recipe, job)
+            return await self._ask_host(request, _ASK_DEATH, job, stop)
+
+    def extracted_before(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
+        """The number of the graph that these nodes have been made, if they have."""
+        program = self._programs.find(recipe)
+        return program.extract_of(recipe.graph, nodes) if program is not None else None
+
+    def add_extract(self, recipe: Recipe, nodes: tuple[str, ...], data: CapturedGraphData) -> int:
+        """Keep one more graph of the program of `recipe`; its number."""
+        program = self._programs.find(recipe)
+        assert program is not None
+        self._keep_texts((data,))
+        grown = program.with_extract(recipe.graph, nodes, data)
+        self._programs.add(grown)
+        record = grown.graphs[-1]
+        self._store.pin(("fx", grown.key, len(grown.graphs)), [record.fx.text, record.info.code])
+        return len(grown.graphs) - 1
+
+    def graph_info(self, recipe: Recipe, number: int) -> GraphInfo:
+        program = self._programs.find(recipe)
+        assert program is not None
+        return program.graphs[number].info
+
+    def _keep_texts(self, graphs: Sequence[CapturedGraphData]) -> None:
+        for data in graphs:
+            keep(self._store, data.fx.text)
+            keep(self._store, data.code)
+
     async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
         """See to it that the host that lives now holds the program: after a kill it is loaded anew."""
         if self._in_host == (self.host.life, program.key):
             return
         again = await self._load(program.key, job)
+        for graph, nodes in program.extracts:
+            made = await self._ask_host(ExtractNodes(graph, nodes), _ASK_DEATH, job)
+            again = again.with_extract(graph, nodes, made.graph)
         keys = [record.key for record in again.graphs]
         if keys[recipe.graph : recipe.graph + 1] != [_graph(program, recipe).key]:
             what = f"{program.key.source} gives other graphs than when it was opened"
@@ -341,12 +373,10 @@ class Session:
         self._send(Progress(job.request, what, done))
 
 
+_ASK_DEATH = Diagnostic("the process that holds the program ended", "the host", "try again: the source is loaded anew")
 _RUN_DEATH = Diagnostic(
     "the process that holds the program ended", "the host, while it ran", "run again: the source is loaded anew first"
 )
-
-
-_ASK_DEATH = Diagnostic("the process that holds the program ended", "the host", "try again: the source is loaded anew")
 
 
 def _load_death(key: ProgramKey) -> Diagnostic:

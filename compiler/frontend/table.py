@@ -21,7 +21,15 @@ _ASSIGNED = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 def fx_table(conversion: Conversion) -> str:
     """A header line, a line of dashes, and one line per node, in the order of the Buddy graph."""
-    cells = [[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes]
+    return _tabulated([[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes])
+
+
+def rows_table(rows: Sequence[NodeRow]) -> str:
+    """As `fx_table`, from the rows of a graph."""
+    return _tabulated([[row.opcode, row.name, row.target, row.args, row.kwargs] for row in rows])
+
+
+def _tabulated(cells: Sequence[Sequence[str]]) -> str:
     return tabulate(cells, headers=["opcode", "name", "target", "args", "kwargs"], disable_numparse=True) + "\n"
 
 
@@ -47,7 +55,7 @@ def graph_info(name: str, conversion: Conversion, broke: GraphBreak = NO_BREAK) 
         tuple(_row(index, op, node, places) for index, (op, node) in enumerate(pairs)),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
-        dtype=_main_dtype(graph.operations),
+        dtype=main_dtype(graph.operations),
         broke=broke.reason,
         broke_at=broke.line,
     )
@@ -82,7 +90,7 @@ def _bytes(value: Tensor) -> int:
     return elements * value.element_size() if isinstance(elements, int) else 0
 
 
-def _main_dtype(operations: list[Op]) -> str:
+def main_dtype(operations: list[Op]) -> str:
     """The element type of most results."""
     counts = Counter(meta.dtype.value for op in operations for meta in op.metas[:1] if meta is not None)
     return counts.most_common(1)[0][0] if counts else ""

@@ -22,6 +22,12 @@ from buddy.compiler.profile_report import NodeTime as NodeTime
 from buddy.compiler.profile_report import Peak as Peak
 from buddy.compiler.profile_report import ProfileReport as ProfileReport
 from buddy.compiler.profile_report import RegionTime as RegionTime
+from buddy.compiler.protocol.bisections import Bisect as Bisect
+from buddy.compiler.protocol.bisections import Bisected as Bisected
+from buddy.compiler.protocol.bisections import Criterion as Criterion
+from buddy.compiler.protocol.bisections import Culprit as Culprit
+from buddy.compiler.protocol.bisections import Finding as Finding
+from buddy.compiler.protocol.bisections import WrongLowering as WrongLowering
 from buddy.compiler.protocol.catalogue import ListOps as ListOps
 from buddy.compiler.protocol.catalogue import ListPasses as ListPasses
 from buddy.compiler.protocol.catalogue import ListPresets as ListPresets
@@ -36,9 +42,15 @@ from buddy.compiler.protocol.connection import Progress as Progress
 from buddy.compiler.protocol.connection import Shutdown as Shutdown
 from buddy.compiler.protocol.connection import Welcome as Welcome
 from buddy.compiler.protocol.connection import WorkerState as WorkerState
+from buddy.compiler.protocol.extracts import Extract as Extract
+from buddy.compiler.protocol.extracts import Extracted as Extracted
+from buddy.compiler.protocol.extracts import Script as Script
+from buddy.compiler.protocol.extracts import WriteScript as WriteScript
 from buddy.compiler.protocol.frame import MAX_FRAME as MAX_FRAME
 from buddy.compiler.protocol.frame import PROTOCOL_VERSION as PROTOCOL_VERSION
 from buddy.compiler.protocol.frame import Frame as Frame
+from buddy.compiler.protocol.numerics import CompareNodes as CompareNodes
+from buddy.compiler.protocol.numerics import NodesCompared as NodesCompared
 from buddy.compiler.protocol.profile import Profile as Profile
 from buddy.compiler.protocol.profile import Profiled as Profiled
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
@@ -107,6 +119,7 @@ ClientFrame = (
     | Open
     | Compile
     | Run
+    | CompareNodes
     | Cancel
     | FetchLines
     | FetchText
@@ -121,14 +134,17 @@ ClientFrame = (
     | Compare
     | CheckIr
     | TryPasses
+    | Profile
     | FollowNode
     | FindOrigins
     | FindJumps
     | OpenPython
+    | Extract
+    | WriteScript
+    | Bisect
     | ListValues
     | FetchValues
     | MapDifferences
-    | Profile
     | ListPasses
     | ListOps
     | ListPresets
@@ -143,6 +159,7 @@ EngineFrame = (
     | StageDone
     | Compiled
     | Ran
+    | NodesCompared
     | Failed
     | WorkerState
     | Lines
@@ -158,14 +175,17 @@ EngineFrame = (
     | IrChecked
     | Tried
     | TriedAll
+    | Profiled
     | Followed
     | OriginsFound
     | Jumps
     | PythonOpened
+    | Extracted
+    | Script
+    | Bisected
     | ValueList
     | Values
     | DifferenceMap
-    | Profiled
     | Passes
     | Ops
     | Presets

@@ -1,0 +1,75 @@
+"""What a bisection found, as text, as JSON and as files. No Textual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.app.workspace import write_whole
+from buddy.compiler.protocol import Finding
+from buddy.compiler.recipe import to_toml
+
+_SHOWN = 6
+RECIPE = "right.toml"
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """The answer first, then what leads to it."""
+    lines = [finding.told]
+    if finding.wrong:
+        lines.append(f"as it is: {finding.wrong}")
+    for culprit in finding.steps:
+        origin = f", from {culprit.origin}" if culprit.origin else ""
+        lines.append(f"pass {culprit.step.spelling()} (step {culprit.place + 1}{origin})")
+    for wrong in finding.lowerings:
+        origin = f", from {wrong.origin}" if wrong.origin else ""
+        right = ", ".join(wrong.right)
+        lines.append(f"lowering {wrong.registry}.{wrong.op}{origin}: {len(wrong.nodes)} nodes; right: {right}")
+    lines += _some("fewest nodes that show it", finding.nodes)
+    lines += _some("right with these in eager", finding.in_eager)
+    if finding.functions:
+        lines.append(f"functions in which the pass makes a difference: {', '.join(finding.functions)}")
+    if finding.steps or finding.lowerings or finding.in_eager:
+        lines.append(
+            f"the recipe that is returned is {'right' if finding.confirmed else 'NOT right'} for the whole program"
+        )
+    if finding.command:
+        lines.append(f"to see it: {finding.command}")
+    lines += [f"note: {note}" for note in finding.notes]
+    return [*lines, f"{finding.trials} trials in {finding.seconds:.1f} s"]
+
+
+def _some(title: str, nodes: tuple[str, ...]) -> list[str]:
+    if not nodes:
+        return []
+    more = f", … {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return [f"{title}: {', '.join(nodes[:_SHOWN])}{more}"]
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """All of it as plain values; texts of modules are left to files."""
+    found: dict[str, Any] = msgspec.to_builtins(finding)
+    for name in ("before", "after"):
+        found.pop(name, None)
+    return found
+
+
+def write_finding(folder: Path, finding: Finding) -> list[Path]:
+    """Write the recipe that is right, the reduced module, and what the pass makes of it; the paths.
+
+    Raises `OSError` where they cannot be written.
+    """
+    name = Path(finding.name or "reduced.mlir")
+    texts = {
+        RECIPE: to_toml(finding.recipe),
+        name.name: finding.before,
+        f"{name.stem}.after{name.suffix}": finding.after,
+    }
+    written = []
+    for file, text in texts.items():
+        if text:
+            write_whole(folder / file, text)
+            written.append(folder / file)
+    return written

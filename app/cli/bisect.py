@@ -1,0 +1,69 @@
+"""`buddy-tui bisect SOURCE`: which pass, lowering and nodes make a program fail, differ from eager, or slow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from buddy.app.bisection import finding_json, finding_lines, write_finding
+from buddy.app.cli import VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.recipes import UsageError
+from buddy.compiler.protocol import Bisect, Bisected, Criterion, Progress
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("bisect", VERBS["bisect"])
+    group = found.add_argument_group("what is wrong")
+    text = "that it fails or crashes, differs from eager, is slow, or whichever of the first two it does"
+    kinds = ("any", "fails", "differs", "slower")
+    group.add_argument("--criterion", choices=kinds, default="any", help=text)
+    text = "as many times what each element type is allowed to differ (1)"
+    group.add_argument("--tolerance", type=arguments.positive_seconds, default=1.0, metavar="TIMES", help=text)
+    text = "a pass is at fault if the program is as many times as fast without it (1.1)"
+    group.add_argument("--slower", type=arguments.positive_seconds, default=1.1, metavar="TIMES", help=text)
+    text = "stop a trial that takes longer (30); smaller parts of the program get less"
+    group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
+    text = "begin no trial that only makes the answer smaller after so long (300)"
+    group.add_argument("--within", type=arguments.positive_seconds, default=300.0, metavar="SECONDS", help=text)
+    text = "write the recipe that is right and the reduced module to DIR"
+    found.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _bisect(engine, options, script))
+
+
+def criterion_of(options: argparse.Namespace) -> Criterion:
+    return Criterion(options.criterion, options.tolerance, options.slower, options.each, options.within)
+
+
+async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipe, client = (await engine.program(options, script))[0], engine.client
+
+    def came(frame: Any) -> None:
+        if isinstance(frame, Progress):
+            engine.console.progress(frame.what)
+
+    found = await client.ask_patiently(Bisect(client.next_request(), recipe, criterion_of(options)), Bisected, came)
+    engine.console.done()
+    saved: list[str] = []
+    if options.output is not None:
+        try:
+            saved = [str(path) for path in write_finding(options.output, found.finding)]
+        except OSError as error:
+            raise UsageError(f"cannot write to {options.output}: {error.strerror or error}") from error
+    if options.json:
+        print(json.dumps({"source": options.source, **finding_json(found.finding), "files": saved}, indent=2))
+    else:
+        print("\n".join([*finding_lines(found.finding), *(f"wrote {path}" for path in saved)]))
+    return 0

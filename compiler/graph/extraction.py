@@ -1,0 +1,137 @@
+"""Some of a graph's nodes as a graph of their own: what they read from outside becomes placeholders."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data
+from buddy.compiler.graph.sizes import parsed, symbols_in, value_of
+from buddy.compiler.graph.types import NodeType
+
+
+class ExtractionError(ValueError):
+    """Nodes that cannot stand for themselves; the text says which, why, and what to do."""
+
+
+def named(graph: Graph, wanted: Sequence[str]) -> list[Op]:
+    """The nodes that compute and have the stable or FX names `wanted`, in the graph's order.
+
+    Raises `ExtractionError` for a name that no such node has.
+    """
+    known = {name: op for op in graph.operations for name in (op.name, op.stable)}
+    for name in wanted:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "the FX table has their names"
+            raise ExtractionError(f"{graph.name} has no node {name!r} that computes something · {hint}")
+    chosen = {known[name].name for name in wanted}
+    return [op for op in graph.operations if op.name in chosen]
+
+
+def extracted(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | None = None) -> Graph:
+    """A graph of `nodes` alone, with their names. They need not be connected.
+
+    An op with several results and the nodes that pick one of them go together. A value from outside becomes a
+    placeholder of its name: a parameter where it is made of parameters alone, so that it is packed as a weight is, an
+    input otherwise. Results are what the rest of the graph reads, and what nobody does. Sizes that a call tells become
+    the numbers that `symbols` say. Raises `ExtractionError` for a selection that gives no tensor, and for a size that
+    `symbols` do not tell.
+    """
+    inside = _closed(graph, {op.name for op in nodes})
+    chosen = [op for op in graph.operations if op.name in inside]
+    results = [op for op in chosen if _leaves(op, inside)]
+    if not results:
+        raise ExtractionError(f"{_title(chosen)}: nothing of it gives a tensor · choose nodes that compute something")
+    whole = to_data(graph)
+    data = {node.name: node for node in whole.nodes}
+    kinds = _state(graph)
+    edges = list(dict.fromkeys(parent.name for op in chosen for parent in op.parents if parent.name not in inside))
+    placeholders = [_placeholder(data[name]) for name in edges]
+    output = NodeData(
+        "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
+    )
+    body = [_at(data[op.name], symbols or {}) for op in chosen]
+    inputs = [_at(node, symbols or {}) for node in placeholders]
+    targets = {node.target for node in body}
+    return from_data(
+        GraphData(
+            _title(chosen),
+            whole.func_name,
+            [*inputs, *body, output],
+            [kinds[name].value for name in edges],
+            schemas={target: schema for target, schema in whole.schemas.items() if target in targets},
+        )
+    )
+
+
+def _closed(graph: Graph, names: set[str]) -> set[str]:
+    """The names with those of what cannot be parted from them: an op of several results and what picks one."""
+    found = set(names)
+    for op in graph.operations:
+        if isinstance(op, GetItemOp) and (op.name in found or op.args[0].name in found):
+            found |= {op.name, op.args[0].name}
+    for op in graph.operations:
+        if isinstance(op, GetItemOp) and op.args[0].name in found:
+            found.add(op.name)
+    return found
+
+
+def _leaves(op: Op, inside: set[str]) -> bool:
+    """Whether a node is a result: a tensor that is read outside, or by nobody."""
+    if op.multiple or not op.metas or op.metas[0] is None:
+        return False
+    return not op._children or any(reader.name not in inside for reader in op._children)
+
+
+def _state(graph: Graph) -> dict[str, NodeType]:
+    """For each node whether it is made of parameters alone."""
+    kinds: dict[str, NodeType] = {op.name: op.kind for op in graph.placeholders}
+    for op in graph.operations:
+        fixed = bool(op.parents) and all(kinds[parent.name] is NodeType.FakeNode for parent in op.parents)
+        # What draws numbers, or has another effect, gives something else at each call.
+        kinds[op.name] = NodeType.FakeNode if fixed and not op.has_effect else NodeType.InputNode
+    return kinds
+
+
+def _placeholder(node: NodeData) -> NodeData:
+    return msgspec.structs.replace(
+        node, op=PlaceholderOp.__name__, target=node.name, args=[], kwargs={}, multiple=False
+    )
+
+
+def _at(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
+    """The node with every size the number that it is in a call."""
+    metas = [None if meta is None else ([_number(size, symbols) for size in meta[0]], meta[1]) for meta in node.metas]
+    args, kwargs = _told(node.args, symbols), _told(node.kwargs, symbols)
+    return msgspec.structs.replace(node, metas=metas, args=args, kwargs=kwargs)
+
+
+def _told(value: Any, symbols: Mapping[str, int]) -> Any:
+    if isinstance(value, dict):
+        return _number(value["s"], symbols) if "s" in value else {key: _told(v, symbols) for key, v in value.items()}
+    return [_told(item, symbols) for item in value] if isinstance(value, list) else value
+
+
+def _number(size: int | str, symbols: Mapping[str, int]) -> int:
+    found = parsed(size)
+    missing = [name for name in symbols_in(found) if name not in symbols]
+    if missing:
+        raise ExtractionError(f"the size {size} is told by data, not by a call · choose nodes without it")
+    return value_of(found, symbols)
+
+
+def _title(nodes: Sequence[Op]) -> str:
+    if len(nodes) == 1:
+        return nodes[0].name
+    return f"{nodes[0].name} … {nodes[-1].name} ({len(nodes)} nodes)" if nodes else "no nodes"
+
+
+def edges(graph: Graph) -> Iterator[str]:
+    """The names of what an extracted graph reads from the whole one, in the order of its placeholders."""
+    return (op.name for op in graph.placeholders)

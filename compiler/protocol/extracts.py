@@ -1,0 +1,42 @@
+"""Frames that make a program of some nodes of a graph, and a script of a graph."""
+
+from __future__ import annotations
+
+from buddy.compiler.plain_values import GraphInfo
+from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.recipe import Recipe
+
+
+class Extract(Frame, frozen=True):
+    """Make a graph of the `nodes`, stable or FX names, of the graph of `recipe`, with their real inputs: `Extracted`.
+
+    It is one more graph of the program until that is opened again; the same nodes give the same graph.
+    """
+
+    request: int
+    recipe: Recipe
+    nodes: tuple[str, ...]
+
+
+class Extracted(Frame, frozen=True):
+    """The new graph, and its number as recipes name it."""
+
+    request: int
+    graph: int
+    info: GraphInfo
+
+
+class WriteScript(Frame, frozen=True):
+    """The graph of `recipe` as a script that needs nothing but torch: `Script`."""
+
+    request: int
+    recipe: Recipe
+
+
+class Script(Frame, frozen=True):
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved beside it as `name`.npz."""
+
+    request: int
+    name: str
+    text: str
+    values: bytes
