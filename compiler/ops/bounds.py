@@ -1,7 +1,8 @@
 """Indices kept within their dim: nothing outside a tensor is ever read or written, whatever the data.
 
-Eager raises `IndexError` for an index out of range. Compiled code has no way out of the middle of a loop, and a check
-before it would read every index twice; one unsigned minimum per index keeps memory safe and the loop free of branches.
+Eager refuses an index out of range, and so do programs that look through their indices first (`ranges`). That look is
+no guard: compiled code has no way out of the middle of a loop, and goes on after eager has raised. One unsigned minimum
+per index keeps memory safe and the loop free of branches.
 """
 
 from __future__ import annotations
