@@ -27,6 +27,7 @@ from buddy.compiler.protocol import (
     FetchLines,
     FetchText,
     FindNode,
+    FindPlace,
     Found,
     Hello,
     IrChecked,
@@ -196,6 +197,10 @@ class EngineClient:
         """The lines of `text`, counted from 0, that come from the FX node with the stable name `node`."""
         return await self.ask(FindNode(self.next_request(), text, node), Found)
 
+    async def find_place(self, text: str, node: str, page: int, around: int, came: Interim) -> Found:
+        """The line of `text` that is most the own one of `node`; `came` gets the `Lines` around it."""
+        return await self.ask(FindPlace(self.next_request(), text, node, page, around), Found, came)
+
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
         """Where the text `after` differs from `before`."""
         return await self.ask_patiently(Compare(self.next_request(), before, after, how, language), Compared)
@@ -291,6 +296,11 @@ class EngineClient:
 
 
 def default_command() -> list[str]:
-    """The engine of this installation; the current folder is kept off its import path."""
+    """The engine of this installation."""
+    return module_command("buddy.compiler.engine")
+
+
+def module_command(module: str) -> list[str]:
+    """The command that runs a module of this installation; the current folder is kept off its import path."""
     safe = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe, "-m", "buddy.compiler.engine"]
+    return [sys.executable, *safe, "-m", module]

@@ -6,6 +6,7 @@ A view asks for the line it is about to draw and gets it, or `None` and a call o
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
@@ -16,6 +17,9 @@ PAGE = 256
 KEEP = 48
 WANTED = 4
 AHEAD = 100
+# Over a slow link, as many lines are fetched ahead as a held key passes meanwhile: a screen, 30 times a second.
+SCROLL = 1500
+LANES = 3
 
 Fetch = Callable[[str, int, int], Awaitable[Lines]]
 
@@ -51,7 +55,10 @@ class LineCache:
         self._pages: OrderedDict[tuple[str, int], list[Line]] = OrderedDict()
         self._wanted: list[tuple[str, int]] = []
         self._missed: set[tuple[str, int]] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._coming: set[tuple[str, int]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._totals: dict[str, int] = {}
+        self._reach = AHEAD
 
     def get(self, text: str, index: int) -> Line | None:
         """Line `index` of `text` where it is at hand; otherwise it is sent for. Its neighbours come ahead of need."""
@@ -61,11 +68,15 @@ class LineCache:
             self._missed.add((text, number))
             self._want((text, number))
             return None
-        if len(page) == PAGE and offset >= PAGE - AHEAD:
-            self._want((text, number + 1))
-        elif number and offset < AHEAD:
-            self._want((text, number - 1))
+        self._look_around(text, number, index)
         return page[offset] if offset < len(page) else Line("")
+
+    def _look_around(self, text: str, number: int, index: int) -> None:
+        """Send for the pages that a scroll is in before their lines could have come, the nearest one first."""
+        last = min(index + self._reach, self._totals[text] - 1) // PAGE
+        first = max(0, index - self._reach) // PAGE
+        for other in (*range(first, number), *range(last, number, -1)):
+            self._want((text, other))
 
     def ahead(self, text: str, index: int) -> None:
         """Have line `index` of `text` fetched before it is needed."""
@@ -73,9 +84,13 @@ class LineCache:
 
     async def load(self, text: str, start: int, count: int) -> None:
         """Wait until lines `start` to `start + count` are at hand."""
-        for number in range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1):
-            if (text, number) not in self._pages:
-                await self._bring((text, number))
+        numbers = range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1)
+        missing = [(text, number) for number in numbers if (text, number) not in self._pages]
+        await asyncio.gather(*map(self._bring, missing))
+
+    def take(self, lines: Lines) -> None:
+        """Keep a page that has come with another answer."""
+        self._keep((lines.text, lines.start // PAGE), lines)
 
     def forget(self) -> None:
         """Drop everything: the engine that had the texts is gone."""
@@ -84,18 +99,20 @@ class LineCache:
         self._missed.clear()
 
     def _want(self, key: tuple[str, int]) -> None:
-        if key in self._pages:
+        if key in self._pages or key in self._coming:
             return
         if key in self._wanted:
             self._wanted.remove(key)
         self._wanted = [*self._wanted[-WANTED:], key]
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        if len(self._tasks) < LANES:
+            task = asyncio.get_running_loop().create_task(self._drain())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _drain(self) -> None:
         while self._wanted:
             key = self._wanted.pop()
-            if key in self._pages:
+            if key in self._pages or key in self._coming:
                 continue
             try:
                 await self._bring(key)
@@ -108,7 +125,18 @@ class LineCache:
 
     async def _bring(self, key: tuple[str, int]) -> None:
         text, number = key
-        self._pages[key] = _lines(await self._fetch(text, number * PAGE, PAGE))
+        self._coming.add(key)
+        started = time.monotonic()
+        try:
+            lines = await self._fetch(text, number * PAGE, PAGE)
+        finally:
+            self._coming.discard(key)
+        self._reach = round(min(2 * PAGE, max(AHEAD, (time.monotonic() - started) * SCROLL)))
+        self._keep(key, lines)
+
+    def _keep(self, key: tuple[str, int], lines: Lines) -> None:
+        self._pages[key] = _lines(lines)
+        self._totals[lines.text] = lines.total
         self._pages.move_to_end(key)
         while len(self._pages) > KEEP:
             self._pages.popitem(last=False)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from buddy.app.lines import LineCache, UnavailableError
+from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
@@ -244,6 +244,12 @@ class Session:
     async def find_node(self, text: str, node: str) -> p.Found:
         """Lines that come from a node."""
         return await self._asked(lambda client: client.find_node(text, node))
+
+    async def find_place(self, text: str, node: str) -> int:
+        """The line that is most a node's own, or -1; what is around it on a screen is at hand then."""
+        take = self.cache.take
+        found = await self._asked(lambda client: client.find_place(text, node, PAGE, AHEAD, take))
+        return found.lines[0] if found.lines else -1
 
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> p.Compared:
         """Where the text `after` differs from `before`."""

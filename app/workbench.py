@@ -53,7 +53,6 @@ from buddy.themes.textual_themes import textual_themes
 FOLD_BELOW = 100
 WIDE_FROM = 140
 MESSAGE_SECONDS = 6.0
-NODE_WINDOW = 2000
 STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGES_SECONDS = 0.1
 PANES: tuple[type[Pane], ...] = (GraphPane, PassesPane, IrPane, OutputsPane)
@@ -433,15 +432,8 @@ class Workbench(App[int]):
     async def find_node(self, text: str) -> int:
         """The line of `text` that is most the selected node's own, or -1: a function comes from all of its nodes."""
         node = self.selection.node
-        found = await self._asked(self.session.find_node(text, node)) if node else None
-        if not found or not found.lines:
-            return -1
-        first = found.lines[0]
-        near = [row for row in found.lines if row < first + NODE_WINDOW]
-        if not await self.load_lines(text, first, near[-1] - first + 1):
-            return first
-        lines = {row: line for row in near if (line := self.cache.get(text, row)) is not None}
-        return min(lines, key=lambda row: (len(lines[row].nodes), ".constant" in lines[row].text, row), default=first)
+        found = await self._asked(self.session.find_place(text, node)) if node else -1
+        return -1 if found is False else found
 
     async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:
         """The first line of `text` that comes from `node`, or 0, and how many lines there are."""

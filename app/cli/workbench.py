@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import USAGE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 
 _SUMMARY = """Open the workbench on a PyTorch program: every stage from the graph to machine code, every pass a switch.
 
@@ -21,6 +23,14 @@ def parser() -> arguments.Parser:
     group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII alone")
     group.add_argument("--theme", help="start with this theme")
+    group = found.add_argument_group("browser")
+    group.add_argument(
+        "--web", action="store_true", help="serve the screen to a browser, at an address that holds a token"
+    )
+    text = "the port to serve at (8000)"
+    group.add_argument("--web-port", type=_port, metavar="PORT", default=8000, help=text)
+    text = "the address to serve at (127.0.0.1: this machine alone); traffic is not encrypted"
+    group.add_argument("--web-host", metavar="ADDRESS", default="127.0.0.1", help=text)
     return found
 
 
@@ -30,6 +40,8 @@ def main(words: Sequence[str]) -> int:
         found.print_help()
         return USAGE
     options, script = arguments.parse(found, words)
+    if options.web:
+        return _serve(options, words)
     from buddy.app.workbench import run_workbench
 
     return run_workbench(
@@ -43,3 +55,42 @@ def main(words: Sequence[str]) -> int:
         log=options.log,
         plugins=arguments.plugins(options),
     )
+
+
+def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Serve the same command line, without what makes it serve, to a browser."""
+    try:
+        from buddy.app.web import serve
+    except ImportError as error:
+        print(f"--web needs {error.name}, of the extra `web`: pip install 'buddy-tui[web]'", file=sys.stderr)
+        return FAILURE
+    from buddy.app.client import module_command
+
+    command = [*module_command("buddy.app.cli"), *without_web(words)]
+    try:
+        serve(command, options.web_host, options.web_port, f"buddy-tui {options.source}")
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        todo = "choose another with --web-port or --web-host"
+        print(f"{options.web_host}:{options.web_port} cannot be served at: {reason} · {todo}", file=sys.stderr)
+        return FAILURE
+    return 0
+
+
+def without_web(words: Sequence[str]) -> list[str]:
+    """The words of a command line without ours of the browser; what stands behind `--` is the script's."""
+    cut = list(words).index("--") if "--" in words else len(words)
+    kept: list[str] = []
+    skip = False
+    for word in words[:cut]:
+        if not skip and not word.startswith("--web"):
+            kept.append(word)
+        skip = word in ("--web-port", "--web-host")
+    return [*kept, *words[cut:]]
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 1 << 16:
+        raise argparse.ArgumentTypeError("must be 1 to 65535")
+    return value

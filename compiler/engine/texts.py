@@ -19,6 +19,7 @@ from buddy.compiler.protocol import (
     FetchLines,
     FetchText,
     FindNode,
+    FindPlace,
     FindRegion,
     Found,
     FoundEach,
@@ -56,9 +57,17 @@ class Texts:
         text = self._find(frame.text)
         if not text.indexed and len(text.content) > _SMALL:
             await asyncio.to_thread(lambda: text.ends)
-        window = text.window(frame.start, min(frame.count, _MAX_WINDOW))
-        found = (window.nodes, window.names, window.derived, window.machine)
-        self._send(Lines(job.request, frame.text, window.start, window.lines, text.total, *found))
+        self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW)))
+
+    async def place(self, frame: FindPlace, job: Job) -> None:
+        text = self._find(frame.text)
+        line = await asyncio.to_thread(text.own_line, frame.node)
+        page = max(1, min(frame.page, _MAX_WINDOW))
+        first = max(0, line - frame.around) // page
+        last = min(max(0, line) + frame.around, text.total - 1) // page
+        for number in range(first, min(last, first + _MAX_WINDOW // page) + 1):
+            self._send(_window(job, frame.text, text, number * page, page))
+        self._send(Found(job.request, frame.text, (line,) if line >= 0 else ()))
 
     async def text(self, frame: FetchText, job: Job) -> None:
         self._send(Text(job.request, frame.text, self._find(frame.text).content))
@@ -109,6 +118,12 @@ class Texts:
             what = f"the text {name!r} is no longer kept"
             raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
         return text
+
+
+def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:
+    window = text.window(start, count)
+    found = (window.nodes, window.names, window.derived, window.machine)
+    return Lines(job.request, name, window.start, window.lines, text.total, *found)
 
 
 async def _searched(contents: list[str], frame: Search | SearchEach) -> list[searching.Found]:

@@ -86,6 +86,7 @@ from buddy.compiler.protocol.texts import FetchCharacters as FetchCharacters
 from buddy.compiler.protocol.texts import FetchLines as FetchLines
 from buddy.compiler.protocol.texts import FetchText as FetchText
 from buddy.compiler.protocol.texts import FindNode as FindNode
+from buddy.compiler.protocol.texts import FindPlace as FindPlace
 from buddy.compiler.protocol.texts import FindRegion as FindRegion
 from buddy.compiler.protocol.texts import Lines as Lines
 from buddy.compiler.protocol.texts import ListSymbols as ListSymbols
@@ -131,6 +132,7 @@ ClientFrame = (
     | Reprint
     | DescribeOp
     | FindNode
+    | FindPlace
     | Compare
     | CheckIr
     | TryPasses

@@ -72,6 +72,20 @@ class FindNode(Frame, frozen=True):
     limit: int = 10_000
 
 
+class FindPlace(Frame, frozen=True):
+    """Where to look for a node in `text`, and what is to be seen there, in one answer.
+
+    The pages of `page` lines that hold the `around` lines on both sides of the line that is most the node's own come as
+    `Lines`, then that line in a `Found`. Where the text has no line of the node, there is the first page.
+    """
+
+    request: int
+    text: str
+    node: str
+    page: int
+    around: int
+
+
 class Lines(Frame, frozen=True):
     """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from.
 

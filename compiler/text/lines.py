@@ -12,6 +12,8 @@ from itertools import accumulate, islice
 MAX_CONSTANT = 200
 MAX_LINE = 4000
 _KEPT = 32
+# How many lines from a node's first one are looked through for the one that is most its own.
+_NEAR = 2000
 _CHUNK = 4 << 20
 _CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
 
@@ -111,6 +113,14 @@ class IndexedText:
         """The first `limit` lines that come from `node`, and whether there are more."""
         found = list(islice(self.marked_lines(node), limit + 1))
         return [line for line, _ in found[:limit]], len(found) > limit
+
+    def own_line(self, node: str) -> int:
+        """The line that is most the own one of `node`, -1 without any: a function comes from all of its nodes."""
+        found, _ = self.lines_of_node(node, _NEAR)
+        near = [line for line in found if line < found[0] + _NEAR]
+        return min(
+            near, key=lambda at: (len(self.sets[self._set_of(at)]), ".constant" in self.line(at), at), default=-1
+        )
 
     def marked_lines(self, node: str) -> Iterator[tuple[int, bool]]:
         """The lines that come from `node`, each with whether that was derived."""

@@ -95,3 +95,37 @@ async def test_lines_can_be_fetched_ahead_and_nobody_is_told(source: Source) -> 
     assert source.asked == [5]
     assert cache.get("t", 5 * PAGE + 3) is not None
     assert told == []
+
+
+async def test_over_a_slow_link_more_is_fetched_ahead_several_pages_at_once() -> None:
+    slow, under_way, most = Source(), 0, 0
+
+    async def fetch(text: str, start: int, count: int) -> Lines:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.3)
+        under_way -= 1
+        return await slow.fetch(text, start, count)
+
+    cache = LineCache(fetch, lambda text: None)
+    await cache.load("t", 10 * PAGE, 1)
+    cache.get("t", 10 * PAGE + PAGE // 2)
+    await asyncio.sleep(0.7)
+    assert most > 1
+    assert set(slow.asked) == {8, 9, 10, 11, 12}
+
+
+async def test_a_page_that_comes_with_another_answer_is_kept(source: Source) -> None:
+    cache = LineCache(source.fetch, lambda text: None)
+    cache.take(await source.fetch("t", PAGE, PAGE))
+    await cache.load("t", PAGE, PAGE)
+    assert source.asked == [1]
+
+
+async def test_nothing_is_asked_for_behind_the_end_of_a_text(source: Source) -> None:
+    cache = LineCache(source.fetch, lambda text: None)
+    await cache.load("t", TOTAL - 1, 1)
+    cache.get("t", TOTAL - 1)
+    await asyncio.sleep(0.05)
+    assert max(source.asked) == TOTAL // PAGE - 1

@@ -75,3 +75,11 @@ def test_a_page_of_a_million_lines_takes_milliseconds() -> None:
     for first in range(0, 1_000_000, 10_000):
         text.window(first, 60)
     assert (time.perf_counter() - start) / 100 < 0.005
+
+
+def test_the_own_line_of_a_node_is_the_one_that_comes_from_fewest() -> None:
+    content = "func @f {\n  %0 = arith.constant\n  %1 = add\n  %2 = add\n}\n"
+    text = IndexedText(content, array("I", [1, 2, 1, 2, 1]), ((), ("mm", "add"), ("add",)))
+    assert text.own_line("add") == 3, "not the constant, which comes first"
+    assert text.own_line("mm") == 0
+    assert text.own_line("relu") == -1

@@ -1,0 +1,88 @@
+"""The workbench in a browser: textual-serve behind a token, which is the first part of every address.
+
+Whoever has the address can run code as the user, so nothing is answered without the token, the web socket included.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import aiohttp_jinja2
+from aiohttp import web
+from textual_serve.server import Server
+
+_STRICT = {
+    # The address, which holds the token, is told to no other site; no other site shows the screen inside its own.
+    "Referrer-Policy": "no-referrer",
+    # Nor are fonts fetched from one: what is served here works without a network.
+    "Content-Security-Policy": "style-src 'self' 'unsafe-inline'; font-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_DENIED = "403: the address lacks its token. `buddy-tui --web` has printed the whole address.\n"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class TokenServer(Server):
+    """Serves a command's screen under `/TOKEN/`; each page that is opened starts the command for itself."""
+
+    def __init__(self, command: Sequence[str], host: str, port: int, title: str) -> None:
+        super().__init__(shlex.join(command), host=host, port=port, title=title)
+        self.token = secrets.token_urlsafe(24)
+
+    @property
+    def address(self) -> str:
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}/{self.token}/"
+
+    async def _make_app(self) -> web.Application:
+        """The pages of textual-serve as a part of an application that knows nothing but the token."""
+        inner = await super()._make_app()
+        outer = web.Application(middlewares=[self._guard])
+        outer.add_subapp(f"/{self.token}", inner)
+        outer.on_response_prepare.append(_be_strict)
+        return outer
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.path.removeprefix("/").partition("/")[0]
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            return web.Response(status=403, text=_DENIED)
+        return await handler(request)
+
+    @aiohttp_jinja2.template("app_index.html")
+    async def handle_index(self, request: web.Request) -> dict[str, Any]:
+        """The page, with addresses of the host that the browser asked: this side may have several names."""
+        size = request.query.get("fontsize", "16")
+        here = f"{request.host}/{self.token}"
+        return {
+            "font_size": int(size) if size.isdecimal() and len(size) < 4 else 16,
+            "app_websocket_url": f"{'wss' if request.secure else 'ws'}://{here}/ws",
+            "config": {"static": {"url": f"{request.scheme}://{here}/static/"}},
+            "application": {"name": self.title},
+        }
+
+    async def on_startup(self, app: web.Application) -> None:
+        print(
+            f"the workbench is at {self.address}\nWho has this address can run code as you. ctrl+c ends it.", flush=True
+        )
+
+    def initialize_logging(self) -> None:
+        """Warnings alone: a log of requests would hold the token."""
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+
+
+async def _be_strict(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_STRICT)
+
+
+def serve(command: Sequence[str], host: str, port: int, title: str) -> None:
+    """Serve until ctrl+c. Raises `OSError` where the port is not to be had."""
+    logging.getLogger("aiohttp.access").disabled = True
+    TokenServer(command, host, port, title).serve()

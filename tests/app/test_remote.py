@@ -1,0 +1,115 @@
+"""The workbench on an engine behind a slow link: what is moved, how soon it is there, and what a lost link costs."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.lines import PAGE
+from buddy.app.ssh import Remote
+
+ROOT = Path(__file__).resolve().parents[2]
+# Each way, so an answer takes twice as long.
+DELAY = 0.1
+FIRST_PAGE = 0.4
+
+
+@pytest.fixture
+def far() -> Iterator[Path]:
+    # Not `tmp_path`: the path of a socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="far") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        program = Path(folder) / "buddy-tui"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
+        program.chmod(0o700)
+        yield Path(folder)
+
+
+def remote(far: Path) -> Remote:
+    ssh = (sys.executable, str(ROOT / "benchmarks" / "support" / "far.py"), str(far), str(DELAY))
+    return Remote("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), patience=30.0)
+
+
+async def compiled(bench: Any) -> None:
+    """An engine behind a slow link, on a busy machine, may take longer to start than tests otherwise wait."""
+    end = time.monotonic() + 150
+    while bench.app.state.compiled is None and time.monotonic() < end:
+        await bench.pilot.pause(0.05)
+    await bench.settled()
+
+
+async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
+    workbench: Callable[..., Any], far: Path
+) -> None:
+    place = remote(far)
+    async with workbench(Path("samples/mlp.py"), wait=False, engine=place, directory=place.folder) as bench:
+        await compiled(bench)
+        app, ir, client = bench.app, bench.app.ir, bench.app.session._client
+        await bench.press("j", "j", "j", "tab", "tab")
+        long = [row for row in ir.rows if row.stage.lines > 3 * PAGE and row.stage.changed][:6]
+        assert long, "the sample has no stage of several pages"
+        seconds = []
+        for row in long:
+            await asyncio.sleep(0.5)
+            before, started = client.received_bytes, time.monotonic()
+            ir.choose(row)
+            await bench.until(lambda row=row: ir.text == row.stage.text, "the first page")
+            seconds.append(time.monotonic() - started)
+            await asyncio.sleep(0.5)
+            whole = len(await app.session.whole_text(row.stage.text)) if row is long[-1] else 0
+            moved = client.received_bytes - before
+        assert statistics.median(seconds) < FIRST_PAGE, seconds
+        assert moved - whole < whole * 0.9, "a stage was sent whole"
+        moves = client.received_bytes
+        for _ in range(20):
+            await bench.press("down")
+        assert client.received_bytes - moves < 20 * 1000, "scrolling inside what is at hand asks for nothing but pages"
+
+
+async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Callable[..., Any], far: Path) -> None:
+    place = remote(far)
+    async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
+        await compiled(bench)
+        app = bench.app
+        pid = app.state.welcome.pid
+        (far / "down").touch()
+        await bench.until(lambda: bench.shows("link lost"), "the loss")
+        await bench.until(lambda: "trying again in" in app.state.link, "the next try")
+        assert bench.shows("R tries now")
+        assert app.state.engine == "ready"
+        assert app.ir.lines
+        await bench.press("space")
+        assert app.workspace.can_undo
+        await bench.press("u")
+        await bench.press("space")
+        edited = app.workspace.recipe
+        (far / "down").unlink()
+        await bench.press("R")
+        await bench.until(lambda: not app.state.link, "the link")
+        await bench.settled()
+        assert app.state.compiled == edited == app.workspace.recipe
+        assert app.workspace.can_undo
+        assert app.state.welcome.pid == pid, "it is the same engine"
+
+
+async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
+    workbench: Callable[..., Any], tmp_path: Path
+) -> None:
+    tried = tmp_path / "tried"
+    code = f"import sys; open({str(tried)!r}, 'a').write('x'); print('Host key verification failed.', file=sys.stderr)"
+    place = Remote("far", (sys.executable, "-c", f"{code}; sys.exit(255)"))
+    async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory="") as bench:
+        await bench.until(lambda: bench.app.state.engine == "lost", "the end")
+        await asyncio.sleep(1.0)
+        assert tried.read_text() == "x"
+        assert "connect once with `ssh far`" in str(bench.app.state.log[-1])
+        await bench.press("R")
+        await bench.until(lambda: tried.read_text() == "xx", "another try")

@@ -1,0 +1,105 @@
+"""The workbench in a browser: real requests to the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from buddy.app.cli.workbench import without_web
+
+aiohttp = pytest.importorskip("aiohttp")
+pytest.importorskip("textual_serve")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "buddy.app.cli", "samples/arith_add.py", "--web", *words]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address that a server prints, with its token."""
+    words = command("--web-port", str(free_port()))
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", process.stdout.readline())
+        assert found, "the first line has the address"
+        yield found[0]
+        process.terminate()
+
+
+async def test_without_the_token_nothing_is_answered(address: str) -> None:
+    root, token = re.fullmatch(r"(http://[^/]+/)([^/]+)/", address).groups()  # type: ignore[union-attr]
+    wrong = ("", "ws", "static/js/textual.js", "x" * 32 + "/", f"{token[:-1]}/", f"?token={token}", f"x/{token}/", "é/")
+    async with aiohttp.ClientSession() as session:
+        for path in wrong:
+            async with session.get(root + path) as answer:
+                assert answer.status == 403, path
+                assert token not in await answer.text()
+        for path in ("ws", f"{'x' * 32}/ws"):
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+                await session.ws_connect(root + path)
+
+
+async def test_with_the_token_the_page_and_all_it_needs_is_there(address: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with session.get(address) as answer:
+            assert answer.status == 200
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
+            page = await answer.text()
+        assert f'data-session-websocket-url="ws{address.removeprefix("http")}ws"' in page
+        for url in re.findall(r'(?:href|src)="(http://[^"]+)"', page):
+            assert url.startswith(address)
+            async with session.get(url) as answer:
+                assert answer.status == 200, url
+
+
+async def test_the_screen_comes_over_the_web_socket(address: str) -> None:
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws?width=100&height=30") as screen:
+        seen, end = b"", time.monotonic() + 60
+        while b"arith_add.py" not in seen:
+            assert time.monotonic() < end, seen[-500:]
+            message = await asyncio.wait_for(screen.receive(), 60)
+            assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
+            seen += message.data if isinstance(message.data, bytes) else message.data.encode()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        port = one.getsockname()[1]
+        done = subprocess.run(command("--web-port", str(port)), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} cannot be served at" in done.stderr
+    assert "--web-port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_package_one_line_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "textual_serve.py").write_text("raise ModuleNotFoundError('no', name='textual_serve')\n")
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from buddy.app.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, str(tmp_path), "samples/arith_add.py", "--web"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "buddy-tui[web]" in done.stderr
+
+
+def test_what_the_browsers_screen_is_started_with_is_the_rest_of_the_command_line() -> None:
+    ours = ["--web", "a.py", "--web-port", "80", "--tiny", "--web-host=::1", "--", "--web", "--web-port", "3"]
+    assert without_web(ours) == ["a.py", "--tiny", "--", "--web", "--web-port", "3"]
