@@ -23,8 +23,8 @@ def _bindings(actions: Iterable[Action]) -> list[BindingType]:
     bindings: list[BindingType] = []
     prefixes: dict[str, None] = {}
     for action in actions:
-        prefixes |= dict.fromkeys(key.split()[0] for key in action.keys if " " in key)
-        bindings += _bindings_of(action, [key for key in action.keys if " " not in key])
+        prefixes |= dict.fromkeys(key.split()[0] for key in action.own_keys if " " in key)
+        bindings += _bindings_of(action, [key for key in action.own_keys if " " not in key])
     return bindings + [Binding(key, f"app.first_stroke('{key}')", show=False) for key in prefixes]
 
 

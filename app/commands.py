@@ -39,13 +39,17 @@ class ActionCommands(Provider):
 
     def _sorted(self) -> list[Action]:
         situation = self._bench.situation()
-        shown = [action for action in ACTIONS if action.id not in HIDDEN and not action.id.startswith("move.")]
-        return sorted(shown, key=lambda action: bool(action.blocked(situation)))
+        return sorted(filter(listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
 
     def _help(self, action: Action) -> str:
         reason = action.blocked(self._bench.situation())
         keys = f"  ({', '.join(action.keys)})" if action.keys else ""
         return f"{action.tooltip}{keys}" + (f". Not now: {reason}" if reason else "")
+
+
+def listed(action: Action) -> bool:
+    """Whether the palette has an action; it leaves out moving about, and itself."""
+    return action.id not in HIDDEN and not action.id.startswith("move.")
 
 
 def command_title(action: Action) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
+
+from buddy.app.diff_parts import NOTHING, Hidden, Hunk, Part, Section, behind_heads, changed_folds
+from buddy.app.folds import Fold
 
 # Equal lines that stay on the screen above and below a change.
 CONTEXT = 3
@@ -14,14 +17,14 @@ LEAST_FOLDED = 4
 
 Kind = Literal["same", "fold", "removed", "added", "changed"]
 Layout = Literal["unified", "beside"]
-Hunk = tuple[int, int, int, int]
 
 
 class DiffRow(NamedTuple):
     """A row: its line in the text before and in the text after, -1 where it has none.
 
     A row of kind `changed` has both sides next to each other. A `fold` stands for `folded` equal lines from there on.
-    `partner` is the line of the other text that is opposite a removed or an added line, -1 for none.
+    `partner` is the line of the other text that is opposite a removed or an added line, -1 for none. Of any other kind,
+    `folded` lines are folded behind the row, `added` and `removed` of which came and went.
     """
 
     kind: Kind
@@ -29,16 +32,23 @@ class DiffRow(NamedTuple):
     after: int
     folded: int = 0
     partner: int = -1
+    added: int = 0
+    removed: int = 0
 
 
 class _Run(NamedTuple):
-    """Rows of one kind, made of `removed` lines from `before` on and `added` lines from `after` on."""
+    """Rows of one kind, made of `removed` lines from `before` on and `added` lines from `after` on.
+
+    `origin` is the line after at which the equal lines begin that it is part of, `hidden` what is folded behind it.
+    """
 
     kind: Kind
     before: int
     removed: int
     after: int
     added: int
+    origin: int = -1
+    hidden: Hidden | None = None
 
     @property
     def height(self) -> int:
@@ -50,11 +60,17 @@ class DiffRows:
     """The rows of one difference in one layout; `hunks` are those of `buddy.compiler.protocol.Compared`."""
 
     def __init__(self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified") -> None:
-        self.hunks = list(hunks)
+        self._whole = Section(list(hunks), (0, 0), (before_lines, after_lines))
+        self._section = self._whole
+        self._functions: list[Fold] = []
         self.layout: Layout = layout
-        self._end = (before_lines, 0, after_lines, 0)
         self._open: set[int] = set()
         self._measure()
+
+    @property
+    def hunks(self) -> list[Hunk]:
+        """The changes of the part that is shown."""
+        return self._section.hunks
 
     @property
     def count(self) -> int:
@@ -72,17 +88,22 @@ class DiffRows:
         run, offset = self._runs[place], number - self._starts[place]
         if run.kind == "fold":
             return DiffRow("fold", run.before, run.after, run.added)
+        hidden = run.hidden if run.hidden is not None and offset == run.added - 1 else NOTHING
         before = run.before + offset if offset < run.removed else -1
         after = run.after + offset if offset < run.added else -1
         if run.kind == "removed":
             return DiffRow("removed", before, -1, partner=after)
         if run.kind == "added":
-            return DiffRow("added", -1, after, partner=before)
-        return DiffRow(run.kind, before, after)
+            return DiffRow("added", -1, after, hidden.lines, before, hidden.added, hidden.removed)
+        return DiffRow(run.kind, before, after, hidden.lines, -1, hidden.added, hidden.removed)
 
     def row_of(self, line: int) -> int:
-        """The row of a line of the text after, or of the fold that hides it."""
-        place = next(k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added)
+        """The row of a line of the text after, or of the fold that hides it; the nearest one for lines not shown."""
+        (_, first), (_, end) = self._section.begin, self._section.end
+        line = self._head_of(max(first, min(line, end - 1)))
+        place = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
+        if place is None:
+            return max(0, self.count - 1)
         run = self._runs[place]
         return self._starts[place] + (0 if run.kind == "fold" else line - run.after)
 
@@ -95,16 +116,43 @@ class DiffRows:
             return row.after
         return self._runs[bisect_right(self._starts, number) - 1].after
 
+    # ---- a part of it --------------------------------------------------------------------------------------------
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether only a part is shown."""
+        return self._section is not self._whole
+
+    def narrow(self, window: tuple[int, int] | None, functions: Iterable[Fold] = ()) -> None:
+        """Show the first to the last line of `window` alone (lines of the text after), everything for `None`.
+
+        Of those of `functions` in which anything changed, only the first line is shown.
+        """
+        self._section = self._whole if window is None else self._whole.between(window[0], window[1] + 1)
+        self._functions = changed_folds(functions, self._section.hunks)
+        self._measure()
+
+    def widen(self) -> None:
+        """Show everything, folded functions folded."""
+        self._section = self._whole
+        self._measure()
+
+    def holds(self, line: int) -> bool:
+        """Whether a line of the text after is in the part that is shown."""
+        return self._section.begin[1] <= line < max(self._section.end[1], 1)
+
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
         """Unfold the fold at row `number`, or fold the run that the row is in; whether there was any."""
         place = bisect_right(self._starts, number) - 1
-        run = self._runs[place]
+        run, row = self._runs[place], self.row(number)
         if run.kind == "fold":
-            self._open.add(self._equal_run(run.after))
-        elif run.kind == "same" and self._equal_run(run.after) in self._open:
-            self._open.discard(self._equal_run(run.after))
+            self._open.add(run.origin)
+        elif row.folded:
+            self._functions = [fold for fold in self._functions if fold.first != row.after]
+        elif run.kind == "same" and run.origin in self._open:
+            self._open.discard(run.origin)
         else:
             return False
         self._measure()
@@ -112,17 +160,26 @@ class DiffRows:
 
     def toggle_all(self) -> None:
         """Unfold everything, or, if nothing is folded, fold it again."""
-        folds = [self._equal_run(run.after) for run in self._runs if run.kind == "fold"]
+        folds = [run.origin for run in self._runs if run.kind == "fold"]
         self._open = self._open.union(folds) if folds else set()
         self._measure()
 
     def reveal(self, line: int) -> int:
         """The row of a line of the text after, unfolded if need be."""
+        if self._head_of(line) != line:
+            self._functions = [fold for fold in self._functions if not fold.first < line <= fold.last]
+            self._measure()
         row = self.row_of(line)
         if self.row(row).kind == "fold":
             self.toggle(row)
             row = self.row_of(line)
         return row
+
+    def _head_of(self, line: int) -> int:
+        """`line`, or the line shown of the folded function that it is in."""
+        place = bisect_right(self._functions, (line,)) - 1
+        found = self._functions[place] if place >= 0 else None
+        return found.first if found is not None and found.first < line <= found.last else line
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -153,35 +210,30 @@ class DiffRows:
                 self._changes.append(start)
 
     def _made(self) -> Iterator[_Run]:
-        before = after = 0
-        for hunk in (*self.hunks, self._end):
-            start, removed, place, added = hunk
-            yield from self._equal(before, after, place - after, first=after == 0, last=hunk is self._end)
-            if self.layout == "beside":
-                yield _Run("changed", start, removed, place, added)
+        parts = behind_heads(self._section.parts(), self._functions)
+        for k, part in enumerate(parts):
+            if part.equal:
+                # Next to a folded function there is nothing to give a context to.
+                head = CONTEXT if k and parts[k - 1].hidden is None else 0
+                tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
+                yield from self._equal(part, head, tail)
+            elif self.layout == "beside":
+                yield _Run("changed", *part.place, hidden=part.hidden)
             else:
-                yield _Run("removed", start, removed, place, added)
-                yield _Run("added", start, removed, place, added)
-            before, after = start + removed, place + added
+                yield _Run("removed", *part.place)
+                yield _Run("added", *part.place, hidden=part.hidden)
 
-    def _equal(self, before: int, after: int, count: int, *, first: bool, last: bool) -> Iterator[_Run]:
-        """Equal lines between two changes, their middle folded unless it has been unfolded."""
-        head = 0 if first and not (self.hunks and self.hunks[0][2] == 0) else CONTEXT
-        tail = 0 if last else CONTEXT
+    def _equal(self, part: Part, head: int, tail: int) -> Iterator[_Run]:
+        """Equal lines, their middle folded unless it has been unfolded; `head` and `tail` are context of changes."""
+        before, count, after, _ = part.place
         folded = count - head - tail
         if folded < LEAST_FOLDED or after in self._open:
-            yield _Run("same", before, count, after, count)
+            yield _Run("same", before, count, after, count, after, part.hidden)
             return
-        yield _Run("same", before, head, after, head)
-        yield _Run("fold", before + head, folded, after + head, folded)
+        yield _Run("same", before, head, after, head, after)
+        yield _Run("fold", before + head, folded, after + head, folded, after)
         end = count - tail
-        yield _Run("same", before + end, tail, after + end, tail)
-
-    def _equal_run(self, line: int) -> int:
-        """Where the equal run begins that a line of the text after is in."""
-        ends = [place + added for _, _, place, added in self.hunks]
-        found = bisect_right(ends, line)
-        return ends[found - 1] if found else 0
+        yield _Run("same", before + end, tail, after + end, tail, after)
 
     def _runs_from(self, line: int) -> range:
         """The runs among which a line of the text after is: from the last that begins above it."""

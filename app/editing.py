@@ -43,6 +43,21 @@ class Editing:
     def redo(self) -> None:
         self._changed(f"done again: {self._workspace.redo()}")
 
+    def choose_edit(self) -> None:
+        """List all edits of the recipe, those that were undone too, and go to the one that is chosen."""
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        choices = [
+            Choice(edit.title or "the first recipe", _place_of(steps), steps, marked=not steps)
+            for steps, edit in self._workspace.journal
+        ]
+        self._bench.push_screen(PickerScreen("Edits, the latest first", choices), self._go_edit)
+
+    def _go_edit(self, steps: int | None) -> None:
+        if steps:
+            self._workspace.go(steps)
+            self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'done again' if steps > 0 else 'undone'}")
+
     def reset(self) -> None:
         self.edit(self._workspace.preset, "back to the preset")
 
@@ -95,3 +110,10 @@ def thread_choices(cores: int, now: int) -> list[int]:
     """The numbers of threads to choose from: each up to 8, then powers of two, and as many as there are cores."""
     numbers = {*range(1, min(cores, 8) + 1), *(2**k for k in range(4, cores.bit_length()) if 2**k <= cores), cores, now}
     return sorted(numbers)
+
+
+def _place_of(steps: int) -> str:
+    """Where an edit stands beside the recipe as it is."""
+    if not steps:
+        return "the recipe as it is now"
+    return f"undone, {steps} ahead" if steps > 0 else f"{-steps} back"

@@ -54,6 +54,17 @@ class History:
         return list(reversed(self._past))
 
     @property
+    def journal(self) -> list[tuple[int, Edit]]:
+        """Every edit there is, the latest first, and how many steps there are to it: undone ones have positive ones."""
+        done = list(enumerate([*self._past, self._now], -len(self._past)))
+        return [*reversed(list(enumerate(reversed(self._future), 1))), *reversed(done)]
+
+    def go(self, steps: int) -> None:
+        """Undo so many edits at once, or, for a positive number, do them again."""
+        for _ in range(abs(steps)):
+            (self.redo if steps > 0 else self.undo)()
+
+    @property
     def can_undo(self) -> bool:
         return bool(self._past)
 

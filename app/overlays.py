@@ -64,6 +64,21 @@ class Overlays:
         else:
             self._bench.say("there is nothing to plot yet: r runs the program")
 
+    def choose_theme(self) -> None:
+        """A list of themes, each shown while the cursor is on it."""
+        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.themes.palette import themes
+
+        before = self._bench.theme
+        choices = [Choice(one.title, one.name, one.name, one.name == before) for one in themes().values()]
+
+        def chosen(name: str | None) -> None:
+            self._bench.theme = name or before
+            if name is not None:
+                self._bench.say(f'theme: {name}; for good: theme = "{name}" in config.toml')
+
+        self._bench.push_screen(PickerScreen("Themes", choices, self._bench.show_theme), chosen)
+
     def open_log(self) -> None:
         from buddy.app.screens.log import log_screen
 

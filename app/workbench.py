@@ -24,6 +24,7 @@ from buddy.app.client import Place
 from buddy.app.commands import ActionCommands
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs, graph_at, graph_cells
+from buddy.app.keys import Keymap
 from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
@@ -47,7 +48,7 @@ from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import Compared, Diagnostic, FetchLines, Lines
 from buddy.compiler.recipe import PluginFile
-from buddy.themes.palette import DEFAULT, themes
+from buddy.themes.palette import DEFAULT, no_such_theme, themes
 from buddy.themes.textual_themes import textual_themes
 
 FOLD_BELOW = 100
@@ -88,6 +89,7 @@ class Workbench(App[int]):
         self.title = f"buddy-tui {source}"
         self.animation_level = "none"
         self.settings = settings or Settings()
+        self.keymap = Keymap(self.settings.keys)
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
         self.log_path = log
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
@@ -131,7 +133,6 @@ class Workbench(App[int]):
         for theme in textual_themes():
             self.register_theme(theme)
         self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
-        self.set_keymap(self.settings.keys)
         self.screen.set_class(self.glyphs is figures.ASCII, "-ascii")
         self.sessions.restore()
         self._arrange()
@@ -221,6 +222,7 @@ class Workbench(App[int]):
             picked=len(self.graph.targets),
             tree=self.graph.as_tree,
             compiling=state.compiled != workspace.recipe,
+            wrapped=self.ir.wrapped,
         )
 
     def _header(self, width: int) -> Cells:
@@ -265,7 +267,7 @@ class Workbench(App[int]):
         if "graph" in topics and self.state.info is not None:
             self.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
-            self.ir.refresh()
+            self.ir.lines_arrived()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)
@@ -301,10 +303,19 @@ class Workbench(App[int]):
             await super().on_event(event)
         elif self._prefix:
             await self._second_stroke(event)
-        elif isinstance(self.focused, Pane) and actions.continuations(event.key, self._pane):
-            self.action_first_stroke(event.key)
-        else:
+        elif not isinstance(self.focused, Pane) or not await self._own_stroke(_stroke(event)):
             await super().on_event(event)
+
+    async def _own_stroke(self, key: str) -> bool:
+        """Whether a key was taken: the first of two strokes, or one that the settings have changed."""
+        remapped = self.keymap.action_for(key, self._pane)
+        if remapped is not None:
+            await self.do(remapped)
+        elif actions.continuations(key, self._pane):
+            self.action_first_stroke(key)
+        elif not self.keymap.is_dead(key, self._pane):
+            return False
+        return True
 
     def action_first_stroke(self, key: str) -> None:
         self._prefix = key
@@ -316,7 +327,7 @@ class Workbench(App[int]):
 
     async def _second_stroke(self, event: events.Key) -> None:
         prefix, self._prefix, self._hint = self._prefix, "", ""
-        found = dict(actions.continuations(prefix, self._pane)).get(event.character or event.key)
+        found = dict(actions.continuations(prefix, self._pane)).get(_stroke(event))
         if found is not None:
             await self.do(found)
         self.update_chrome()
@@ -471,15 +482,13 @@ class Workbench(App[int]):
     def command_palette(self) -> None:
         self.action_command_palette()
 
-    def next_theme(self) -> None:
-        names = list(themes())
-        place = names.index(self.theme) if self.theme in names else -1
-        self.theme = names[(place + 1) % len(names)]
-        self.say(f"theme: {themes()[self.theme].title}")
+    def show_theme(self, name: str) -> None:
+        self.theme = name
 
     def watch_theme(self, theme: str) -> None:
-        for view in self.query(CursorView):
-            view.refresh()
+        for screen in self.screen_stack:
+            for view in screen.query("CursorView, CellLine"):
+                view.refresh()
 
     def leave(self) -> None:
         self.exit(0)
@@ -504,6 +513,11 @@ class Workbench(App[int]):
         self.exit(70, return_code=70, message=str(problem))
 
 
+def _stroke(event: events.Key) -> str:
+    """A key as the registry writes it: its character, or its name where it has none that is seen."""
+    return event.character if event.character and event.is_printable and event.character != " " else event.key
+
+
 def run_workbench(
     source: str,
     arguments: tuple[str, ...],
@@ -519,17 +533,18 @@ def run_workbench(
     """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
     import msgspec
 
-    from buddy.app.settings import read_settings, settings_path
+    from buddy.app.settings import settings_path, take_up
 
-    settings, problem = read_settings(settings_path())
+    settings, problems = take_up(settings_path())
     if theme:
+        problems += filter(None, [no_such_theme(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)
     bench = Workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
         plugins=plugins,
     )  # fmt: skip
-    if problem:
-        bench.call_later(bench.say, problem)
+    if problems:
+        bench.call_later(bench.say, "; ".join(problems))
     code = asyncio.run(_stay(bench, mouse))
     return code if code is not None else bench.return_code or 0
 

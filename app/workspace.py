@@ -106,6 +106,16 @@ class Workspace:
         return title
 
     @property
+    def journal(self) -> list[tuple[int, Edit]]:
+        """Every edit of the graph on the screen, the latest first, and how many steps there are to it."""
+        return self._history.journal
+
+    def go(self, steps: int) -> None:
+        """Undo so many edits at once, or, for a positive number, do them again."""
+        self._history.go(steps)
+        self._try(self._keep)
+
+    @property
     def edits(self) -> list[Edit]:
         """Earlier recipes of the graph on the screen, the latest first, each with the act that led to it."""
         return self._history.edits

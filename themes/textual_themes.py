@@ -8,6 +8,14 @@ from textual.theme import Theme
 
 from buddy.themes.palette import ThemeData, themes
 
+# What Textual's style sheets name and its generator of themes in ANSI colours leaves out.
+ANSI_VARIABLES = {
+    "ansi-background": "ansi_default",
+    "ansi-foreground": "ansi_default",
+    "foreground-disabled": "ansi_default",
+    "surface-active": "ansi_default",
+}
+
 
 def textual_themes() -> list[Theme]:
     """A Textual theme for each of ours, under the same name."""
@@ -16,4 +24,5 @@ def textual_themes() -> list[Theme]:
 
 def _textual_theme(theme: ThemeData) -> Theme:
     colors: dict[str, Any] = dict(theme.colors)
-    return Theme(name=theme.name, dark=theme.dark, variables=dict(theme.variables), **colors)
+    variables = {**(ANSI_VARIABLES if theme.ansi else {}), **theme.variables}
+    return Theme(name=theme.name, dark=theme.dark, ansi=theme.ansi, variables=variables, **colors)

@@ -7,11 +7,12 @@ An action says where it works (`pane`; `anywhere` if its keys reach that pane fr
 from __future__ import annotations
 
 from buddy.app.actions import every, graph, ir, outputs, passes, recipes, workbench
-from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane
+from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane, replace_keys
 from buddy.app.actions.situation import Situation
 
 __all__ = [
     "ACTIONS", "BY_ID", "PANES", "PANE_TITLES", "Action", "Blocked", "Pane", "Situation", "continuations", "of_pane",
+    "replace_keys",
 ]  # fmt: skip
 
 ACTIONS: tuple[Action, ...] = (

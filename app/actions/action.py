@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,13 +14,25 @@ PANE_TITLES: dict[Pane, str] = {"graph": "Graph", "passes": "Passes", "ir": "IR"
 
 Blocked = Callable[[Situation], str]
 
+# The keys that the user's settings give to actions, by their ids.
+_replaced: dict[str, tuple[str, ...]] = {}
+
+
+def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
+    """Give actions other keys than their own, and all others their own again."""
+    _replaced.clear()
+    _replaced.update(keys)
+
 
 @dataclass(frozen=True)
 class Action:
-    """`blocked` returns the reason why the action is impossible now, "" when it is possible."""
+    """`blocked` returns the reason why the action is impossible now, "" when it is possible.
+
+    `own_keys` are those it has unless the user's settings say otherwise.
+    """
 
     id: str
-    keys: tuple[str, ...]
+    own_keys: tuple[str, ...]
     title: str
     tooltip: str
     handler: str
@@ -28,6 +40,14 @@ class Action:
     blocked: Blocked = lambda situation: ""
     footer: str = ""
     anywhere: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return _replaced.get(self.id, self.own_keys)
+
+    @property
+    def remapped(self) -> bool:
+        return self.id in _replaced
 
     @property
     def key(self) -> str:

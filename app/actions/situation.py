@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
@@ -33,14 +34,12 @@ class Situation:
     tree: bool = False
     compiling: bool = False
     runs: bool = False
+    wrapped: bool = False
 
 
 def needs_engine(s: Situation) -> str:
-    return (
-        ""
-        if s.engine == "ready"
-        else f"the engine is {'starting' if s.engine == 'starting' else 'gone: R restarts it'}"
-    )
+    reasons = {"ready": "", "starting": "the engine is starting"}
+    return reasons.get(s.engine, "the engine is gone: R restarts it")
 
 
 def needs_recipe(s: Situation) -> str:
@@ -68,21 +67,26 @@ def needs_tree(s: Situation) -> str:
 def needs_toggle_node(s: Situation) -> str:
     if s.picked > 1:
         return needs_captured(s)
-    if reason := needs_captured(s) or needs_node(s):
-        return reason
-    assert s.node is not None
-    assert s.assignment is not None
-    if s.assignment.lowering == "eager" and not _compiled_choices(s.assignment):
-        return f"no registry lowers {s.node.target}, so it stays in eager"
-    return ""
+    return _needs_assignment(
+        s,
+        lambda node, found: (
+            f"no registry lowers {node.target}, so it stays in eager"
+            if found.lowering == "eager" and not _compiled_choices(found)
+            else ""
+        ),
+    )
 
 
 def needs_lowering(s: Situation) -> str:
-    if reason := needs_captured(s) or needs_node(s):
+    return _needs_assignment(s, lambda node, found: "" if found.choices else f"{node.target} has no other lowering")
+
+
+def _needs_assignment(s: Situation, more: Callable[[NodeRow, Assignment], str]) -> str:
+    """A selected node that is lowered somehow, and then what else `more` finds in the way."""
+    reason = needs_captured(s) or needs_node(s)
+    if reason or s.node is None or s.assignment is None:
         return reason
-    assert s.node is not None
-    assert s.assignment is not None
-    return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
+    return more(s.node, s.assignment)
 
 
 def _compiled_choices(assignment: Assignment) -> list[str]:
@@ -109,8 +113,8 @@ def needs_engine_stage(s: Situation) -> str:
     return needs_stage(s) or needs_engine(s)
 
 
-def needs_plain_stage(s: Situation) -> str:
-    return needs_engine_stage(s) or ("the diff is of whole stages: d turns it off" if s.diff else "")
+def needs_cut(s: Situation) -> str:
+    return "long lines are wrapped: W cuts them" if s.wrapped else ""
 
 
 def needs_found(s: Situation) -> str:
@@ -130,9 +134,9 @@ def needs_runs(s: Situation) -> str:
 
 
 def needs_mlir(s: Situation) -> str:
-    if reason := needs_engine_stage(s):
+    reason = needs_engine_stage(s)
+    if reason or s.stage is None:
         return reason
-    assert s.stage is not None
     if s.stage.language != "mlir" or s.stage.state == "failed":
         return "only MLIR that verifies can be edited and resumed from"
     return "the recipe is still being compiled" if s.busy or s.compiling else ""
@@ -144,6 +148,10 @@ def needs_undo(s: Situation) -> str:
 
 def needs_redo(s: Situation) -> str:
     return "" if s.can_redo else "nothing to redo"
+
+
+def needs_edits(s: Situation) -> str:
+    return "" if s.can_undo or s.can_redo else "nothing has been edited yet"
 
 
 def needs_graphs(s: Situation) -> str:

@@ -26,6 +26,7 @@ VERBS = {
     "ops": "list the ATen ops that are compiled",
     "bench": "time programs beside eager, inductor and IREE",
     "coverage": "compile PyTorch's own operator samples and compare them with eager",
+    "config": "show where the settings are, which hold, and all keys",
     "cache": "show or clear the compiled code that is kept on disk",
     "engine": "serve a workbench on stdin and stdout",
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
 from buddy.app.cli import FAILURE, USAGE
-from buddy.app.cli.arguments import directory, engine_place
+from buddy.app.cli.arguments import Parser, directory, engine_place, parse
 from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
@@ -195,6 +195,16 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
     except EngineLost as error:
         console.error(Diagnostic(error.reason, "the engine", "look at its log (--log FILE)", detail=error.detail))
         return FAILURE
+
+
+Talk = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
+
+
+def converse_on(parser: Parser, words: Sequence[str], talk: Talk) -> int:
+    """As `converse`, for a verb on a program whose stdout is data: reads its words, and tells `talk` the script's."""
+    options, script = parse(parser, words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: talk(engine, options, script))
 
 
 async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:

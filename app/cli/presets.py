@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
-from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.console import table
+from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import preset_named
 from buddy.app.preset_facts import PipelineFacts
 from buddy.compiler.protocol import ListPresets, Presets
@@ -28,9 +28,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _compare(engine, options, script))
+    return converse_on(parser(), words, _compare)
 
 
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.pipeline_text import mlir_pipeline, pipeline_text
 from buddy.compiler.recipe import to_toml
 
@@ -25,9 +24,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _print(engine, options, script))
+    return converse_on(parser(), words, _print)
 
 
 async def _print(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
-from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.console import table
+from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.compiler.protocol import Stage
 
 _LEFT = frozenset({"stage", "phase", "state"})
@@ -24,9 +24,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _list(engine, options, script))
+    return converse_on(parser(), words, _list)
 
 
 async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.console import Console, table
+from buddy.app.cli.console import table
 from buddy.app.cli.dump import choose
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.trials import Attempt, candidates, deltas_text, ranked
 from buddy.compiler.protocol import ListPasses, Passes, Tried
@@ -31,9 +31,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _try(engine, options, script))
+    return converse_on(parser(), words, _try)
 
 
 async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-import re
-from collections import OrderedDict
-
 from rich.segment import Segment
 from textual.strip import Strip
 
 from buddy.app import figures
-from buddy.app.abbreviations import abbreviated
 from buddy.app.differences import DiffRow, DiffRows, Layout
 from buddy.app.folds import Folds
 from buddy.app.lines import PAGE, Line
 from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
-from buddy.app.panes.navigation import Matches
-from buddy.app.panes.pane import Pane
-from buddy.app.panes.values import use_pattern
+from buddy.app.panes.painting import Painting
 from buddy.app.stages import StageRow
-from buddy.app.widgets.look import Cells, length, underlined
+from buddy.app.widgets.look import Cells, length
 from buddy.app.words import Spans, changed_words, marked
 from buddy.compiler.protocol import Stage
 
 # From this width on there is room for two texts side by side: 70 columns of each.
 BESIDE_FROM = 150
-STRIPS = 600
-TAB_WIDTH = 8
-BEYOND = 64
 SIGNS = {"removed": "-", "added": "+", "same": " "}
 
 
-class Diffing(Pane):
+class Diffing(Painting):
     """Draws lines of one text, or of the two that `diff` compares: the stage's own and that of `other`."""
 
     def __init__(self, id: str) -> None:
-        super().__init__(id=id)
+        super().__init__(id)
         self.rows: list[StageRow] = []
         self.text = ""
         self.language = ""
         self.lines = 0
-        self.left = 0
-        self.matches = Matches()
         self.comparison = Comparison()
         self.diff: DiffRows | None = None
         self.folds = Folds(0)
-        self.value = ""
-        self.short = False
         self.other: Stage | None = None
         self.comparing = False
         self._view = View("")
-        self._strips: OrderedDict[tuple[object, ...], Strip] = OrderedDict()
 
     @property
     def shown(self) -> StageRow | None:
@@ -79,6 +65,7 @@ class Diffing(Pane):
                 self.reveal(line)
             return self.folds.row_of(line)
         count = self.diff.count
+        self.reveal_in_diff(line)
         row = self.diff.reveal(max(0, min(line, self.lines - 1))) if self.lines else 0
         if self.diff.count != count:
             self.rows_changed()
@@ -86,6 +73,12 @@ class Diffing(Pane):
 
     def reveal(self, line: int) -> None:
         """Unfold what hides a line."""
+
+    def reveal_in_diff(self, line: int) -> None:
+        """Show the whole of a diff where a line is outside the part of it that is shown."""
+
+    async def narrow(self, diff: DiffRows, stage: Stage) -> None:
+        """Leave of a diff what is to be shown of it."""
 
     def own_line(self, row: int) -> int:
         """The line of the stage's own text that is drawn on `row`, -1 where there is none."""
@@ -99,17 +92,17 @@ class Diffing(Pane):
         if not self.text or not 0 <= row < self.row_count:
             return None
         if self.diff is None:
-            return self.bench.cache.get(self.text, self.folds.line_of(row))
+            return self.line_of_text(self.text, self.folds.line_of(row))
         found = self.diff.row(row)
         if found.kind == "fold":
             return Line("")
         return self._after(found.after) if found.after >= 0 else self._before(found.before)
 
     def _after(self, line: int) -> Line | None:
-        return self.bench.cache.get(self.text, line)
+        return self.line_of_text(self.text, line)
 
     def _before(self, line: int) -> Line | None:
-        return self.bench.cache.get(self.other.text, line) if self.other is not None else None
+        return self.line_of_text(self.other.text, line) if self.other is not None else None
 
     def rows_changed(self) -> None:
         layout: Layout = "beside" if self.width >= BESIDE_FROM else "unified"
@@ -117,7 +110,7 @@ class Diffing(Pane):
             line, offset = self.line_number, self.cursor - self.first_row
             self.diff.arrange(layout)
             self.cursor = self.diff.row_of(line) if self.diff.count and line < self.lines else 0
-            self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+            self.hold(offset)
         super().rows_changed()
 
     # ---- making a diff -------------------------------------------------------------------------------------------
@@ -147,7 +140,11 @@ class Diffing(Pane):
             found = await self.bench.compare(other.text, stage.text, how, stage.language)
         finally:
             self.comparing = False
-        return DiffRows(found.hunks, found.before_lines, found.after_lines, layout) if found else None
+        if not found:
+            return None
+        diff = DiffRows(found.hunks, found.before_lines, found.after_lines, layout)
+        await self.narrow(diff, stage)
+        return diff
 
     async def load_rows(self, stage: Stage, other: Stage | None, diff: DiffRows | None, folds: Folds, top: int) -> bool:
         """Bring the lines of a page of rows; whether they are at hand."""
@@ -182,21 +179,30 @@ class Diffing(Pane):
 
     # ---- drawing -------------------------------------------------------------------------------------------------
 
-    def diff_strip(self, row: int, width: int) -> Strip:
-        """A row of the diff."""
+    def diff_strips(self, row: int, width: int) -> list[Strip]:
+        """A row of the diff: its lines on the screen."""
         assert self.diff is not None
         found = self.diff.row(row)
         if row == self.first_row:
             self._fetch_ahead()
         if found.kind == "fold":
-            return self.look.over(self._fold_strip(row, found, width), self.background(row))
-        if self.diff.layout == "beside":
-            left = (width - 1) // 2
-            bar = Strip([Segment(self.glyphs.line, self.look.style("faint"))])
-            sides = [self._side(row, found, "before", left), bar, self._side(row, found, "after", width - left - 1)]
-            return self.look.over(Strip.join(sides), self.background(row))
-        side = "before" if found.kind == "removed" else "after"
-        return self.look.over(self._side(row, found, side, width), self.background(row))
+            strips = [self._fold_strip(row, found, width)]
+        elif self.diff.layout == "beside":
+            strips = self._beside(row, found, width)
+        else:
+            strips = self._side(row, found, "before" if found.kind == "removed" else "after", width)
+        return [self.look.over(strip, self.background(row)) for strip in strips]
+
+    def _beside(self, row: int, found: DiffRow, width: int) -> list[Strip]:
+        """Both texts' parts of a row, the shorter one filled up."""
+        left = (width - 1) // 2
+        widths = (left, width - left - 1)
+        bar = Strip([Segment(self.glyphs.line, self.look.style("faint"))])
+        sides = [self._side(row, found, side, room) for side, room in zip(("before", "after"), widths, strict=True)]
+        height = max(map(len, sides))
+        for side, room in zip(sides, widths, strict=True):
+            side += [Strip.blank(room)] * (height - len(side))
+        return [Strip.join([one, bar, other]) for one, other in zip(*sides, strict=True)]
 
     def _fetch_ahead(self) -> None:
         """Have the lines of the next page brought: behind a fold they are far from those on the screen."""
@@ -215,22 +221,55 @@ class Diffing(Pane):
         text = f"{mark}{dots} {figures.count(found.folded)} equal lines {dots}"
         return self.look.strip([(text, "fold"), ("  z unfolds" if row == self.cursor else "", "dim")], width)
 
-    def _side(self, row: int, found: DiffRow, side: str, width: int) -> Strip:
+    def _side(self, row: int, found: DiffRow, side: str, width: int) -> list[Strip]:
         """One text's part of a row: mark, number, sign and the line."""
         number = found.before if side == "before" else found.after
         if number < 0:
-            return self.look.strip([], width)
+            return [self.look.strip([], width)]
         line = self._before(number) if side == "before" else self._after(number)
         kind = {"before": "removed", "after": "added"}[side] if found.kind != "same" else "same"
         mark, role = self._mark(row, number if side == "after" else -1, line)
         if kind != "same" and row != self.cursor:
             role = kind
-        gutter = [(f"{mark}{number + 1:>{self.digits}} ", role), (SIGNS[kind], kind if kind != "same" else "dim")]
+        sign = (SIGNS[kind], kind if kind != "same" else "dim")
+        gutter: Cells = [(f"{mark}{number + 1:>{self.digits}} ", role), sign]
         room = width - length(gutter)
         label = self._label(line, room) if row == self.cursor and (side == "after" or found.after < 0) else []
         cells = self._diff_cells(found, side, kind, line)
-        body = self._drawn_cells(side, number, line, cells, room - length(label))
-        return Strip.join([self.look.strip(gutter, length(gutter)), body, self.look.strip(label, length(label))])
+        kept = self._folded_cells(found) if side == "after" or self.diff_layout != "beside" else []
+        strips = self._line_strips(side, number, line, cells, room, kept, label)
+        return self._behind(gutter, [(" " * (length(gutter) - 1), role), sign], strips)
+
+    @property
+    def diff_layout(self) -> Layout:
+        return self.diff.layout if self.diff is not None else "unified"
+
+    def _folded_cells(self, found: DiffRow) -> Cells:
+        """What is folded behind the first line of a function: `··· 120 lines +3 −4`."""
+        if not found.folded:
+            return []
+        changes = figures.change(found.added, found.removed, self.glyphs)
+        cells: Cells = [(f" {self.glyphs.dot * 3} {figures.count(found.folded)} lines ", "fold")]
+        pairs = zip(changes, ("added", "removed"), strict=True)
+        return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
+
+    def _line_strips(
+        self, side: str, number: int, line: Line | None, cells: Cells | None, room: int, kept: Cells, label: Cells
+    ) -> list[Strip]:
+        """A line of one of the texts, with what stands at its right end."""
+        other = self.other if side == "before" else None
+        text, language = (other.text, other.language) if other is not None else (self.text, self.language)
+        beside = 0 if self.wrapped else length(kept) + length(label)
+        body = self.body(text, language, number, line, cells, room - beside, side == "after" and number in self.matches)
+        return self.lines_with(body, room, kept, label)
+
+    def _behind(self, gutter: Cells, below: Cells, strips: list[Strip]) -> list[Strip]:
+        """`gutter` before the first of the lines, `below` before the others."""
+        before = [gutter, *([below] * (len(strips) - 1))]
+        return [
+            Strip.join([self.look.strip(cells, length(cells)), strip])
+            for cells, strip in zip(before, strips, strict=True)
+        ]
 
     def _label(self, line: Line | None, room: int) -> Cells:
         """The nodes of the cursor's line: `mm_3 (+11)`."""
@@ -256,49 +295,6 @@ class Diffing(Pane):
             pair = (line.text, opposite.text) if side == "before" else (opposite.text, line.text)
             spans = changed_words(*pair, names=self._view.how == "line")[side == "after"]
         return marked(line.text, spans, kind, f"{kind}-word")
-
-    def _drawn_cells(self, side: str, number: int, line: Line | None, cells: Cells | None, room: int) -> Strip:
-        """A line in its syntax, or in `cells`; what is drawn is kept for a while."""
-        if line is None or room <= 0:
-            return Strip.blank(max(room, 0))
-        name = self.text if side == "after" or self.other is None else self.other.text
-        found = side == "after" and number in self.matches
-        tint = tuple(cells) if cells is not None else ()
-        value = self.value if self.value and self.value in line.text else ""
-        pattern = self.matches.pattern if found else None
-        key = (name, number, self.left, room, self.look.name, pattern, tint, value, self.short)
-        strip = self._strips.get(key)
-        if strip is None:
-            language = self.language if side == "after" or self.other is None else self.other.language
-            strip = self._strips[key] = self._painted(line, language, cells, room, found)
-            if len(self._strips) > STRIPS:
-                self._strips.popitem(last=False)
-        return strip
-
-    def _painted(self, line: Line, language: str, cells: Cells | None, room: int, found: bool) -> Strip:
-        from buddy.themes.lexers import spans
-
-        text = self.drawn_text(line)
-        more = len(text) > self.left + room
-        end = self.left + room - more
-        if cells is None:
-            # Lexed a little further than drawn, so that what the edge cuts keeps its colour.
-            cells = [(part, f"syntax:{name}") for name, part in spans(language, text[: end + BEYOND])]
-        else:
-            cells = [(part.expandtabs(TAB_WIDTH), role) for part, role in cells]
-        if found:
-            cells = self.matches.highlighted(cells)
-        style = self.look.style
-        strip = Strip([Segment(part, style(role)) for part, role in cells])
-        if self.value and self.value in text:
-            strip = underlined(strip, re.compile(use_pattern(self.value)), style("linked"))
-        strip = strip.crop(self.left, end)
-        return strip.adjust_cell_length(room - more) + Strip([Segment(self.glyphs.ellipsis * more, style("faint"))])
-
-    def drawn_text(self, line: Line) -> str:
-        """What is drawn of a line."""
-        text = line.text.expandtabs(TAB_WIDTH)
-        return abbreviated(text, self.glyphs.ellipsis) if self.short else text
 
     @property
     def digits(self) -> int:
@@ -373,5 +369,5 @@ class Diffing(Pane):
         if not self.diff.toggle(self.cursor):
             self.diff.toggle_all()
         self.cursor = self.diff.row_of(line) if line < self.lines else self.cursor
-        self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+        self.hold(offset)
         self.rows_changed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.segment import Segment
 from textual import events, work
 from textual.binding import BindingType
 from textual.message import Message
@@ -163,6 +162,8 @@ class IrPane(Reading):
         finally:
             if self._asked == wanted:
                 self._asked = None
+        if self.key == row.key and self.view_of(row) != wanted[1]:
+            self.open_stage()
 
     async def _place_in(self, row: StageRow, diff: DiffRows | None, folds: Folds) -> tuple[int, int]:
         """Where the cursor and the screen's first row are to be: where they were, else at the node or a change."""
@@ -218,8 +219,8 @@ class IrPane(Reading):
         stage, glyphs = row.stage, self.glyphs
         inside = [other.key for k, other in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
         parts = [
-            *self.diff_parts(),
             *self.reading_parts(),
+            *self.diff_parts(),
             f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
             figures.milliseconds(stage.milliseconds),
             " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
@@ -249,16 +250,20 @@ class IrPane(Reading):
         return [[], [(f" {self.bench.waiting_for('IR')}", "dim")]]
 
     def row_strip(self, row: int, width: int) -> Strip:
+        return self.row_strips(row, width)[0]
+
+    def row_strips(self, row: int, width: int) -> list[Strip]:
         if self.diff is not None:
-            return self.diff_strip(row, width)
+            return self.diff_strips(row, width)
         line, number = self.line_at(row), self.line_of(row)
         mark, role = self._mark(row, number, line)
-        gutter = [(f"{mark}{number + 1:>{self.digits}} ", role)]
-        room = width - self.digits - 2
-        label = self.beside(row, number, line, room)
-        body = self._drawn_cells("after", number, line, None, room - length(label))
-        ends = [Strip([Segment(text, self.look.style(role)) for text, role in part]) for part in (gutter, label)]
-        return self.look.over(Strip.join([ends[0], body, ends[1]]), self.background(row))
+        gutter: Cells = [(f"{mark}{number + 1:>{self.digits}} ", role)]
+        room = width - length(gutter)
+        strips = self._line_strips(
+            "after", number, line, None, room, self.folded_behind(number), self.beside(row, line, room)
+        )
+        strips = self._behind(gutter, [(" " * length(gutter), role)], strips)
+        return [self.look.over(strip, self.background(row)) for strip in strips]
 
     def mark_node(self) -> None:
         """Draw the rows again that come from the selected node, or did from the one selected before."""
@@ -329,6 +334,18 @@ class IrPane(Reading):
         self.bench.selection.select_line()
         self.mark_value()
 
+    def toggle_wrap(self) -> None:
+        """Long lines on several lines of the screen, or cut at its edge."""
+        self.wrapped, self.left = not self.wrapped, 0
+        self.rows_changed()
+        self.bench.say("long lines are wrapped" if self.wrapped else "long lines are cut: > scrolls sideways")
+
+    def lines_arrived(self) -> None:
+        """Lines that were waited for are here: draw them."""
+        if self.wrapped:
+            self.rows_changed()
+        self.refresh()
+
     def scroll_lines_left(self) -> None:
         self._sideways(max(0, self.left - SIDEWAYS))
 
@@ -375,7 +392,7 @@ class IrPane(Reading):
             super().on_click(event)
             self._unfold_clicked(offset.y if offset is not None else -1)
             if offset is not None:
-                self.pick_at(offset.x)
+                self.pick_at(offset.x, offset.y)
             return
         tab = tab_at(self.tabs(), self.phase, self.width, offset.x)
         if tab is not None:

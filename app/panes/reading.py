@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from textual import work
 
 from buddy.app import figures
 from buddy.app.bookmarks import Bookmark
+from buddy.app.differences import DiffRows
+from buddy.app.elided import LONGEST
 from buddy.app.folds import Fold, Folds, unfolded
 from buddy.app.lines import Line
 from buddy.app.panes.comparison import View
@@ -23,6 +26,7 @@ from buddy.app.stages import StageRow
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage, Symbol
 
+ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")
 # Characters of a line that are shown at most; the rest is for a file.
 WHOLE_LINE = 200_000
 
@@ -46,19 +50,18 @@ class Reading(Searching):
         self._symbols.clear()
         self._folded.clear()
         self._forms.clear()
+        self.expansions.clear()
 
     def reading_parts(self) -> list[str]:
         """What the line over the text says of how the stage is shown."""
-        if self.diff is not None:
-            return []
-        only = f"only @{self.only}" if self.only and self.folds.count < self.lines else ""
+        narrow = self.folds.count < self.lines if self.diff is None else self.diff.narrowed
+        only = f"only @{self.only}" if self.only and narrow else ""
         return [part for part in ("generic form" if self.generic else "", only) if part]
 
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def view_of(self, row: StageRow) -> View:
-        view = super().view_of(row)
-        return view if view.other else view._replace(only=self.only)
+        return super().view_of(row)._replace(only=self.only)
 
     async def folds_of(self, stage: Stage) -> Folds:
         """What of a stage is on the screen."""
@@ -90,18 +93,59 @@ class Reading(Searching):
         if whole is not None and whole.last > whole.first:
             fold: Fold | None = _fold_of(whole)
         else:
-            region = await self.bench.questions.region(stage.text, line)
-            fold = Fold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
+            fold = await self._aliases_at(stage.text, line) or await self._region_at(stage.text, line)
         if fold is None:
             self.bench.say("no region to fold here")
         elif self.text == stage.text and self.diff is None:
             self._refold({*self._folded.get(stage.text, ()), fold}, fold.first)
 
+    async def _region_at(self, text: str, line: int) -> Fold | None:
+        region = await self.bench.questions.region(text, line)
+        return Fold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
+
+    async def _aliases_at(self, text: str, line: int) -> Fold | None:
+        """The lines around `line` that define aliases, such as `#map1 = affine_map<…>`, where it is one of them."""
+        here = self.bench.cache.get(text, line)
+        if here is None or not ALIAS.match(here.text):
+            return None
+        found = await self.bench.questions.search(text, Pattern(ALIAS.pattern, ALIAS.pattern, regex=True))
+        lines = set(found.lines) if found is not None else set()
+        first = last = line
+        while first - 1 in lines:
+            first -= 1
+        while last + 1 in lines:
+            last += 1
+        return Fold(first, last) if last > first else None
+
     def toggle_all_folds(self) -> None:
-        """Fold every function, or unfold all."""
+        """Fold every function, or unfold all; in a diff, those that changed."""
         self.all_folded = not self.all_folded
         self._folded.clear()
-        self._fold_functions()
+        if self.diff is not None:
+            self._narrow_diff()
+        else:
+            self._fold_functions()
+
+    @work(exclusive=True, group="fold")
+    async def _narrow_diff(self) -> None:
+        """Arrange the diff on the screen anew: the function that alone is shown, functions folded or not."""
+        stage, diff, line = self.stage, self.diff, self.line_number
+        if stage is None or diff is None:
+            return
+        await self.narrow(diff, stage)
+        if self.diff is diff:
+            self.cursor = diff.row_of(line) if diff.count else 0
+            self.rows_changed()
+            self.bench.say(
+                "changed functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded"
+            )
+
+    async def narrow(self, diff: DiffRows, stage: Stage) -> None:
+        """Leave of a diff the function that alone is to be shown, and fold functions where that is asked for."""
+        symbols = await self.symbols_of(stage) if self.only or self.all_folded or diff.narrowed else ()
+        window = next(((one.first, one.last) for one in symbols if one.name == self.only), None)
+        folds = [_fold_of(one) for one in symbols if one.last > one.first] if self.all_folded else []
+        diff.narrow(window, folds)
 
     @work(exclusive=True, group="fold")
     async def _fold_functions(self) -> None:
@@ -121,13 +165,19 @@ class Reading(Searching):
         self.folds = Folds(self.lines, folded, window)
         self.cursor = self.folds.row_of(line)
         self.rows_changed()
-        self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+        self.hold(offset)
         self.mark_value()
 
     @property
     def _window_length(self) -> int:
         """Lines of the stage, or of the function that alone is shown, folded ones too."""
         return self.folds.count + sum(self.folds.behind(fold.first) for fold in self.folds.shown)
+
+    def reveal_in_diff(self, line: int) -> None:
+        if self.diff is not None and not self.diff.holds(line):
+            self.only = ""
+            self._view = self._view._replace(only="")
+            self.diff.widen()
 
     def reveal(self, line: int) -> None:
         """Unfold what hides a line; outside the function that alone is shown, show the whole stage."""
@@ -194,6 +244,30 @@ class Reading(Searching):
         self.app.push_screen(DetailScreen(f"Line {figures.count(number + 1)} of {self.stage.name}", lines))
 
     @work(exclusive=True, group="whole")
+    async def expand_constant(self) -> None:
+        """Put the next constant of the cursor's line back that was elided; elide them again where none is left."""
+        number, text = self.own_line(self.cursor), self.text
+        line = self.bench.cache.get(text, number) if number >= 0 else None
+        if line is None:
+            return
+        following = self.expansions.next_gap(text, number, line.text)
+        if following is None:
+            closed = self.expansions.close(text, number)
+            self.bench.say("elided again" if closed else "nothing is elided on this line: o shows the whole of it")
+        else:
+            place, gap = following
+            wanted = LONGEST if gap.tail else min(gap.missing, LONGEST)
+            found = await self.bench.questions.characters(text, number, gap.start, wanted)
+            if found is None:
+                return
+            whole = found.total - gap.start if gap.tail else gap.missing
+            rest = whole - len(found.content)
+            self.expansions.fill(text, number, place, found.content, rest)
+            more = f" of {figures.count(whole)}: w writes the stage to a file" if rest else ""
+            self.bench.say(f"{figures.count(len(found.content))} characters{more}")
+        self.rows_changed()
+
+    @work(exclusive=True, group="whole")
     async def describe_op(self) -> None:
         """What the dialect's documentation says of the op on the cursor's line."""
         line = self.line_at(self.cursor)
@@ -214,23 +288,26 @@ class Reading(Searching):
 
     def toggle_short(self) -> None:
         self.short = not self.short
-        self.refresh()
+        self.rows_changed()
         self.bench.say("layouts, structs and attributes in short" if self.short else "types and attributes in full")
 
     def toggle_sources(self) -> None:
         self.sources = not self.sources
-        self.refresh()
+        self.rows_changed()
         self.bench.say("each line with its node and Python line" if self.sources else "nodes of the cursor's line only")
 
-    def beside(self, row: int, number: int, line: Line | None, room: int) -> Cells:
-        """What stands at the right end of a row: folded lines, the nodes it comes from."""
+    def folded_behind(self, number: int) -> Cells:
+        """How many lines are folded behind a line, to stand at its right end."""
         behind = self.folds.behind(number)
-        fold: Cells = [(f" {self.glyphs.dot * 3} {figures.count(behind)} lines ", "fold")] if behind else []
+        return [(f" {self.glyphs.dot * 3} {figures.count(behind)} lines ", "fold")] if behind else []
+
+    def beside(self, row: int, line: Line | None, room: int) -> Cells:
+        """What stands at the right end of a row where there is room: the nodes it comes from."""
         if row == self.cursor or not self.sources:
-            return [*fold, *(self._label(line, room) if row == self.cursor else [])]
+            return self._label(line, room) if row == self.cursor else []
         label = [(text, "dim") for text, _ in self._label(line, room)]
         place = self._source(line) if label and room >= 60 else ""
-        return [*fold, *label, (f"{place} ", "faint")] if place else [*fold, *label]
+        return [*label, (f"{place} ", "faint")] if place else label
 
     def _source(self, line: Line | None) -> str:
         """The Python line of the first node that a line comes from."""

@@ -12,6 +12,7 @@ from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern, used
 from buddy.app.patterns import Pattern, exact, read_pattern
 from buddy.app.stages import Key, StageRow
+from buddy.app.wrapping import pieces
 from buddy.compiler.protocol import Hits, Stage, Symbol
 from buddy.compiler.regular import PatternError
 
@@ -63,9 +64,6 @@ class Searching(Diffing):
             if line and any(value and value in line.text for value in (before, self.value)):
                 self.refresh_row(row)
 
-    def rows_on_screen(self) -> range:
-        return range(self.first_row, min(self.first_row + self.page, self.row_count))
-
     def next_name(self) -> None:
         self._pick(1)
 
@@ -82,15 +80,18 @@ class Searching(Diffing):
         self.mark_value()
         self.bench.say(f"{self.value}: {self._picked[1] + 1} of {len(found)} names on this line")
 
-    def pick_at(self, x: int) -> None:
-        """Pick the name in column `x` of the cursor's row."""
-        line = self.line_at(self.cursor)
-        if line is None or self.diff is not None:
+    def pick_at(self, x: int, y: int) -> None:
+        """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
+        line, spot = self.line_at(self.cursor), self.spot_at(y)
+        if line is None or spot is None or self.diff is not None:
             return
+        text, room = self.drawn_text(line), self.width - self.digits - 2
         place = x - self.digits - 2 + self.left
-        hit = next(
-            (found[0] for found in NAME.finditer(self.drawn_text(line)) if found.start() <= place < found.end()), ""
-        )
+        if self.wrapped:
+            parts = pieces(text, room)
+            piece = parts[min(spot.line, len(parts) - 1)]
+            place = piece.first + max(0, place - piece.indent)
+        hit = next((found[0] for found in NAME.finditer(text) if found.start() <= place < found.end()), "")
         if hit in self.names:
             self._picked = (self.cursor, self.names.index(hit))
             self.mark_value()

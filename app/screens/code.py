@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app.lines import Line, LineCache
+from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
 
@@ -56,48 +54,28 @@ class CodeView(CursorView):
         self.refresh()
 
 
-class CodeScreen(ModalScreen[str | None]):
+class CodeScreen(ListScreen[str | None]):
     """Returns the stable name of the node to go to, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown,space", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("space", "move('move_page_down')", show=False),
         Binding("greater_than_sign,right", "sideways(16)", show=False),
         Binding("less_than_sign,left", "sideways(-16)", show=False),
         Binding("y", "copy", show=False),
     ]
 
     def __init__(self, title: str, cache: LineCache, text: str, lines: int, line: int) -> None:
-        super().__init__()
-        self._title = title
-        self._view = CodeView(cache, text, lines, line)
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = "enter goes to the node, < > sideways, y copies, q closes"
-            yield self._view
-
-    def on_mount(self) -> None:
-        self._view.focus()
-        self.query_one("#box").styles.height = min(self._view.row_count + 2, max(self.app.size.height - 4, 6))
+        self._code = CodeView(cache, text, lines, line)
+        super().__init__(title, "enter goes to the node, < > sideways, y copies, q closes", self._code)
 
     def action_choose(self) -> None:
-        line = self._view.line
+        line = self._code.line
         self.dismiss(line.nodes[0] if line is not None and line.nodes else None)
 
     def action_copy(self) -> None:
-        line = self._view.line
+        line = self._code.line
         self.app.copy_to_clipboard(line.text.strip() if line is not None else "")
 
-    def action_move(self, method: str) -> None:
-        getattr(self._view, method)()
-
     def action_sideways(self, by: int) -> None:
-        self._view.sideways(by)
+        self._code.sideways(by)

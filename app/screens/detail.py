@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app.panes.report import diagnostic_lines
+from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Diagnostic
@@ -47,38 +45,23 @@ class TextLines(CursorView):
         self.cursor = max(0, min(first, self.row_count - 1))
 
 
-class DetailScreen(ModalScreen[None]):
+class DetailScreen(ListScreen[None]):
     """Shows lines until it is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,ctrl+c,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown,space", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("enter,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("space", "move('move_page_down')", show=False),
         Binding("y", "copy", show=False),
     ]
 
     def __init__(self, title: str, lines: Sequence[Cells]) -> None:
-        super().__init__()
-        self._title = title
         self._lines = list(lines)
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._title
-            box.border_subtitle = "q closes, y copies"
-            yield TextLines(self._lines)
+        super().__init__(title, "q closes, y copies", TextLines(self._lines))
 
     def on_mount(self) -> None:
+        super().on_mount()
         width = max(20, min(self.app.size.width - 4, 118) - 4)
-        height = sum(len(folded(line, width)) for line in self._lines)
-        self.query_one("#box").styles.height = min(height + 2, max(self.app.size.height - 4, 6))
-
-    def action_move(self, method: str) -> None:
-        getattr(self.query_one(TextLines), method)()
+        self.fit(sum(len(folded(line, width)) for line in self._lines) + 2, 6)
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard("\n".join("".join(text for text, _ in line) for line in self._lines))

@@ -6,6 +6,8 @@ from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, of_
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.widgets.look import Cells
 
+# Where actions without a key of their own are.
+PALETTE = ("ctrl+p",)
 MARKS = (
     ("[x]", "on"),
     ("[ ]", "off, or in eager"),
@@ -19,20 +21,20 @@ def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
     """The keys that work in `pane`; for those that do not now, the reason."""
     lines = _section(f"In {PANE_TITLES[pane]}", of_pane(pane), situation)
     lines += _section("Moving", of_pane("any"), situation)
-    if pane != "ir":
-        lines += _section("Snapshots", [action for action in ACTIONS if action.anywhere], situation)
+    beyond = [action for action in ACTIONS if action.anywhere and action.pane != pane]
+    lines += _section("From other panes", beyond, situation) if beyond else []
     lines += _section("Everywhere", of_pane("app"), situation)
     lines += [[("Marks", "title")], *([(f"  {mark:<18}", "key"), (text, "text")] for mark, text in MARKS)]
     return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)
 
 
 def _section(title: str, actions: list[Action], situation: Situation) -> list[Cells]:
-    rows = [_row(action, situation) for action in actions if action.keys]
+    rows = [_row(action, situation) for action in actions]
     return [[(title, "title")], *rows, []]
 
 
 def _row(action: Action, situation: Situation) -> Cells:
     reason = action.blocked(situation)
-    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys)
+    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys or PALETTE)
     row: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
     return [*row, (f"  (not now: {reason})", "faint")] if reason else row

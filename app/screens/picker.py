@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -83,7 +83,7 @@ class ChoiceList(CursorView, can_focus=False):
 
 
 class PickerScreen(ModalScreen[Any]):
-    """Returns the value chosen, or `None`."""
+    """Returns the value chosen, or `None`. `preview` is told the value of each entry that the cursor comes to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
@@ -93,10 +93,11 @@ class PickerScreen(ModalScreen[Any]):
         Binding("pageup,ctrl+u", "move('move_page_up')", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, choices: Sequence[Choice]) -> None:
+    def __init__(self, title: str, choices: Sequence[Choice], preview: Callable[[Any], object] | None = None) -> None:
         super().__init__()
         self._title = title
         self._choices = choices
+        self._preview = preview
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -112,6 +113,16 @@ class PickerScreen(ModalScreen[Any]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(ChoiceList).narrow(event.value)
+        if event.value:
+            self._show_current()
+
+    def on_cursor_view_moved(self) -> None:
+        self._show_current()
+
+    def _show_current(self) -> None:
+        choice = self.query_one(ChoiceList).current
+        if self._preview is not None and choice is not None:
+            self._preview(choice.value)
 
     def on_input_submitted(self) -> None:
         choice = self.query_one(ChoiceList).current

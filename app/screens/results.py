@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app import figures
 from buddy.app.appearances import Appearance, told
 from buddy.app.panes.navigation import Place
+from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, ends
 
@@ -97,18 +95,11 @@ class ResultList(CursorView):
         self.move_to(next((row for row in rows if self._rows[row].hit < 0), self.cursor))
 
 
-class ResultsScreen(ModalScreen[Place | None]):
+class ResultsScreen(ListScreen[Place | None]):
     """Returns the line to go to, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
         Binding("space,z,right,left", "move('toggle')", show=False),
         Binding("Z", "move('toggle_all')", show=False),
         Binding("right_curly_bracket,J", "move('next_stage')", show=False),
@@ -116,25 +107,17 @@ class ResultsScreen(ModalScreen[Place | None]):
     ]
 
     def __init__(self, title: str, story: str, listed: Sequence[Appearance]) -> None:
-        super().__init__()
-        self._title, self._story, self._listed = title, story, listed
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = f"{self._title}: {self._story}"
-            box.border_subtitle = "enter goes there, space unfolds, Z all, { } stages, q closes"
-            yield ResultList(self._listed)
+        self._list = ResultList(listed)
+        super().__init__(
+            f"{title}: {story}", "enter goes there, space unfolds, Z all, { } stages, q closes", self._list
+        )
 
     def on_mount(self) -> None:
-        view = self.query_one(ResultList)
-        view.focus()
-        self.query_one("#box").styles.height = min(max(view.row_count, 4) + 2, max(self.app.size.height - 4, 6))
+        super().on_mount()
+        self.fit(max(self._list.row_count, 4) + 2, 6)
 
     def action_choose(self) -> None:
-        self.dismiss(self.query_one(ResultList).place)
+        self.dismiss(self._list.place)
 
     def on_cursor_view_opened(self) -> None:
         self.action_choose()
-
-    def action_move(self, method: str) -> None:
-        getattr(self.query_one(ResultList), method)()

@@ -6,12 +6,10 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app.panes.pane import Column, columns_at, table_head, table_row
+from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 
@@ -58,38 +56,27 @@ class Rows(CursorView, Generic[Row]):
         self.rows_changed()
 
 
-class TableScreen(ModalScreen[Any], Generic[Row]):
+class TableScreen(ListScreen[Any], Generic[Row]):
     """Shows rows until it is closed. A subclass says what the keys return."""
 
     TITLE_TEXT: ClassVar[str] = ""
     KEYS_TEXT: ClassVar[str] = "enter chooses, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c,f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", "Choose", show=False),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
     ]
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
-        super().__init__()
         self._table: Rows[Row] = Rows(columns, rows, self.about)
+        super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
 
     def about(self, row: Row) -> str:
         """What the lines under the table say of a row."""
         return ""
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title, box.border_subtitle = self.TITLE_TEXT, self.KEYS_TEXT
-            yield self._table
-
     def on_mount(self) -> None:
+        super().on_mount()
         self._fit()
-        self._table.focus()
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show these rows, in a box that grows with them."""
@@ -101,8 +88,7 @@ class TableScreen(ModalScreen[Any], Generic[Row]):
         self.query_one("#box").border_title = f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT
 
     def _fit(self) -> None:
-        height = max(len(self._table.rows), 3) + FOOT + 4
-        self.query_one("#box").styles.height = min(height, max(self.app.size.height - 4, 8))
+        self.fit(max(len(self._table.rows), 3) + FOOT + 4, 8)
 
     @property
     def current(self) -> Row | None:
@@ -114,6 +100,3 @@ class TableScreen(ModalScreen[Any], Generic[Row]):
 
     def on_cursor_view_opened(self) -> None:
         self.action_choose()
-
-    def action_move(self, method: str) -> None:
-        getattr(self._table, method)()

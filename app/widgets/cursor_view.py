@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.geometry import Region, Size
@@ -13,6 +13,7 @@ from textual.strip import Strip
 
 from buddy.app import figures
 from buddy.app.widgets.look import Cells, Look, look_of
+from buddy.app.widgets.tall_rows import Spot, above, below, scrolled, showing
 
 
 class WholeCells(ScrollBarRender):
@@ -25,6 +26,7 @@ class CursorView(ScrollView, can_focus=True):
     """Rows under fixed lines of head and over fixed lines of foot.
 
     A subclass gives `row_count`, draws rows, head and foot as cells, and calls `rows_changed` when any of them change.
+    Where `wrapped` is set, a row may take several lines of the screen, which `row_strips` gives.
     """
 
     class Moved(Message):
@@ -51,6 +53,7 @@ class CursorView(ScrollView, can_focus=True):
 
     cursor: int = 0
     ascii_mode: bool = False
+    wrapped: bool = False
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
@@ -97,12 +100,42 @@ class CursorView(ScrollView, can_focus=True):
     _head_height = 0
     _foot_height = 0
 
+    @property
+    def top(self) -> Spot:
+        """The first line of a row on the screen."""
+        return Spot(self.first_row, self._within.line if self._within.row == self.first_row else 0)
+
+    def row_height(self, row: int) -> int:
+        """How many lines of the screen a row takes."""
+        return max(1, len(self.row_strips(row, self.width))) if self.wrapped else 1
+
+    def spots(self) -> list[Spot]:
+        """What stands on each line of the screen between head and foot."""
+        top, page, count = self.top, self.page, self.row_count
+        if not self.wrapped:
+            return [Spot(row) for row in range(top.row, min(top.row + page, count))]
+        key = (top, page, count, self.width)
+        if self._spots is None or self._spots[0] != key:
+            self._spots = (key, below(top, page, count, self.row_height))
+        return self._spots[1]
+
+    def rows_on_screen(self) -> range:
+        spots = self.spots()
+        return range(spots[0].row, spots[-1].row + 1) if spots else range(0)
+
+    _within = Spot(0)
+    _spots: tuple[object, list[Spot]] | None = None
+
     def rows_changed(self) -> None:
         """Measure and draw again."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
         self.cursor = max(0, min(self.cursor, self.row_count - 1))
-        self.virtual_size = Size(width, self.row_count + self._head_height + self._foot_height)
+        fixed = self._head_height + self._foot_height
+        # Wrapped, the last row may be all there is room for.
+        rows = self.row_count + self.page - 1 if self.wrapped else self.row_count
+        self.virtual_size = Size(width, rows + fixed)
+        self._spots = None
         self._follow()
         self.refresh()
 
@@ -111,6 +144,11 @@ class CursorView(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         self.rows_changed()
+
+    def refresh(self, *regions: Region, **options: Any) -> Any:
+        if not regions:
+            self._spots = None
+        return super().refresh(*regions, **options)
 
     def on_focus(self) -> None:
         self.refresh()
@@ -134,11 +172,19 @@ class CursorView(ScrollView, can_focus=True):
         if not self.row_count:
             lines = self.empty(width)
             return self.look.strip(lines[y] if y < len(lines) else [], width)
-        row = y + self.first_row
-        return self.row_strip(row, width) if row < self.row_count else self.look.strip([], width)
+        if not self.wrapped:
+            row = y + self.first_row
+            return self.row_strip(row, width) if row < self.row_count else self.look.strip([], width)
+        spots = self.spots()
+        strips = self.row_strips(spots[y].row, width) if y < len(spots) else []
+        return strips[spots[y].line] if strips and spots[y].line < len(strips) else self.look.strip([], width)
 
     def row_strip(self, row: int, width: int) -> Strip:
         return self.look.strip(self.row_cells(row, width), width, self.background(row))
+
+    def row_strips(self, row: int, width: int) -> list[Strip]:
+        """The lines of a row, where rows may have several."""
+        return [self.row_strip(row, width)]
 
     def background(self, row: int) -> str:
         """The role of a row's background: the cursor's shows where the keys go."""
@@ -147,9 +193,13 @@ class CursorView(ScrollView, can_focus=True):
         return "cursor" if self.has_focus else "cursor-blurred"
 
     def refresh_row(self, row: int) -> None:
-        place = row - self.first_row + self._head_height
-        if self._head_height <= place < self._head_height + self.page:
-            self.refresh(Region(0, place, self.width, 1))
+        if not self.wrapped:
+            place, lines = row - self.first_row, 1
+        else:
+            inside = [y for y, spot in enumerate(self.spots()) if spot.row == row]
+            place, lines = (inside[0], len(inside)) if inside else (-1, 0)
+        if 0 <= place < self.page:
+            self.refresh(Region(0, place + self._head_height, self.width, lines))
 
     def refresh_edges(self) -> None:
         """Draw the head and the foot again."""
@@ -179,22 +229,54 @@ class CursorView(ScrollView, can_focus=True):
 
     def _follow(self) -> None:
         first, page = self.first_row, self.page
+        if self.wrapped and self.row_count:
+            self._scroll_top(showing(self.cursor, self.top, page, self.row_height))
+            return
         if self.cursor < first:
             self.scroll_to(y=self.cursor, animate=False, force=True)
         elif self.cursor >= first + page:
             self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
 
+    def _scroll_top(self, top: Spot) -> None:
+        """Have `top` on the screen's first line."""
+        if top != self.top:
+            self._within = top
+            self.scroll_to(y=top.row, animate=False, force=True)
+            self.refresh()
+
+    def hold(self, offset: int) -> None:
+        """Have the cursor `offset` rows below the screen's first row."""
+        self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
+        if self.wrapped:
+            self._follow()
+
     def center(self, row: int, *, tell: bool = True) -> None:
         """Put the cursor on `row`, in the middle of the screen unless it is on it already."""
-        if not self.first_row <= row < self.first_row + self.page:
-            self.scroll_to(y=max(0, row - self.page // 2), animate=False, force=True)
+        if row not in self.rows_on_screen():
+            if self.wrapped:
+                self._scroll_top(above(Spot(min(row, self.row_count - 1)), self.page // 2, self.row_height))
+            else:
+                self.scroll_to(y=max(0, row - self.page // 2), animate=False, force=True)
         self.move_to(row, tell=tell)
 
     def move_down(self) -> None:
-        self.move_to(self.cursor + 1)
+        if not self._moved_within(1):
+            self.move_to(self.cursor + 1)
 
     def move_up(self) -> None:
-        self.move_to(self.cursor - 1)
+        if not self._moved_within(-1):
+            self.move_to(self.cursor - 1)
+
+    def _moved_within(self, by: int) -> bool:
+        """Scroll by a line inside a row that is longer than the screen, until its end has been seen."""
+        top = self.top
+        if not self.wrapped or top.row != self.cursor or not self.row_count:
+            return False
+        line, hidden = top.line + by, self.row_height(self.cursor) - self.page
+        if not 0 <= line <= hidden:
+            return False
+        self._scroll_top(Spot(self.cursor, line))
+        return True
 
     def move_half_down(self) -> None:
         self._move_window(self.page // 2)
@@ -216,14 +298,33 @@ class CursorView(ScrollView, can_focus=True):
 
     def _move_window(self, rows: int) -> None:
         """Scroll by `rows`, the cursor keeping its place on the screen where it can."""
+        if self.wrapped and self.row_count:
+            self._move_lines(rows)
+            return
         self.scroll_to(y=self.first_row + rows, animate=False, force=True)
         self.move_to(self.cursor + rows)
 
+    def _move_lines(self, lines: int) -> None:
+        """Scroll by lines of the screen, the cursor staying on the line of the screen that it is on."""
+        before, rows = self.top, [spot.row for spot in self.spots()]
+        place = rows.index(self.cursor) if self.cursor in rows else 0
+        top = scrolled(before, lines, self.page, self.row_count, self.row_height)
+        if top == before:
+            self.move_to(self.row_count - 1 if lines > 0 else 0)
+            return
+        self._scroll_top(top)
+        spots = self.spots()
+        self.move_to(spots[min(place, len(spots) - 1)].row)
+
+    def spot_at(self, y: int) -> Spot | None:
+        """What stands on line `y` of the widget, `None` where no row does."""
+        place, spots = y - self._head_height, self.spots()
+        return spots[place] if 0 <= place < min(self.page, len(spots)) else None
+
     def row_at(self, y: int) -> int:
         """The row at line `y` of the widget, -1 for none."""
-        place = y - self._head_height
-        row = place + self.first_row
-        return row if 0 <= place < self.page and row < self.row_count else -1
+        spot = self.spot_at(y)
+        return spot.row if spot is not None else -1
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)

@@ -24,8 +24,8 @@ class Look:
         self.name = data.name
         self.roles = {role: Style.parse(text) for role, text in data.roles.items()}
         self.backgrounds = {
-            "": Style(bgcolor=data.colors["background"]),
-            "panel": Style(bgcolor=data.colors["panel"]),
+            "": Style(bgcolor=data.colors["background"].removeprefix("ansi_")),
+            "panel": Style(bgcolor=data.colors["panel"].removeprefix("ansi_")),
             "cursor": self.roles["cursor"],
             "cursor-blurred": self.roles["cursor-blurred"],
         }

@@ -13,6 +13,9 @@ from buddy.compiler.text.lines import IndexedText
 Found = tuple[list[int], bool]
 Finder = Callable[[str], Iterable[int]]
 
+# Printable characters, `\d`, `\w`, `\S`, `\b` and escaped punctuation; no `[^`, no `(?` but `(?:`, no `*+`.
+_TAME = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[^\w\s])*")
+
 
 def search(
     text: IndexedText, pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
@@ -43,6 +46,15 @@ def is_literal(pattern: str) -> bool:
     return re.escape(pattern) == pattern
 
 
+def keeps_to_lines(pattern: str) -> bool:
+    """Whether a regular expression finds the same in a text as in each line of it by itself.
+
+    True only of what can neither match a line's end nor see past it: no negated class, no look-around, no flag, no
+    escape that stands for a newline or for an end of the text, and nothing that gives no character back.
+    """
+    return bool(_TAME.fullmatch(pattern))
+
+
 def check(pattern: str) -> None:
     """Raise `PatternError` unless `pattern` is a regular expression."""
     compiled(pattern, False)
@@ -57,7 +69,9 @@ def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
 def _finder(pattern: str, regex: bool, ignore_case: bool) -> Finder:
     """What gives the numbers of the lines of a piece of text that hold the pattern."""
     if regex:
-        return _by_line(compiled(pattern, ignore_case))
+        found = compiled(pattern, ignore_case)
+        lines = re.compile(pattern, found.flags | re.MULTILINE)
+        return _by_piece(lines) if keeps_to_lines(pattern) else _by_line(found)
     if not ignore_case:
         return lambda piece: _with_text(piece, pattern)
     relaxed = _by_line(compiled(re.escape(pattern), ignore_case))
@@ -76,6 +90,23 @@ def _with_text(piece: str, pattern: str) -> Iterator[int]:
         start = piece.find("\n", place) + 1
         number += 1
         place = piece.find(pattern, start) if start else -1
+
+
+def _by_piece(pattern: re.Pattern[str]) -> Finder:
+    """For a pattern that keeps to lines and begins lines anywhere (`MULTILINE`): many lines are a single search."""
+
+    def lines(piece: str) -> Iterator[int]:
+        number = start = 0
+        piece = piece.removesuffix("\n")
+        while (found := pattern.search(piece, start)) is not None:
+            number += piece.count("\n", start, found.start())
+            yield number
+            start = piece.find("\n", found.start()) + 1
+            number += 1
+            if not start:
+                return
+
+    return lines
 
 
 def _by_line(pattern: re.Pattern[str]) -> Finder:

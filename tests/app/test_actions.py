@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
+from buddy.app.bindings import pane_bindings, screen_bindings
+from buddy.app.commands import HIDDEN, listed
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs
 from buddy.app.overlays import Overlays
@@ -56,6 +59,47 @@ def test_ids_are_unique() -> None:
 def reason(action_id: str, **situation: object) -> str:
     action = next(action for action in ACTIONS if action.id == action_id)
     return action.blocked(Situation(**situation))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pane", PANES)
+def test_every_action_is_in_the_help_of_its_pane_and_says_its_keys(pane: str) -> None:
+    lines = ["".join(part for part, _ in line) for line in help_screen(pane, Situation())._lines]
+    here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
+    missing = [action.id for action in here if not any(action.tooltip in line for line in lines)]
+    assert missing == []
+
+
+def test_every_action_has_a_key_or_a_place_in_the_palette() -> None:
+    assert [action.id for action in ACTIONS if action.id in HIDDEN and not action.keys] == []
+    assert [action.id for action in ACTIONS if not action.keys and not listed(action)] == []
+    # What the palette leaves out is moving about, the palette itself, and ten keys that are one action.
+    left_out = [action for action in ACTIONS if not listed(action)]
+    assert all(action.id.startswith("move.") or action.id in HIDDEN for action in left_out)
+
+
+@pytest.mark.parametrize("action", [action for action in ACTIONS if action.own_keys], ids=lambda action: action.id)
+def test_every_key_of_an_action_reaches_it(action: Action) -> None:
+    panes = [pane for pane in PANES if action.pane in (pane, "any", "app") or action.anywhere]
+    for pane in panes:
+        single = {key for call, key in bound(pane) if f"'{action.id}'" in call}
+        for key in action.own_keys:
+            first, *second = key.split()
+            if second:
+                assert dict(continuations(first, pane))[second[0]] is action
+            else:
+                assert spelled_out(key) in single
+
+
+def bound(pane: str) -> list[tuple[str, str]]:
+    """What each key of a pane calls."""
+    bindings = [*pane_bindings(pane), *screen_bindings()]  # type: ignore[arg-type]
+    made = Binding.make_bindings(bindings)
+    return [(binding.action, binding.key) for binding in made]
+
+
+def spelled_out(key: str) -> str:
+    """A key by the name that bindings have it under."""
+    return next(iter(Binding.make_bindings([Binding(key, "x")]))).key
 
 
 def test_a_disabled_action_says_why() -> None:

@@ -7,7 +7,9 @@ import random
 import pytest
 
 from buddy.app import figures
-from buddy.app.differences import CONTEXT, DiffRows, Hunk, Layout
+from buddy.app.diff_parts import Hunk
+from buddy.app.differences import CONTEXT, DiffRow, DiffRows, Layout
+from buddy.app.folds import Fold
 from buddy.app.panes.comparison import View, change_counts, no_change
 from buddy.app.words import changed_words, marked
 
@@ -70,7 +72,7 @@ def test_equal_lines_far_from_a_change_are_folded() -> None:
     diff = DiffRows([(20, 1, 20, 2)], 41, 42)
     kinds = [row[0] for row in rows_of(diff)]
     assert kinds == ["fold", *["same"] * CONTEXT, "removed", "added", "added", *["same"] * CONTEXT, "fold"]
-    assert diff.row(0) == ("fold", 0, 0, 17, -1)
+    assert diff.row(0) == DiffRow("fold", 0, 0, 17)
     assert diff.row(4).partner == 20
     assert diff.row(6).partner == -1
 
@@ -132,3 +134,68 @@ def test_where_only_numbering_changed_that_is_said() -> None:
     assert no_change(View("a", "b", "line"), changed) == []
     assert change_counts(changed, figures.ASCII) == "+4 -2 in 2 places"
     assert change_counts(equal, figures.ASCII) == ""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("seed", range(40))
+def test_a_part_of_a_diff_holds_each_line_of_that_part_once(seed: int, layout: Layout) -> None:
+    hunks, before_lines, after_lines = random_hunks(seed)
+    if after_lines < 3:
+        return
+    first, last = sorted(random.Random(seed + 1).sample(range(after_lines), 2))
+    diff = DiffRows(hunks, before_lines, after_lines, layout)
+    whole = {line: diff.row(diff.reveal(line))[:3] for line in range(after_lines)}
+    diff.narrow((first, last))
+    assert diff.narrowed
+    assert [diff.holds(line) for line in range(after_lines)] == [first <= line <= last for line in range(after_lines)]
+    after = [row[2] for row in (diff.row(diff.reveal(line)) for line in range(first, last + 1))]
+    assert after == list(range(first, last + 1))
+    if layout == "unified":
+        # What stands beside a line in the whole diff stands beside it in the part.
+        assert all(diff.row(diff.row_of(line))[:3] == whole[line] for line in range(first, last + 1))
+    lines = [diff.line_of(row) for row in range(diff.count)]
+    assert lines == sorted(lines)
+    assert diff.row_of(0) == diff.row_of(first)
+    diff.widen()
+    assert {line: diff.row(diff.reveal(line))[:3] for line in range(after_lines)} == whole
+
+
+def test_what_went_at_the_ends_of_a_part_is_not_of_it() -> None:
+    diff = DiffRows([(10, 3, 10, 0), (20, 2, 17, 0), (30, 1, 25, 1)], 50, 45)
+    diff.narrow((10, 16))
+    assert diff.changes == []
+    diff.narrow((9, 17))
+    assert [diff.row(row).before for row in diff.changes] == [10, 20]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_functions_that_changed_are_a_line_each_with_how_much_of_them_did(layout: Layout) -> None:
+    # Lines 2-11 and 40-59 are functions that changed, 20-29 one that did not; 40 itself changed, too.
+    hunks = [(5, 2, 5, 3), (39, 4, 40, 6), (50, 0, 53, 2)]
+    diff = DiffRows(hunks, 70, 74, layout)
+    diff.narrow(None, [Fold(2, 11), Fold(20, 29), Fold(40, 59), Fold(42, 45)])
+    heads = [(row.after, row.folded, row.added, row.removed) for row in map(diff.row, range(diff.count)) if row.folded]
+    assert [head for head in heads if head[0] in (2, 40)] == [(2, 9, 3, 2), (40, 19, 7, 3)]
+    assert all(diff.row(diff.row_of(line)).after == 40 for line in range(40, 60))
+    assert diff.row(diff.row_of(60)).after == 60
+    folded = diff.count
+    assert diff.toggle(diff.row_of(2))
+    assert diff.row(diff.row_of(7)).after == 7
+    assert diff.row(diff.reveal(54)).after == 54
+    assert diff.count > folded
+    assert not any(row.folded for row in map(diff.row, range(diff.count)) if row.kind != "fold")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lines_lead_to_rows_whatever_is_folded(seed: int) -> None:
+    hunks, before_lines, after_lines = random_hunks(seed)
+    diff = DiffRows(hunks, before_lines, after_lines)
+    folds = [Fold(line, min(line + 6, after_lines - 1)) for line in range(0, after_lines - 2, 9)]
+    diff.narrow(None, folds)
+    hidden = sum(row.folded for row in map(diff.row, range(diff.count)) if row.kind != "fold")
+    equal = sum(row.folded - 1 for row in map(diff.row, range(diff.count)) if row.kind == "fold")
+    shown = sum(row.after >= 0 for row in map(diff.row, range(diff.count)))
+    assert shown + hidden + equal == after_lines
+    for line in range(after_lines):
+        row = diff.reveal(line)
+        assert diff.row(row).after == line

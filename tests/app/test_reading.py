@@ -165,7 +165,7 @@ async def test_a_line_is_read_whole_and_its_op_described(workbench: Open) -> Non
         await bench.press("3")
         await bench.drawn()
         ir.move_to(next(k for k in range(ir.row_count) if "linalg.generic" in ir.line_at(k).text))
-        await bench.press("e")
+        await bench.press("o")
         await opened(bench, DetailScreen)
         assert bench.shows("mlp.py:")
         await bench.press("q", "K")

@@ -1,26 +1,141 @@
-"""The user's settings file."""
+"""The user's settings file: what is in it, other keys for actions, and what is said of one that is broken."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from buddy.app.settings import Settings, read_settings
+import pytest
+
+from buddy.app.actions import ACTIONS, BY_ID, replace_keys
+from buddy.app.cli import main
+from buddy.app.cli.config import template
+from buddy.app.keys import Keymap, clashes
+from buddy.app.settings import FIELDS, Settings, read_settings, take_up
+from buddy.app.workbench import Workbench
 
 
-def test_no_file_means_the_defaults(tmp_path: Path) -> None:
-    assert read_settings(tmp_path / "none.toml") == (Settings(), "")
+@pytest.fixture(autouse=True)
+def own_keys() -> Iterator[None]:
+    """Afterwards every action has its own keys again."""
+    yield
+    replace_keys({})
 
 
-def test_settings_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def test_no_file_means_the_defaults(path: Path) -> None:
+    assert read_settings(path) == (Settings(), "")
+
+
+def test_settings_are_read(path: Path) -> None:
     path.write_text('theme = "buddy-light"\nauto_run = true\n[keys]\n"graph.toggle" = "x"\n')
     assert read_settings(path) == (Settings("buddy-light", True, {"graph.toggle": "x"}), "")
 
 
-def test_a_file_that_is_wrong_is_named_and_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    for text in ("theme = 3", "theme = "):
-        path.write_text(text)
-        settings, problem = read_settings(path)
-        assert settings == Settings()
-        assert str(path) in problem
+def test_every_field_is_explained_and_in_the_template(path: Path) -> None:
+    assert set(FIELDS) == set(Settings.__struct_fields__)
+    path.write_text(template())
+    found, problem = read_settings(path)
+    assert problem == ""
+    assert (found.auto_run, found.keys) == (False, {})
+    assert all(name in template() for name in FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("theme = 3", 1, "theme"),
+        ("auto_run = true\ntheme = ", 2, ""),
+        ('auto_run = true\nthem = "x"\n', 2, "them"),
+        ('[keys]\n\n"graph.toggle" = 3\n', 3, "graph.toggle"),
+        ('[keys]\n"graph.togle" = "x"\n', 2, "config --keys"),
+        ('[keys]\nrun = ["x", "ctrl+"]\n', 2, "no key"),
+        ('[keys]\nrun = "g d e"\n', 2, "no key"),
+        ('[keys]\n"phase.number" = "x"\n', 2, "cannot be changed"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named_with_the_line_and_not_used(path: Path, text: str, line: int, what: str) -> None:
+    path.write_text(text)
+    settings, problem = read_settings(path)
+    assert settings == Settings()
+    assert f"{path}, line {line}: " in problem
+    assert what in problem
+
+
+def test_bytes_that_are_no_text_are_no_settings(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe")
+    settings, problem = read_settings(path)
+    assert settings == Settings()
+    assert str(path) in problem
+
+
+def test_a_theme_that_is_not_there_and_a_broken_one_are_named(path: Path) -> None:
+    path.write_text('theme = "mine"')
+    (path.parent / "themes").mkdir()
+    (path.parent / "themes" / "mine.toml").write_text('base = "buddy-dark"\n[roles]\ntext = "no colour"\n')
+    _, problems = take_up(path)
+    assert len(problems) == 2
+    assert "mine.toml, line 3" in problems[0]
+    assert "the default is used" in problems[1]
+
+
+def test_keys_given_to_an_action_are_those_of_the_help_and_what_they_replace_is_told() -> None:
+    keymap = Keymap({"graph.toggle": ["x", "ctrl+g"], "quit": ""})
+    assert BY_ID["graph.toggle"].keys == ("x", "ctrl+g")
+    assert keymap.action_for("x", "graph") is BY_ID["graph.toggle"]
+    assert keymap.action_for("x", "passes") is None
+    assert keymap.is_dead("space", "graph")
+    assert not keymap.is_dead("space", "passes")
+    assert keymap.is_dead("q", "ir")
+    taken = [action for action in ACTIONS if action.pane == "graph" and "x" in action.own_keys]
+    assert len([clash for clash in clashes() if clash.startswith("x: ")]) == len(taken)
+
+
+def test_config_says_where_it_is_and_what_holds(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BUDDY_TUI_CONFIG", str(path))
+    assert main(["config"]) == 0
+    assert f"{path} (there is none" in capsys.readouterr().out
+    path.write_text('theme = "buddy-light"\n[keys]\nrun = "f5"\n')
+    assert main(["config"]) == 0
+    told = capsys.readouterr().out
+    assert "buddy-light" in told
+    assert "f5" in told
+    assert main(["config", "--keys"]) == 0
+    listed = capsys.readouterr().out
+    assert all(action.id in listed for action in ACTIONS)
+    path.write_text("theme = 3\n")
+    assert main(["config"]) == 1
+    assert "line 1" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
+    source = Path(__file__).resolve().parents[2] / "samples" / "arith_add.py"
+    keys: dict[str, str | list[str]] = {"next-pane": "ctrl+g", "zoom": "X w", "ir.definition": "f5", "move.down": "j"}
+    app = Workbench(str(source), store=tmp_path, settings=Settings(keys=keys))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("ctrl+g")
+        await pilot.pause()
+        assert app.pane.pane_id == "passes"
+        await pilot.press("tab")
+        await pilot.pause()
+        assert app.pane.pane_id == "passes"
+        await pilot.press("X")
+        assert "zoom" in app._hint
+        await pilot.press("w")
+        await pilot.pause()
+        assert app.folded
+        await pilot.press("plus")
+        await pilot.pause()
+        assert app.folded
+        await pilot.press("down")
+        await pilot.press("f1")
+        await pilot.pause()
+        text = "\n".join("".join(part for part, _ in line) for line in app.screen._lines)  # type: ignore[attr-defined]
+        assert "ctrl+g" in text

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from buddy.themes.palette import themes
+
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
 
@@ -235,14 +237,23 @@ async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -
         assert bench.app.graph.width == width
 
 
-async def test_themes_change_live(workbench: Open) -> None:
+async def test_themes_are_shown_while_one_is_chosen(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        names = []
-        for _ in range(3):
-            names.append(bench.app.theme)
-            await bench.press("T")
-        assert names == ["buddy-dark", "buddy-light", "buddy-high-contrast"]
-        assert bench.app.theme == names[0]
+        before = bench.app.theme
+        await bench.press("T")
+        seen = [bench.app.theme]
+        for _ in list(themes())[1:]:
+            await bench.press("down")
+            seen.append(bench.app.theme)
+        assert seen == list(themes())
+        await bench.press("escape")
+        assert bench.app.theme == before == "buddy-dark"
+        await bench.press("T")
+        await bench.type("light")
+        assert bench.app.theme != before
+        await bench.press("enter")
+        assert themes()[bench.app.theme].title.endswith("ight")
+        assert bench.shows("config.toml")
 
 
 async def test_the_recipe_is_there_again_in_the_next_session(workbench: Open) -> None:

@@ -33,6 +33,22 @@ def workspace(tmp_path: Path, recipe: Recipe, clock: Clock) -> Workspace:
     return made
 
 
+def test_every_edit_can_be_gone_to_at_once(workspace: Workspace, recipe: Recipe) -> None:
+    recipes = [workspace.recipe]
+    for number in range(3):
+        recipes.append(workspace.recipe.toggled(number))
+        workspace.edit(recipes[-1], f"toggled {number}")
+    workspace.undo()
+    told = [(steps, edit.title) for steps, edit in workspace.journal]
+    assert told == [(1, "toggled 2"), (0, "toggled 1"), (-1, "toggled 0"), (-2, "")]
+    workspace.go(-2)
+    assert workspace.recipe == recipes[0]
+    assert [steps for steps, _ in workspace.journal] == [3, 2, 1, 0]
+    workspace.go(3)
+    assert workspace.recipe == recipes[3]
+    assert not workspace.can_redo
+
+
 def test_a_preset_is_addressed_to_the_source(workspace: Workspace) -> None:
     assert (workspace.recipe.source, workspace.recipe.arguments, workspace.origin) == (
         "model.py",

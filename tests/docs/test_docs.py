@@ -16,8 +16,8 @@ import pytest
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser
-from buddy.app.settings import read_settings
-from buddy.themes.palette import FILES, FOLDER
+from buddy.app.settings import FIELDS, read_settings
+from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -154,12 +154,18 @@ def theme_name(file: str) -> str:
 
 def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text(*blocks(ROOT / "docs" / "workbench.md", "toml"))
+    given, theme = blocks(ROOT / "docs" / "workbench.md", "toml")
+    file.write_text(given)
     settings, problem = read_settings(file)
     assert problem == ""
     assert settings.theme in {theme_name(file) for file in FILES}
     assert settings.keys
     assert set(settings.keys) <= set(BY_ID)
+    rows = re.findall(r"^\| `(\[?\w+\]?)` \|", (ROOT / "docs" / "workbench.md").read_text("utf-8"), re.M)
+    assert {f"[{name}]" if name == "keys" else name for name in FIELDS} <= set(rows)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(theme)
+    assert read_theme(mine, themes()).roles["added"] == "bold #5fafff"
 
 
 def test_every_variable_that_is_read_is_on_the_page_of_recipes() -> None:

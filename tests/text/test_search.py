@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import pytest
 
 from buddy.compiler.regular import PatternError
 from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.search import check, search, search_each
+from buddy.compiler.text.search import check, keeps_to_lines, search, search_each
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 
@@ -78,3 +79,43 @@ def test_a_pattern_that_cannot_be_read_is_told_briefly(pattern: str) -> None:
     with pytest.raises(PatternError, match="pattern") as error:
         check(pattern)
     assert len(str(error.value)) < 300
+
+
+LINES = ("  %1 = llvm.load %0 : f32", "", "a b", "ab]", "llvm.store f32", "}", "x" * 40, "\tvalue\t", "é f32")
+TAME = (
+    r"llvm\.(load|store) .*f32",
+    "^", "$", "^$", "x*", r"\bvalue", "[a-z]+]", "(?:a|b) ?b", r"\S+$", "^}", ".", "f32$|^a",
+    "x{3,9}", r"\.", "[!-~]b",
+)  # fmt: skip
+WILD = (
+    r"\s",
+    "[^a]b",
+    r"(?<!\s)a",
+    r"\Aa",
+    "(?s)a.b",
+    r"a\n",
+    r"\Wb",
+    "x*+",
+    "[\t-z]",
+    r"\x0a",
+    r"[\t-~]",
+    "(a)\\1",
+    "é",
+)
+
+
+@pytest.mark.parametrize("pattern", TAME)
+def test_a_pattern_that_keeps_to_lines_finds_what_it_finds_line_by_line(pattern: str) -> None:
+    assert keeps_to_lines(pattern)
+    for seed in range(30):
+        content = "\n".join(random.Random(seed).choices(LINES, k=seed)) + "\n" * (seed % 3)
+        found, more = search(IndexedText(content), pattern, regex=True)
+        lines = [
+            number for number, line in enumerate(content.removesuffix("\n").split("\n")) if re.search(pattern, line)
+        ]
+        assert (found, more) == (lines if content else [], False)
+
+
+@pytest.mark.parametrize("pattern", WILD)
+def test_a_pattern_that_may_see_a_line_s_end_is_matched_line_by_line(pattern: str) -> None:
+    assert not keeps_to_lines(pattern)

@@ -1,0 +1,105 @@
+"""`buddy-tui config`: where the user's settings and themes are, what holds, and which keys do what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.app.actions import ACTIONS, PANE_TITLES
+from buddy.app.cli import FAILURE, VERBS
+from buddy.app.cli.arguments import Parser
+from buddy.app.cli.console import table
+from buddy.app.keys import Keymap, clashes
+from buddy.app.settings import FIELDS, Settings, settings_path, take_up, themes_folder
+from buddy.themes.palette import DEFAULT, themes
+
+
+def parser() -> Parser:
+    found = Parser("config", VERBS["config"])
+    found.add_argument("--keys", action="store_true", help="list every action: its id, where it works, its keys")
+    found.add_argument("--template", action="store_true", help="print a settings file with every field and its default")
+    found.add_argument("--json", action="store_true", help="print one JSON object")
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options = parser().parse_args(list(words))
+    if options.template:
+        print(template())
+        return 0
+    path = settings_path()
+    settings, problems = take_up(path)
+    Keymap(settings.keys)
+    facts = _facts(path, settings, problems)
+    if options.json:
+        print(json.dumps({**facts, "actions": _actions()}, indent=2))
+    elif options.keys:
+        rows = [[each["id"], each["pane"], ", ".join(each["keys"]), each["title"]] for each in _actions()]
+        print(table(["id", "pane", "keys", "action"], rows, frozenset(["id", "pane", "keys", "action"])))
+    else:
+        print(_told(path, settings, problems))
+    return FAILURE if problems else 0
+
+
+def _facts(path: Path, settings: Settings, problems: Sequence[str]) -> dict[str, object]:
+    return {
+        "file": str(path),
+        "exists": path.exists(),
+        "settings": {**msgspec.to_builtins(settings), "theme": settings.theme or DEFAULT},
+        "themes_folder": str(themes_folder(path)),
+        "themes": list(themes()),
+        "problems": list(problems),
+    }
+
+
+def _actions() -> list[dict[str, Any]]:
+    return [
+        {
+            "id": action.id,
+            "pane": PANE_TITLES.get(action.pane, "everywhere"),
+            "keys": list(action.keys),
+            "own_keys": list(action.own_keys),
+            "title": action.title,
+        }
+        for action in ACTIONS
+    ]
+
+
+def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
+    """What a person reads: the places, the values that hold, what is wrong."""
+    values = {"theme": settings.theme or DEFAULT, "auto_run": str(settings.auto_run).lower()}
+    rows = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
+    keys = [
+        [action.id, ", ".join(action.keys) or "no key", ", ".join(action.own_keys)]
+        for action in ACTIONS
+        if action.remapped
+    ]
+    parts = [
+        f"settings: {path}{'' if path.exists() else ' (there is none: the defaults hold)'}",
+        table(["field", "value", "what it is"], rows, frozenset(["field", "value", "what it is"])),
+        table(["action", "keys", "instead of"], keys, frozenset(["action", "keys", "instead of"])) if keys else "",
+        f"themes: {', '.join(themes())}\n  your own: {themes_folder(path)}/*.toml",
+        "\n".join(f"problem: {problem}" for problem in problems),
+        "\n".join(clashes()),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def template() -> str:
+    """A settings file that says what holds without one."""
+    lines = [
+        f"# {FIELDS['theme']}: {', '.join(themes())}",
+        f'theme = "{DEFAULT}"',
+        f"# {FIELDS['auto_run']}",
+        "auto_run = false",
+        "",
+        f"# {FIELDS['keys']} (`buddy-tui config --keys`): a character, a name such as",
+        '# "space" or "ctrl+g", two strokes such as "g d", a list of these, or "" for none',
+        "[keys]",
+        '# "graph.toggle" = ["x", "space"]',
+    ]
+    return "\n".join(lines)

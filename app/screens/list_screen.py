@@ -1,0 +1,46 @@
+"""What screens with one list in a box share: the keys that move in it, the box as high as the list, the way out."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen, ScreenResultType
+
+from buddy.app.widgets.cursor_view import CursorView
+
+
+class ListScreen(ModalScreen[ScreenResultType]):
+    """Shows `view` until it is closed, under `title` and over the keys that `keys` tells."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+    ]
+
+    def __init__(self, title: str, keys: str, view: CursorView) -> None:
+        super().__init__()
+        self._title, self._keys, self._view = title, keys, view
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title, box.border_subtitle = self._title, self._keys
+            yield self._view
+
+    def on_mount(self) -> None:
+        self._view.focus()
+        self.fit(self._view.row_count + 2, 6)
+
+    def fit(self, height: int, least: int) -> None:
+        """Have the box `height` lines high, or as high as the screen allows."""
+        self.query_one("#box").styles.height = min(height, max(self.app.size.height - 4, least))
+
+    def action_move(self, method: str) -> None:
+        getattr(self._view, method)()
