@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from buddy.app.workspace import write_whole
-from buddy.compiler.protocol import Finding
+from buddy.compiler.protocol import Criterion, Finding
 from buddy.compiler.recipe import to_toml
 
 _SHOWN = 6
+CRITERIA = (
+    ("any", "it fails, crashes or differs", "whichever it does"),
+    ("fails", "it fails or crashes", "a pass that fails, IR that does not verify, a crash, what never ends"),
+    ("differs", "it differs from eager", "beyond a tolerance"),
+    ("slower", "it is slow", "without which pass it would be faster"),
+)
 RECIPE = "right.toml"
+
+
+def criterion(kind: str, text: str) -> Criterion:
+    """The criterion that a person asks for: two numbers, the tolerance or ratio, and seconds for a trial.
+
+    Raises `ValueError` that says what to type.
+    """
+    words = text.replace(",", " ").replace("s", " ").split()
+    try:
+        times, each = (float(word) for word in words)
+    except ValueError as error:
+        raise ValueError(f"{text.strip()!r}: type two numbers, such as 1, 30 s") from error
+    if not (0 < times < math.inf and 0 < each < math.inf):
+        raise ValueError(f"{text.strip()!r}: both numbers are more than 0")
+    field = "slower" if kind == "slower" else "tolerance"
+    return msgspec.convert({"kind": kind, field: times, "each": each}, Criterion)
 
 
 def finding_lines(finding: Finding) -> list[str]:

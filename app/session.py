@@ -12,6 +12,7 @@ from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
+from buddy.compiler.numerics_report import NumericsReport, Reference
 from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.run_report import InputChoice
 
@@ -234,12 +235,19 @@ class Session:
     async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
         return await self._asked(lambda client: client.fetch_lines(text, start, count))
 
-    async def ask(self, make: Callable[[int], Any], answer: type[Answer]) -> Answer:
-        """What the engine answers to the frame that `make` makes with the request's number.
+    def take_extract(self, found: p.Extracted, recipe: Recipe) -> None:
+        """Keep one more graph of the program, under `recipe`."""
+        self.state.take_extract(found)
+        self.workspace.adopt(recipe)
+
+    async def ask(
+        self, make: Callable[[int], Any], answer: type[Answer], came: Callable[[Any], None] = lambda _frame: None
+    ) -> Answer:
+        """What the engine answers to the frame that `make` makes with the request's number; `came` gets those before.
 
         Raises `UnavailableError`, as all of these do.
         """
-        return await self._asked(lambda client: client.ask_patiently(make(client.next_request()), answer))
+        return await self._asked(lambda client: client.ask_patiently(make(client.next_request()), answer, came))
 
     async def find_node(self, text: str, node: str) -> p.Found:
         """Lines that come from a node."""
@@ -277,6 +285,20 @@ class Session:
         """One run, with its inputs and outputs as a file."""
         inputs = self.inputs
         return await self._asked(lambda client: client.run_beside(recipe, 1, inputs=inputs, values=True))
+
+    async def compare_nodes(
+        self, recipe: Recipe, reference: Reference, came: Callable[[p.Frame], None]
+    ) -> NumericsReport:
+        """Every node of `recipe` beside its reference; `came` is told how far that is. The graph's columns fill."""
+
+        def request(client: EngineClient) -> Awaitable[p.NodesCompared]:
+            frame = p.CompareNodes(client.next_request(), recipe, reference, inputs=self.inputs)
+            return client.ask_patiently(frame, p.NodesCompared, came)
+
+        report = (await self._asked(request)).report
+        self.state.of(recipe.graph).compared(recipe, report)
+        self.changed(frozenset({"graph", "outputs"}))
+        return report
 
     async def whole_text(self, text: str) -> str:
         return await self._asked(lambda client: client.fetch_text(text))

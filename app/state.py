@@ -10,6 +10,7 @@ from typing import Any, Literal
 from buddy.app.runs import RunRecord, recorded, with_run, without_content
 from buddy.app.stages import StageBoard
 from buddy.compiler import protocol as p
+from buddy.compiler.numerics_report import NodeNumbers, NumericsReport
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
@@ -37,6 +38,8 @@ class GraphState:
     inputs: InputChoice = OWN_INPUTS
     problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
     build: int = 0
+    numerics: tuple[Recipe, NumericsReport] | None = None
+    numbers: dict[str, NodeNumbers] = field(default_factory=dict)
 
     def began(self, job: Job, request: int, recipe: Recipe) -> None:
         """A request for `recipe` has been sent."""
@@ -58,6 +61,10 @@ class GraphState:
         self.was = self.report if recipe != self.ran else self.was
         self.report, self.ran = report, recipe
         self.problems.pop("run", None)
+
+    def compared(self, recipe: Recipe, report: NumericsReport) -> None:
+        """Every node of `recipe` has been held beside its reference."""
+        self.numerics, self.numbers = (recipe, report), report.by_node()
 
 
 @dataclass
@@ -186,6 +193,13 @@ class State:
         """Take a frame in; returns what changed."""
         handler = _HANDLERS.get(type(frame))
         return handler(self, frame) if handler else frozenset()
+
+    def take_extract(self, frame: p.Extracted) -> None:
+        """Some nodes are one more graph, unless they have been before; what was told of another in its place goes."""
+        if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
+            return
+        self.graphs = (*self.graphs[: frame.graph], frame.info)
+        self._told.pop(frame.graph, None)
 
     def ended(self, request: int) -> None:
         self.jobs.pop(request, None)

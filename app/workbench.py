@@ -32,6 +32,7 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.parting import Parting
 from buddy.app.questions import Questions
 from buddy.app.running import Running
 from buddy.app.selection import Selection
@@ -97,7 +98,7 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
         self.session.auto_run = self.settings.auto_run
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
-        self.graphs, self.versus = Graphs(self), Versus(self)
+        self.graphs, self.versus, self.parting = Graphs(self), Versus(self), Parting(self)
         self.questions, self.bookmarks = Questions(self.ask_engine), Bookmarks()
         self._message = ""
         self._hint = ""
@@ -202,7 +203,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=state.busy or self.ir.comparing or self.ir.searching or self.waiting,
+            busy=state.busy or self.ir.comparing or self.ir.searching or self.waiting or self.parting.searching,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -221,6 +222,7 @@ class Workbench(App[int]):
             runs=bool(state.runs),
             picked=len(self.graph.targets),
             tree=self.graph.as_tree,
+            extract=self.parting.is_extract,
             compiling=state.compiled != workspace.recipe,
             wrapped=self.ir.wrapped,
         )
@@ -342,7 +344,8 @@ class Workbench(App[int]):
         if reason:
             self.say(f"{action.title}: {reason}")
             return
-        parts = (self, self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
+        doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
+        parts = (self, *doers, self.parting)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -84,6 +84,10 @@ class Workspace:
         self.graph = graph
         self._try(lambda: write_whole(self._shown_path, f"{graph}\n"))
 
+    def adopt(self, recipe: Recipe) -> None:
+        """Begin the recipe of a graph that is new with `recipe`, whatever was kept under its number."""
+        self._histories[recipe.graph] = History(self._addressed(recipe, recipe.graph), None, self._clock)
+
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
         """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
         if not self._history.edit(self._addressed(recipe, self.graph), title, merge):

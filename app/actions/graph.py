@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
-from buddy.app.actions.situation import needs_captured, needs_lowering, needs_row, needs_toggle_node, needs_tree
+from buddy.app.actions.situation import (
+    needs_captured,
+    needs_computing,
+    needs_lowering,
+    needs_row,
+    needs_toggle_node,
+    needs_tree,
+)
 
 A = Action
 ACTIONS: tuple[Action, ...] = (
+    A(
+        "graph.numerics",
+        ("N",),
+        "Compare every node",
+        "Hold the value of every node beside eager's: which is wrong first, and by itself or not",
+        "show_numerics",
+        "graph",
+        needs_captured,
+    ),
     A(
         "graph.toggle",
         ("space",),
@@ -85,6 +101,24 @@ ACTIONS: tuple[Action, ...] = (
         "ask_drawing",
         "graph",
         needs_row,
+    ),
+    A(
+        "graph.extract",
+        ("x",),
+        "Extract",
+        "Go on with the node, or all picked, as a program of its own with its real inputs; g b goes back",
+        "extract",
+        "graph",
+        needs_computing,
+    ),
+    A(
+        "graph.script",
+        ("X",),
+        "Save as script",
+        "Write the graph as a script with its tensors",
+        "ask_script",
+        "graph",
+        needs_captured,
     ),
     A("graph.code", ("c",), "FX code", "The graph as Python text", "open_code", "graph", needs_captured),
     A(

@@ -33,6 +33,7 @@ class Situation:
     picked: int = 0
     tree: bool = False
     compiling: bool = False
+    extract: bool = False
     runs: bool = False
     wrapped: bool = False
 
@@ -168,3 +169,14 @@ def needs_edited(s: Situation) -> str:
 
 def needs_problem(s: Situation) -> str:
     return "" if s.problem else "nothing has failed"
+
+
+def needs_computing(s: Situation) -> str:
+    """Some node that computes is picked, or under the cursor."""
+    if s.picked > 1 or s.assignment is not None:
+        return needs_captured(s)
+    return needs_captured(s) or ("no node is selected" if s.node is None else f"{s.node.name} computes nothing")
+
+
+def needs_extract(s: Situation) -> str:
+    return needs_captured(s) or ("" if s.extract else "the graph on the screen is no extract")

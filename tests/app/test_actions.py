@@ -17,6 +17,7 @@ from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.parting import Parting
 from buddy.app.running import Running
 from buddy.app.screens.help import help_screen
 from buddy.app.sessions import Sessions
@@ -26,7 +27,7 @@ from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions],
+    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions, Parting],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],

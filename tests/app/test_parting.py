@@ -1,0 +1,83 @@
+"""Extracts, scripts of them, and bisection, in the workbench."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.bisection import criterion, finding_lines, write_finding
+from buddy.app.screens.finding import FindingScreen
+from buddy.compiler.protocol import Criterion, Culprit, Finding
+from buddy.compiler.recipe import PassStep, Recipe, from_toml
+
+Open = Callable[..., Any]
+FOUND = Finding(
+    "flip-one-sign (plug.py) is at fault",
+    Recipe(steps=(PassStep("flip-one-sign", enabled=False),)),
+    wrong="its results differ from eager's",
+    steps=(Culprit(0, PassStep("flip-one-sign"), "plug.py"),),
+    nodes=("norm/native_layer_norm.0",),
+    confirmed=True,
+    name="reduced.mlir",
+    before="module {}\n",
+    after="module {\n}\n",
+    command="python -m buddy.compiler.one_pass reduced.mlir --pass flip-one-sign",
+    trials=7,
+    seconds=3.21,
+)
+
+
+@pytest.mark.slow
+async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, tmp_path: Path) -> None:
+    """`x` goes on with a node, `X` saves it as a script that plain Python runs, `g b` goes back; `b` finds nothing."""
+    async with workbench("mlp.py") as bench:
+        whole = bench.app.state.graphs
+        bench.app.graph.show_node(next(row.stable for row in whole[0].rows if row.target == "aten.gelu.default"))
+        await bench.press("x")
+        await bench.until(lambda: len(bench.app.state.graphs) == len(whole) + 1, "the extract")
+        await bench.settled()
+        assert bench.app.state.graph == len(whole)
+        assert [row.opcode for row in bench.app.state.info.rows] == ["placeholder", "call_function", "output"]
+        assert bench.shows("gelu")
+
+        await bench.press("r")
+        await bench.until(lambda: bench.app.state.report is not None, "the run")
+        assert bench.app.state.report.ok
+
+        bench.app.parting._save_script(str(tmp_path / "gelu.py"))
+        await bench.until((tmp_path / "gelu.py").exists, "the script")
+        said = subprocess.run([sys.executable, str(tmp_path / "gelu.py")], capture_output=True, text=True, check=True)
+        assert "torch.float32" in said.stdout
+
+        bench.app.parting._begin("any", "1, 20 s")
+        await bench.until(lambda: isinstance(bench.app.screen, FindingScreen), "the answer")
+        await bench.until(lambda: bench.shows("nothing to look for"), "its text")
+        await bench.press("q", "g", "b")
+        assert bench.app.state.graph == 0
+
+
+def test_a_criterion_is_two_numbers() -> None:
+    assert criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, each=5.0)
+    assert criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, each=20.0)
+    for text in ("", "much", "1", "0 3", "1 inf", "nan 2"):
+        with pytest.raises(ValueError, match="number"):
+            criterion("any", text)
+
+
+def test_an_answer_is_told_from_its_end(tmp_path: Path) -> None:
+    lines = finding_lines(FOUND)
+    assert lines[0] == "flip-one-sign (plug.py) is at fault"
+    assert "fewest nodes that show it: norm/native_layer_norm.0" in lines
+    assert lines[-1] == "7 trials in 3.2 s"
+
+
+def test_an_answer_is_written_as_a_recipe_and_a_module(tmp_path: Path) -> None:
+    written = write_finding(tmp_path, FOUND)
+    assert [path.name for path in written] == ["right.toml", "reduced.mlir", "reduced.after.mlir"]
+    assert from_toml((tmp_path / "right.toml").read_text()) == FOUND.recipe
+    assert (tmp_path / "reduced.mlir").read_text() == FOUND.before

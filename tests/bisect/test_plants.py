@@ -1,0 +1,150 @@
+"""Faults that are planted by plug-ins are found by name, with the nodes that show them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from planted import PLANTS, Plant
+from programs import captured
+
+from buddy.compiler import one_pass, plugins
+from buddy.compiler.bisect import Stopped, bisect, steps
+from buddy.compiler.engine.channel import Channel
+from buddy.compiler.engine.messages import Refused
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import Criterion, Finding
+from buddy.compiler.recipe import PassStep
+
+pytestmark = pytest.mark.slow
+
+
+class Layer(torch.nn.Module):
+    """A feed-forward block as a transformer has it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+        self.norm = torch.nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.down(torch.nn.functional.gelu(self.up(x))))
+
+
+def _layers(width: int, rows: int) -> CapturedGraph:
+    torch.manual_seed(0)
+    return captured(torch.nn.Sequential(Layer(width), Layer(width)).eval(), torch.randn(rows, width))
+
+
+@pytest.fixture(scope="module")
+def program() -> CapturedGraph:
+    return _layers(16, 8)
+
+
+@pytest.fixture
+def master() -> Iterator[Channel]:
+    """One who waits for the answer."""
+    ends = os.pipe()
+    yield Channel(*ends, Refused)
+    for end in ends:
+        os.close(end)
+
+
+def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: float) -> Finding:
+    """What bisection says of a plant. In a process of its own, since what a plug-in registers stays."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.set_num_threads(1)
+            recipe = plant.planted(default_recipe())
+            plugins.load_file(recipe.plugins[0])
+            finding = bisect(master, program, recipe, Criterion(plant.kind, **options))  # type: ignore[arg-type]
+            os.write(write_end, msgspec.msgpack.encode(finding))
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as answer:
+        data = answer.read()
+    os.waitpid(pid, 0)
+    return msgspec.msgpack.decode(data, type=Finding)
+
+
+@pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.kind != "slower"], ids=lambda plant: plant.file)
+def test_a_plant_is_found_by_name(master: Channel, program: CapturedGraph, plant: Plant) -> None:
+    finding = found_by(master, program, plant, each=6.0)
+    assert plant.is_found_by(finding), finding.told
+    assert finding.confirmed
+    assert len(finding.nodes) <= 2
+    if plant.file == "flip_one_sign":
+        assert set(finding.in_eager) == {"0.norm/native_layer_norm.0", "1.norm/native_layer_norm.0"}
+        assert finding.functions == ("forward",)
+        assert finding.before != finding.after
+
+
+def test_a_pass_that_makes_loops_scalar_is_found_by_name(master: Channel) -> None:
+    plant = next(plant for plant in PLANTS if plant.kind == "slower")
+    finding = found_by(master, _layers(128, 64), plant, slower=1.2)
+    assert plant.is_found_by(finding), finding.told
+    assert finding.confirmed
+
+
+def test_without_knowing_whose_a_pass_is_it_is_found_all_the_same(
+    master: Channel, program: CapturedGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "origin", lambda step: "")
+    plant = next(plant for plant in PLANTS if plant.file == "drop_addend")
+    assert [culprit.step.name for culprit in found_by(master, program, plant).steps] == [plant.name]
+
+
+def test_a_right_program_has_nothing_to_look_for(master: Channel, program: CapturedGraph) -> None:
+    finding = bisect(master, program, default_recipe(), Criterion())
+    assert finding.told == "nothing to look for: it agrees with eager"
+    assert finding.recipe == default_recipe()
+    assert finding.trials == 1
+
+
+def test_a_search_that_nobody_waits_for_stops(program: CapturedGraph) -> None:
+    read_end, write_end = os.pipe()
+    os.close(write_end)
+    with pytest.raises(Stopped):
+        bisect(Channel(read_end, -1, Refused), program, default_recipe(), Criterion())
+    os.close(read_end)
+
+
+def test_the_reduced_module_shows_the_fault_by_one_command(tmp_path: Path) -> None:
+    """A pass on a file: what it makes of it, or how it takes the process along."""
+    file = tmp_path / "reduced.mlir"
+    file.write_text("func.func @f(%a: f32) -> f32 {\n  %0 = math.sqrt %a : f32\n  return %0 : f32\n}\n")
+    plant = next(plant for plant in PLANTS if plant.file == "crash_on_sqrt")
+    words = [sys.executable, "-m", "buddy.compiler.one_pass", str(file), "--pass"]
+    crashed = subprocess.run([*words, plant.name, "--plugin", str(plant.path)], check=False)
+    assert crashed.returncode < 0
+    done = subprocess.run([*words, "convert-math-to-libm"], capture_output=True, text=True, check=False)
+    assert "call @sqrtf" in done.stdout
+    assert done.returncode == 0
+
+
+def test_a_step_is_read_as_it_is_spelled() -> None:
+    for step in default_recipe().steps:
+        if step.level == "mlir":
+            assert one_pass.parsed_step(step.spelling(), step.anchor) == PassStep(
+                step.name, "mlir", step.anchor, step.options
+            )
+
+
+def test_options_at_their_defaults_may_be_what_is_right(master: Channel, program: CapturedGraph) -> None:
+    """Nothing here is a fault of the program's, so a recipe whose pass has a wrong option says which pass it is."""
+    recipe = default_recipe()
+    wanted = next(number for number, step in enumerate(recipe.steps) if step.name == "cse" and step.phase == "buffers")
+    recipe = recipe.with_step(wanted, options=(("no-such-option", True),))
+    finding = bisect(master, program, recipe, Criterion())
+    assert [culprit.place for culprit in finding.steps] == [wanted]
+    assert any("options at their defaults" in note for note in finding.notes)

@@ -1,0 +1,86 @@
+"""Which steps a recipe can do without, and the search among them, with trials that are functions of the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from buddy.compiler.bisect import steps
+from buddy.compiler.bisect.delta import Verdict
+from buddy.compiler.bisect.trials import Outcome
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import PassStep, Recipe
+
+RECIPE = default_recipe()
+
+
+def names(recipe: Recipe, places: list[int]) -> list[str]:
+    return [recipe.steps[place].name for place in places]
+
+
+def place(name: str) -> int:
+    return next(number for number, step in enumerate(RECIPE.steps) if step.name == name and step.enabled)
+
+
+def judge(outcome: Outcome) -> Verdict:
+    return {"right": "good", "differs": "bad"}.get(outcome.kind, "neither")  # type: ignore[return-value]
+
+
+def wrong_with(*places: int) -> Callable[[Recipe], Outcome]:
+    """A program that is wrong as long as any of these steps is on."""
+    return lambda recipe: Outcome("differs" if any(recipe.steps[p].enabled for p in places) else "right")
+
+
+def test_steps_of_the_plainest_line_are_needed_and_others_are_not() -> None:
+    free = names(RECIPE, steps.optional(RECIPE))
+    assert "fuse-rows" in free
+    assert "flash-attention-prefill" in free
+    assert not {"one-shot-bufferize", "convert-scf-to-cf", "plan-memory"} & set(free)
+
+
+@pytest.mark.parametrize("name", ["slice-parts", "fuse-elementwise", "vectorize-generics"])
+def test_the_step_that_turns_good_to_bad_is_at_fault(name: str) -> None:
+    tried: list[Recipe] = []
+
+    def attempt(recipe: Recipe) -> Outcome:
+        tried.append(recipe)
+        return wrong_with(place(name))(recipe)
+
+    assert names(RECIPE, steps.at_fault(RECIPE, attempt, judge)) == [name]
+    assert len(tried) <= 8
+
+
+def test_two_faults_are_both_found() -> None:
+    both = [place("fold-transposes"), place("read-in-place")]
+    assert steps.at_fault(RECIPE, wrong_with(*both), judge) == both
+
+
+def test_a_needed_step_is_found_by_leaving_it_out() -> None:
+    wanted = place("copies-to-loops")
+    assert steps.at_fault(RECIPE, wrong_with(wanted), judge) == [wanted]
+
+
+def test_what_no_step_mends_has_none_at_fault() -> None:
+    assert steps.at_fault(RECIPE, lambda _recipe: Outcome("differs"), judge) == []
+
+
+def test_what_needs_the_step_at_fault_goes_with_it() -> None:
+    """Without `fuse-rows` the step behind it fails: the line up to `fuse-rows` is what is right."""
+    wrong, behind = place("fuse-rows"), place("epilogues-in-place")
+
+    def attempt(recipe: Recipe) -> Outcome:
+        on = recipe.steps[wrong].enabled
+        if not on and recipe.steps[behind].enabled:
+            return Outcome("fails", behind)
+        return Outcome("differs" if on else "right")
+
+    found = steps.at_fault(RECIPE, attempt, judge)
+    assert found[0] == wrong
+    assert attempt(steps.without(RECIPE, found)).right
+
+
+def test_a_step_of_another_recipe_is_optional() -> None:
+    line = [*RECIPE.steps[:20], PassStep("flip-one-sign"), *RECIPE.steps[20:]]
+    recipe = Recipe(steps=tuple(line))
+    assert 20 in steps.optional(recipe)
