@@ -16,7 +16,8 @@ from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size, sta
 
 aten = torch.ops.aten
 
-Size = int | torch.SymInt
+# A number, or one of torch's symbols.
+Size = Any
 # Elements of pairs of slices that are compared at once to bring slices in order; those of more are left to eager.
 _MOST_COMPARED = 1 << 22
 
@@ -124,17 +125,23 @@ def unique(
     return line.index_select(0, values), inverse, counts
 
 
-def _nothing_occurs(x: torch.Tensor, inverse: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    return x.new_empty([0]), x.new_empty(inverse, dtype=torch.int64), x.new_empty([0], dtype=torch.int64)
+def _nothing_occurs(
+    x: torch.Tensor, inverse: Sequence[int], shape: Sequence[int] = (0,)
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return x.new_empty(shape), x.new_empty(inverse, dtype=torch.int64), x.new_empty([0], dtype=torch.int64)
+
+
+def _no_slices(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+    return _nothing_occurs(x, [x.shape[dim]], [0 if i == dim % x.dim() else size for i, size in enumerate(x.shape)])
 
 
 def unique_consecutive(
     x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[torch.Tensor, ...]:
     """`unique` of equal neighbours, or of equal slices that are neighbours along a dim."""
-    if _is_empty(x) and dim is None:
-        return _nothing_occurs(x, x.shape if return_inverse else [0])
-    if _is_empty(x) or x.is_complex() or (dim is not None and not x.dim()):
+    if _is_empty(x):
+        return _nothing_occurs(x, x.shape if return_inverse else [0]) if dim is None else _no_slices(x, dim)
+    if x.is_complex() or (dim is not None and not x.dim()):
         return NotImplemented
     if dim is None:
         line = x.reshape(-1)
@@ -149,7 +156,9 @@ def unique_dim(
     x: torch.Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, ...]:
     """`unique` of the slices along a dim, in the order of their first elements that differ."""
-    if _is_empty(x) or x.is_complex() or not x.dim():
+    if _is_empty(x):
+        return _no_slices(x, dim)
+    if x.is_complex() or not x.dim():
         return NotImplemented
     rows = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     if not statically_known_true(rows.numel() * rows.shape[0] <= _MOST_COMPARED):
@@ -208,7 +217,7 @@ def keep_numbers_in_tensors(module: GraphModule) -> None:
     """Make a tensor of a number that is read out of another (a result of the program, say) of that one itself."""
     changed = False
     for node in list(module.graph.nodes):
-        read = node.args[0] if node.target is aten.scalar_tensor.default else None
+        read: Any = node.args[0] if node.target is aten.scalar_tensor.default else None
         if getattr(read, "target", None) is not aten._local_scalar_dense.default:
             continue
         source, value = read.args[0], node.meta["val"]

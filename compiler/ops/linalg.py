@@ -19,6 +19,7 @@ from buddy.compiler.ops import (
     scans,
     scatter,
     searching,
+    segments,
     shapes,
     sorting,
 )
@@ -39,6 +40,7 @@ _FAMILIES = (
     indexing,
     scatter,
     bags,
+    segments,
     convolutions,
     pools,
     resize,

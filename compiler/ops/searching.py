@@ -87,8 +87,10 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
     """How many elements are in each of equal parts of a range, which is that of the elements where it is empty."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, bins = node.tensor_meta, argument(node, 1, "bins", 100)
-    if not dtype.is_float or 0 in shape_of(value):
-        raise LoweringError(f"a histogram of {dtype.value}, or of nothing")
+    if not dtype.is_float:
+        raise LoweringError(f"a histogram of {dtype.value}")
+    if 0 in shape_of(value):
+        return filled(0, meta.shape, meta.dtype)
     low, high = _range(value, dtype, argument(node, 2, "min", 0), argument(node, 3, "max", 0))
 
     def count(at: list[Any], held: list[Any]) -> list[Any]:

@@ -95,3 +95,7 @@ class NativeLayerNormOp(ReduceOp):
 
 class BatchNormOp(ReduceOp):
     targets = ("_native_batch_norm_legit_no_training.default",)
+
+
+class SegmentReduceOp(ReduceOp):
+    targets = ("segment_reduce.default",)

@@ -13,6 +13,14 @@ class LgammaOp(ElementwiseOp):
     targets = ("lgamma.default",)
 
 
+class IgammaOp(ElementwiseOp):
+    targets = ("igamma.default",)
+
+
+class IgammacOp(ElementwiseOp):
+    targets = ("igammac.default",)
+
+
 class DigammaOp(ElementwiseOp):
     targets = ("digamma.default",)
 

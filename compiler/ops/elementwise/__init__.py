@@ -9,6 +9,7 @@ from buddy.compiler.ops.elementwise import (  # noqa: F401
     choice,
     division,
     functions,
+    incomplete_gamma,
     orthogonal,
     special,
 )

@@ -26,6 +26,21 @@ BAGS: dict[str, Callable[..., Any]] = {
     "bags of several sizes": lambda w, i: F.embedding_bag(i.flatten(), w, i.new_tensor([0, 2, 2]), padding_idx=1),
     "weighted bags": lambda w, i: F.embedding_bag(i, w, mode="sum", per_sample_weights=w[:2, :3]),
     "nonzero_static": lambda w, i: torch.nonzero_static(i, size=9),
+    "repeat_interleave": lambda w, i: w[:3].repeat_interleave(i[0] * 0 + i.new_tensor([2, 0, 3]), 0, output_size=5),
+}
+
+
+def _segments(mode: str, **named: Any) -> Callable[..., Any]:
+    return lambda w, i: torch.segment_reduce(w, mode, lengths=i.new_tensor([2, 0, 3, 1]), **named)
+
+
+SEGMENTS: dict[str, Callable[..., Any]] = {
+    **{f"segments, {mode}": _segments(mode) for mode in ("sum", "mean", "max", "min", "prod")},
+    "segments from a start": _segments("mean", initial=2.0),
+    "segments by offsets": lambda w, i: torch.segment_reduce(w, "max", offsets=i.new_tensor([0, 2, 2, 6]), initial=0),
+    "segments of columns": lambda w, i: torch.segment_reduce(
+        w[:2], "sum", lengths=i.new_tensor([[1, 3, 0], [2, 0, 2]]), axis=1
+    ),
 }
 
 
@@ -61,7 +76,7 @@ MULTIPLIED = {"scatter that multiplies": _along("scatter", 3, reduce="multiply")
 
 # Indices out of range are in tests/ops/test_bounds.py: eager refuses them.
 GROUPS: dict[str, Group] = {
-    "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), {**INDEXING, **BAGS}),
+    "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), {**INDEXING, **BAGS, **SEGMENTS}),
     "indexing by int32": Group((normal(6, 4), whole(0, 4, 2, 3).int()), {"embedding": INDEXING["embedding"]}),
     "writes by index": Group((normal(6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),
     "writes of int64 by index": Group((whole(-9, 9, 6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),

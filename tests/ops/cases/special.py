@@ -51,6 +51,15 @@ _ARGUMENTS, _DEGREES = (
         torch.tensor([-1.5, -1.0, -0.7, 0.0, 0.3, 0.9, 1.0, 2.0]), torch.arange(-1.0, 13.0, 2.0), indexing="ij"
     )
 )
+_SHAPES, _PLACES = (
+    grid.ravel()
+    for grid in torch.meshgrid(
+        torch.tensor([0.0, 1e-3, 0.5, 1.0, 3.7, 40.0, 900.0, torch.inf, -1.0]),
+        torch.tensor([0.0, 1e-4, 0.3, 1.0, 1.2, 3.0, 39.0, 55.0, 870.0, 950.0, 1e5, torch.inf, torch.nan, -2.0]),
+        indexing="ij",
+    )
+)
+GAMMAS: dict[str, Callable[..., Any]] = {"igamma": torch.special.gammainc, "igammac": torch.special.gammaincc}
 _FAR = torch.tensor([20.0, 45.0, -17.3])
 _SHARES = torch.cat([torch.linspace(0.02, 0.98, 9), torch.tensor([0.0, 1.0, 1e-30, 2.0])])
 # Eager's Bessel functions of the first and second kind are as exact as ours in single precision only.
@@ -70,6 +79,8 @@ GROUPS: dict[str, Group] = {
     "functions of shares of float64": Group((_SHARES.double(),), OF_SHARES),
     "orthogonal polynomials": Group((_ARGUMENTS, _DEGREES), POLYNOMIALS),
     "orthogonal polynomials of float64": Group((_ARGUMENTS.double(), (_DEGREES + 1).double()), POLYNOMIALS),
+    "incomplete gamma functions": Group((_SHAPES, _PLACES), GAMMAS),
+    "incomplete gamma functions of float64": Group((_SHAPES.double(), _PLACES.double()), GAMMAS),
     "zeta of a number": Group(
         (normal(9).abs() + 1.5,),
         {
