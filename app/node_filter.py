@@ -1,11 +1,13 @@
 """The language in which the graph pane is filtered: `op:mm shape:128x* road:eager mem>1MB -name:add*`. No Textual.
 
 Words stand for nodes whose row holds them; `field:pattern` compares a field, `*` and `?` standing for anything;
-`field>value` (`<`, `>=`, `<=`, `=`) compares a number; `-` before any of these leaves such nodes out. All must hold.
+`field>value` (`<`, `>=`, `<=`, `=`) compares a number, `err` and `own` where nodes have been compared; `-` before any
+of these leaves such nodes out. All must hold.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +16,9 @@ from fnmatch import fnmatchcase
 from buddy.compiler.protocol import NodeRow
 
 Test = Callable[["NodeFacts"], bool]
-_NUMBER = re.compile(r"^(?P<field>\w+)(?P<sign><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?)(?P<unit>[a-zA-Z]*)$")
+_NUMBER = re.compile(
+    r"^(?P<field>\w+)(?P<sign><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?P<unit>[a-zA-Z]*)$"
+)
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<": lambda one, other: one < other,
@@ -37,6 +41,8 @@ class NodeFacts:
     road: str = ""
     function: str = ""
     uses: int = 0
+    err: float = math.nan
+    own: float = math.nan
     words: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +67,8 @@ _NUMBERS: dict[str, Callable[[NodeFacts], float]] = {
     "index": lambda facts: facts.row.index,
     "rank": lambda facts: len(facts.row.shape.split(", ")[0].split("x")) if facts.row.shape else 0,
     "uses": lambda facts: facts.uses,
+    "err": lambda facts: facts.err,
+    "own": lambda facts: facts.own,
 }
 
 

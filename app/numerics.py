@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
+from buddy.app.plots import Axis, Kind, Plot, Series
 from buddy.compiler.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol import GraphInfo, NodeRow
 
@@ -79,6 +80,36 @@ def _seen_sentences(report: NumericsReport) -> list[str]:
         f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} compiled alone as well; "
         f"compared in {report.seconds:.2f} s, compiled for it in {report.compile_seconds:.1f} s"
     ]
+
+
+def details(found: NodeNumbers | None) -> dict[str, str]:
+    """What a node's details say of its numbers, by title."""
+    if found is None:
+        return {}
+    error, own = found.error, found.own
+    return {
+        "value": found.seen,
+        "err": f"{error_text(error)}, {share_text(error)} of what is tolerated" if error is not None else "",
+        "own": f"{error_text(own)}, {share_text(own)} of what is tolerated" if own is not None else found.why,
+        "tolerance": found.tolerance,
+    }
+
+
+def growth(report: NumericsReport, info: GraphInfo) -> Plot:
+    """The errors along the graph, as shares of what the root mean square of each value is."""
+    places = {row.stable: row.index for row in info.rows}
+    names = {row.stable: row.name for row in info.rows}
+    series = []
+    for label, errors in (
+        ("in the program", [(found.node, found.error) for found in report.nodes]),
+        ("alone", [(found.node, found.own) for found in report.nodes]),
+    ):
+        known = [(node, d) for node, d in errors if d is not None and d.share >= 0 and node in places]
+        xs, ys = [float(places[node]) for node, _ in known], [d.relative for _, d in known]
+        kind: Kind = "line" if label == "in the program" else "points"
+        series.append(Series(label, xs, ys, kind, names=[names[node] for node, _ in known]))
+    note = f"root mean square of the difference from {REFERENCES[report.reference]}, over that of the value"
+    return Plot("Error along the graph", tuple(series), Axis("node"), Axis("relative error", log=True), note)
 
 
 def results_error(report: NumericsReport) -> float:

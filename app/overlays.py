@@ -64,6 +64,21 @@ class Overlays:
         else:
             self._bench.say("there is nothing to plot yet: r runs the program")
 
+    def show_numerics(self) -> None:
+        """Every node beside eager; what is chosen there is gone to."""
+        from buddy.app.screens.numerics import NumericsScreen
+
+        bench = self._bench
+        if bench.state.info is not None:
+            screen = NumericsScreen(bench.session, bench.workspace.recipe, bench.state.info)
+            bench.push_screen(screen, self._node_chosen)
+
+    def _node_chosen(self, node: str | None) -> None:
+        if node:
+            self._bench.show_pane("graph")
+            self._bench.panes["graph"].show_node(node)
+            self._bench.selection.select_node(node)
+
     def choose_theme(self) -> None:
         """A list of themes, each shown while the cursor is on it."""
         from buddy.app.screens.picker import Choice, PickerScreen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from textual import work
 from textual.binding import BindingType
 
+from buddy.app import numerics
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.figures import short_place
@@ -48,6 +49,7 @@ class GraphPane(Picking):
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
             Column("as", 6, self._lowering),
+            *(self._error_columns() if self.state.shown.numbers else []),
             *why,
             Column("memory", 7, lambda row: (self.memory(row), "dim"), since=96, right=True),
             Column("arguments", 0, lambda row: (row.args, "dim"), since=124 if reasons else 100),
@@ -55,6 +57,24 @@ class GraphPane(Picking):
             Column("module", 0, lambda row: (row.module, "dim"), since=136 if reasons else 124),
             Column("line", 20, lambda row: (short_place(row.location), "dim"), since=150),
         ]
+
+    def _error_columns(self) -> list[Column[NodeRow]]:
+        """Accumulated and own errors, once nodes have been compared."""
+        return [
+            Column("err", 7, lambda row: self._error(row, "error"), since=44, right=True),
+            Column("own", 7, lambda row: self._error(row, "own"), since=52, right=True),
+        ]
+
+    def _error(self, row: NodeRow, which: Literal["error", "own"]) -> Cell:
+        found = self.state.shown.numbers.get(row.stable)
+        if found is None:
+            return ("", "text")
+        deviation = found.error if which == "error" else found.own
+        if deviation is None:
+            return (found.seen if which == "error" and found.seen == "fused" else "", "dim")
+        stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe
+        role = "dim" if stale else "number" if deviation.ok else "bad"
+        return (numerics.error_text(deviation), role)
 
     def chosen(self, row: NodeRow) -> str:
         """The registry that lowers the node under the recipe as it stands, "" for rows that are not lowered."""
@@ -259,6 +279,7 @@ class GraphPane(Picking):
             "lowered": self.chosen(row) + (" (chosen by hand)" if self._by_hand(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
+            **numerics.details(self.state.shown.numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
         lines: list[Cells] = [[(f"{title:<10}", "dim"), (text, "text")] for title, text in facts.items() if text]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from buddy.app import figures
@@ -128,7 +129,10 @@ class Picking(TablePane[NodeRow]):
     def _facts(self, row: NodeRow) -> NodeFacts:
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
-        return NodeFacts(row, self.chosen(row), function, len(self._neighbours.users(row)))
+        found = self.state.shown.numbers.get(row.stable)
+        err, own = (found and found.error, found and found.own)
+        errors = (each.largest if each is not None else math.nan for each in (err, own))
+        return NodeFacts(row, self.chosen(row), function, len(self._neighbours.users(row)), *errors)
 
     # ---- the tree ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,134 @@
+"""Every node beside eager: compared in the background, the first wrong one on top."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.binding import Binding, BindingType
+
+from buddy.app import numerics
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.pane import Column
+from buddy.app.screens.table import TableScreen
+from buddy.app.widgets.look import Cell
+from buddy.compiler.numerics_report import Deviation, NodeNumbers, NumericsReport, Reference
+from buddy.compiler.protocol import Frame, GraphInfo, Progress
+from buddy.compiler.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.session import Session
+
+
+class NumericsScreen(TableScreen[NodeNumbers]):
+    """Returns the stable name of a node to go to; closing it ends a comparison that is under way."""
+
+    TITLE_TEXT = "Every node beside eager"
+    KEYS_TEXT = "enter goes to it, d double precision, e eager, p plot, s order, q closes"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "compare('float64')", "Double precision", show=False),
+        Binding("e", "compare('eager')", "Eager", show=False),
+        Binding("p", "plot", "Plot", show=False),
+        Binding("s", "order", "Order", show=False),
+    ]
+
+    def __init__(self, session: Session, recipe: Recipe, info: GraphInfo) -> None:
+        self._session, self._recipe, self._info = session, recipe, info
+        self._rows = numerics.rows_of(info)
+        self._report: NumericsReport | None = None
+        self._by_place = False
+        super().__init__(self._columns())
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        known = self._session.state.of(self._recipe.graph).numerics
+        if known is not None and known[0] == self._recipe:
+            self._came(known[1])
+        else:
+            self._compare("eager")
+
+    def _columns(self) -> list[Column[NodeNumbers]]:
+        return [
+            Column("node", 0, lambda found: (self._name(found), "text" if found.ok else "bad")),
+            Column(
+                "target", 20, lambda found: (self._rows[found.node].target.removesuffix(".default"), "dim"), since=70
+            ),
+            Column("shape", 13, lambda found: (self._rows[found.node].shape, "syntax:number"), since=60),
+            Column("value", 12, lambda found: (found.seen, "dim")),
+            Column("err", 7, lambda found: _cell(found.error), right=True),
+            Column("own", 7, lambda found: _cell(found.own), right=True),
+            Column("of tolerance", 12, lambda found: (_share(found), "dim"), since=50, right=True),
+        ]
+
+    def _name(self, found: NodeNumbers) -> str:
+        return self._rows[found.node].name
+
+    def about(self, row: NodeNumbers) -> str:
+        if self._report is None:
+            return ""
+        told = numerics.sentences(self._report, self._info)
+        return ". ".join(told[:3]) if row.node == self._report.first or not self._report.first else told[0]
+
+    @work(exclusive=True, group="numerics")
+    async def _compare(self, reference: Reference) -> None:
+        self.tell("compiling what it takes")
+        try:
+            self._came(await self._session.compare_nodes(self._recipe, reference, self._progress))
+        except UnavailableError as error:
+            self.tell(str(error))
+
+    def _progress(self, frame: Frame) -> None:
+        if isinstance(frame, Progress):
+            self.tell(frame.what)
+
+    def _came(self, report: NumericsReport) -> None:
+        self._report = report
+        wrong = sum(not found.ok for found in report.nodes)
+        beside = numerics.REFERENCES[report.reference]
+        self.tell(f"{wrong} of {len(report.nodes)} out of tolerance of {beside}" if wrong else f"all within {beside}'s")
+        self._show()
+
+    def _show(self) -> None:
+        assert self._report is not None
+        count = len(self._report.nodes)
+        rows = numerics.worst(self._report, count)
+        known = [found for found in rows if found.node in self._rows]
+        self.show(sorted(known, key=lambda found: self._rows[found.node].index) if self._by_place else known)
+
+    def action_compare(self, reference: Reference) -> None:
+        self._compare(reference)
+
+    def action_order(self) -> None:
+        """By how wrong they are, or in the order of the graph."""
+        self._by_place = not self._by_place
+        if self._report is not None:
+            self._show()
+
+    def action_choose(self) -> None:
+        if self.current is not None:
+            self.dismiss(self.current.node)
+
+    def action_plot(self) -> None:
+        if self._report is None:
+            return
+        from buddy.app.screens.plot import PlotScreen
+        from buddy.app.workbench import Workbench
+
+        assert isinstance(self.app, Workbench)
+        plot = numerics.growth(self._report, self._info)
+        self.app.push_screen(PlotScreen([plot], self.app.glyphs, chooses="goes to the node"), self._point_chosen)
+
+    def _point_chosen(self, name: str | None) -> None:
+        found = next((row.stable for row in self._rows.values() if row.name == name), None)
+        if found is not None:
+            self.dismiss(found)
+
+
+def _cell(found: Deviation | None) -> Cell:
+    role = "number" if found is None or found.ok else "bad"
+    return (numerics.error_text(found), role)
+
+
+def _share(found: NodeNumbers) -> str:
+    worst = max((d for d in (found.error, found.own) if d is not None), key=lambda d: d.share, default=None)
+    return numerics.share_text(worst)
