@@ -97,11 +97,13 @@ class OwnProgram(msgspec.Struct, frozen=True):
     """A node compiled alone: an artifact, which of the captured graph's values it takes, and which it gives.
 
     `uses` has an entry for each node that it stands for: the names of the inputs, and stable names of the results with
-    their number in the node's tuple of results, -1 where it gives a single one.
+    their number in the node's tuple of results, -1 where it gives a single one. What only `moves` elements does so
+    whatever they are.
     """
 
     artifact: bytes
     uses: tuple[tuple[tuple[str, ...], tuple[tuple[str, int], ...]], ...]
+    moves: bool = False
 
 
 class ObservedProgram(msgspec.Struct, frozen=True):

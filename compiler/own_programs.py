@@ -13,7 +13,8 @@ from buddy.compiler.compilation import CompilationError
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.extraction import ExtractionError, extracted
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
+from buddy.compiler.graph.types import NodeType
 from buddy.compiler.numerics_report import OwnProgram
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.recipe import EAGER, OpChoice, Recipe, digest
@@ -68,14 +69,22 @@ def _enter(found: dict[str, _Alone], graph: Graph, op: Op, known: set[str], reci
 
 
 def _with_unknown(op: Op, known: set[str]) -> list[Op]:
-    """The node, and those that a graph pass has put before it: the captured graph has no values of these."""
+    """The node, and those before it that a graph pass has put there: the captured graph has no values of these.
+
+    A view of a weight that nothing else reads belongs to the node, too: kernels pack the weight as it lies.
+    """
     found, pending = [op], list(op.parents)
     while pending:
         parent = pending.pop()
-        if parent.name not in known and parent not in found:
+        if (parent.name not in known or _views_weight(parent)) and parent not in found:
             found.append(parent)
             pending += parent.parents
     return found
+
+
+def _views_weight(op: Op) -> bool:
+    weights = all(isinstance(p, PlaceholderOp) and p.kind is NodeType.FakeNode for p in op.parents)
+    return isinstance(op, ReshapeFamilyOp) and weights and len(op._children) == 1
 
 
 def _result(node: Op) -> tuple[str, int]:
@@ -128,5 +137,6 @@ def _compiled(alone: Sequence[_Alone], first: Registry | None, why: dict[str, st
         if artifact.eager_calls:
             why |= {node: "PyTorch runs it" for _, results in one.uses for node, _ in results}
             continue
-        found.append(OwnProgram(to_bytes(artifact), tuple(one.uses)))
+        moves = all(isinstance(op, ReshapeFamilyOp) for op in one.graph.operations)
+        found.append(OwnProgram(to_bytes(artifact), tuple(one.uses), moves))
     return found

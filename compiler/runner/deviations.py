@@ -17,35 +17,46 @@ def tolerance_of(dtype: torch.dtype) -> Tolerance:
     return TOLERANCES.get(dtype, EXACT)
 
 
-def deviation(ours: torch.Tensor, reference: torch.Tensor) -> Deviation:
-    """`ours` beside `reference`, which may be wider; the tolerance is that of `ours`."""
-    tolerance = tolerance_of(ours.dtype)
-    if not ours.numel():
-        return Deviation()
-    if tolerance == EXACT:
-        return Deviation() if torch.equal(ours, reference) else _slowly(ours, reference, tolerance)
-    found = _fast(_parts(ours), _parts(reference), tolerance)
-    return found if found is not None and found.share <= 1.0 else _slowly(ours, reference, tolerance)
+class Deviations:
+    """Tells one deviation after another, in the same memory."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, ours: torch.Tensor, reference: torch.Tensor) -> Deviation:
+        """`ours` beside `reference`, which may be wider; the tolerance is that of `ours`."""
+        tolerance = tolerance_of(ours.dtype)
+        if not ours.numel():
+            return Deviation()
+        if tolerance == EXACT:
+            return Deviation() if torch.equal(ours, reference) else _slowly(ours, reference, tolerance)
+        found = self._fast(_parts(ours), _parts(reference), tolerance)
+        return found if found is not None and found.share <= 1.0 else _slowly(ours, reference, tolerance)
+
+    def _fast(self, ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
+        """The deviation of finite numbers; `None` where some are not. The tolerance's relative part is left out."""
+        difference = torch.sub(ours, reference, out=self._room(reference))
+        least, most = torch.aminmax(difference)
+        largest = max(abs(float(least)), abs(float(most)))
+        scale = float(torch.linalg.vector_norm(reference))
+        if not math.isfinite(largest) or not math.isfinite(scale):
+            return None
+        relative = float(torch.linalg.vector_norm(difference)) / scale if scale and largest else 0.0
+        rms = scale / math.sqrt(reference.numel())
+        return Deviation(largest, relative, largest / (tolerance.absolute * max(1.0, rms)))
+
+    def _room(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of that shape and type, whose memory is that of the one before."""
+        size = like.numel() * like.element_size()
+        if self._memory.numel() < size:
+            self._memory = torch.empty(size, dtype=torch.uint8)
+        return self._memory[:size].view(like.dtype).view(like.shape)
 
 
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
     """Numbers to subtract: complex ones as pairs, narrow floats as ones whose sums do not overflow."""
     plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return plain.float() if plain.dtype in _SINGLE else plain
-
-
-def _fast(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
-    """The deviation of finite numbers; `None` where some are not. The relative part of the tolerance is left out."""
-    wide = torch.promote_types(ours.dtype, reference.dtype)
-    difference = torch.sub(ours.to(wide), reference)
-    least, most = torch.aminmax(difference)
-    largest = max(abs(float(least)), abs(float(most)))
-    scale = float(torch.linalg.vector_norm(reference))
-    if not math.isfinite(largest) or not math.isfinite(scale):
-        return None
-    relative = float(torch.linalg.vector_norm(difference)) / scale if scale else 0.0
-    rms = scale / math.sqrt(reference.numel())
-    return Deviation(largest, relative, largest / (tolerance.absolute * max(1.0, rms)))
 
 
 def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:

@@ -64,10 +64,14 @@ class PackedArgument:
     """A packed copy of one input, made again when the input is another tensor or has been written to.
 
     The source is kept alive, so its address cannot come to mean another tensor. Writes that PyTorch does not count
-    (`p.data.mul_()`) go unseen: `forget()` after them.
+    (`p.data.mul_()`) go unseen: `forget()` after them. Where calls come one after another, all copies may lie in the
+    same memory (`in_turn`).
     """
 
-    def __init__(self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int) -> None:
+    def __init__(
+        self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, in_turn: bool = False
+    ) -> None:
+        self._in_turn = in_turn
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
@@ -92,7 +96,7 @@ class PackedArgument:
 
     def _place(self) -> torch.Tensor | None:
         """The buffer in the store for the first packing; later ones get their own, since a call may still read it."""
-        first, self._stored = not self._stored, True
+        first, self._stored = self._in_turn or not self._stored, True
         return self._store.buffer(self._number) if first else None
 
     def _packed(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
@@ -108,10 +112,11 @@ class LoadedProgram:
 
     Inputs may have any strides; results are dense and the caller's own. Raises `ValueError` for inputs of another
     shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
-    then works in memory of its own. `threads` is how many share its loops: 1 where the process has no OpenMP runtime.
+    then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
+    where the process has no OpenMP runtime.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, in_turn: bool = False) -> None:
         self._eager = EagerOps(artifact.eager_calls)
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
         self.threads = artifact.threads if fork.shared else 1
@@ -132,7 +137,7 @@ class LoadedProgram:
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated
         self._arguments = [
-            PackedArgument(a, self._library[a.pack], store, next(numbers)) if a.pack else _unpacked(a)
+            PackedArgument(a, self._library[a.pack], store, next(numbers), in_turn) if a.pack else _unpacked(a)
             for a in artifact.arguments
         ]
         sources = [argument.source for argument in artifact.arguments]
@@ -169,6 +174,12 @@ class LoadedProgram:
         found = list(self._counters[1:])
         ctypes.memset(self._counters, 0, ctypes.sizeof(self._counters))
         return found
+
+    def pack(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Pack the weights among `tensors` now, rather than in the first call on them."""
+        for value, source in self._values:
+            if isinstance(getattr(value, "__self__", None), PackedArgument):
+                value(tensors[source], {})
 
     def refreeze(self) -> None:
         """Pack all weights anew at the next call, after writes that PyTorch does not count."""

@@ -19,7 +19,7 @@ from buddy.compiler.numerics_report import (
     OwnProgram,
     Reference,
 )
-from buddy.compiler.runner.deviations import deviation, tolerance_of
+from buddy.compiler.runner.deviations import Deviations, tolerance_of
 from buddy.compiler.runner.in_step import InStep, narrowed
 from buddy.compiler.runner.loaded import LoadedProgram
 from buddy.compiler.runner.measure import SEED, with_threads
@@ -52,11 +52,14 @@ def compare_nodes(
 
 
 class _Alone:
-    """A node's own program, let go of after its last use."""
+    """A node's own program, let go of after its last use.
+
+    What only moves elements is `settled` once it has moved some to where they belong.
+    """
 
     def __init__(self, found: OwnProgram) -> None:
-        self._left = len(found.uses)
-        self._program: LoadedProgram | None = LoadedProgram(from_bytes(found.artifact))
+        self._left, self.moves, self.settled = len(found.uses), found.moves, False
+        self._program: LoadedProgram | None = LoadedProgram(from_bytes(found.artifact), in_turn=True)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._program is not None
@@ -77,9 +80,11 @@ class _Compared:
         self._nodes = {op.stable: op for op in captured.graph.operations}
         self._tensors = {op.name: t for op, t in zip(captured.graph.placeholders, captured.tensors, strict=True)}
         artifact = from_bytes(program.artifact)
-        self._loaded = LoadedProgram(artifact)
+        self._loaded, self._deviations = LoadedProgram(artifact), Deviations()
+        self._loaded.pack(captured.tensors)
         self._names = iter(artifact.observed)
         self._alone = dict(self._uses(program.own))
+        self._computing = {name for name, (alone, _, _) in self._alone.items() if not alone.moves}
         self.errors: dict[str, Deviation] = {}
         self.own: dict[str, Deviation] = {}
         self.not_finite: dict[str, tuple[int, int]] = {}
@@ -111,7 +116,7 @@ class _Compared:
     def _value_came(self, value: torch.Tensor) -> None:
         """The compiled program shows the next of its values."""
         name = next(self._names)
-        self.errors[name] = deviation(value, _result(self._steps.reach(name), -1))
+        self.errors[name] = self._deviations.of(value, _result(self._steps.reach(name), -1))
         self._steps.let_go(name)
 
     def _node_came(self, op: Op, value: Any) -> None:
@@ -119,20 +124,27 @@ class _Compared:
         if self._count % max(1, len(self._nodes) // _TOLD) == 0:
             done = self._count / len(self._nodes)
             self._tell(f"comparing nodes {self._count}/{len(self._nodes)}", done)
-        if isinstance(value, torch.Tensor) and (found := _not_finite(value)) != (0, 0):
-            self.not_finite[op.stable] = found
         if op.stable in self._alone:
             self._alone_on_right_inputs(op, value)
+        own = self.own.get(op.stable)
+        # Beside finite numbers, what is within tolerance is finite.
+        told = own is not None and own.ok and not (own.nans or own.infs or op.stable not in self._computing)
+        if isinstance(value, torch.Tensor) and not told and (found := _not_finite(value)) != (0, 0):
+            self.not_finite[op.stable] = found
 
     def _alone_on_right_inputs(self, op: Op, value: Any) -> None:
         alone, inputs, results = self._alone[op.stable]
+        if alone.settled:
+            self.own |= dict.fromkeys((name for name, _ in results), Deviation())
+            return
         tensors = [self._narrow(name) for name in inputs]
         if self._reference == "float64" and {parent.name for parent in op.parents} <= {*inputs}:
             # The reference read wider numbers than the program has: the node's own error is beside what it was given.
             value = self._steps.alone(op, dict(zip(inputs, tensors, strict=True)))
         found = alone(tensors)
         for (name, number), ours in zip(results, found, strict=True):
-            self.own[name] = deviation(ours, _result(value, number))
+            self.own[name] = self._deviations.of(ours, _result(value, number))
+        alone.settled = alone.moves and all(self.own[name] == Deviation() for name, _ in results)
 
     def _narrow(self, name: str) -> torch.Tensor:
         """The reference's value of a node as the program has it."""
