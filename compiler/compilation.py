@@ -140,13 +140,15 @@ class Compiler:
     def _run_passes(self, recipe: Recipe, lowered: Lowered, progress: _Progress) -> tuple[Snapshot, str]:
         keys = prefix_keys(recipe, self._hash)
         snapshot = self._top(keys.top, lowered, progress)
+        trail = [(snapshot.stage, snapshot.text)]
         for index, step in enumerate(recipe.steps):
             if step.level != "mlir" or not step.enabled:
                 continue
             known = self._snapshots.get(keys.after_step[index])
-            snapshot = known.placed(step, index) if known else self._step(snapshot, recipe, index)
+            snapshot = known.placed(step, index) if known else self._step(snapshot, recipe, index, trail)
             self._remember(keys.after_step[index], snapshot)
             progress.add(snapshot, reused=known is not None)
+            trail.append((snapshot.stage, snapshot.text))
         return snapshot, keys.after_step[-1] if keys.after_step else keys.top
 
     def _top(self, key: str, lowered: Lowered, progress: _Progress) -> Snapshot:
@@ -156,8 +158,8 @@ class Compiler:
         progress.add(snapshot, reused=known is not None)
         return snapshot
 
-    def _step(self, before: Snapshot, recipe: Recipe, index: int) -> Snapshot:
-        """The snapshot after step `index` of `recipe`, which works on a clone."""
+    def _step(self, before: Snapshot, recipe: Recipe, index: int, trail: Sequence[tuple[Stage, StageText]]) -> Snapshot:
+        """The snapshot after step `index` of `recipe`, which works on a clone; `trail` are the stages so far."""
         step = recipe.steps[index]
         with self._context, self._locations.nowhere(self._context):
             operation = before.operation.clone(ip=False).operation
@@ -168,7 +170,8 @@ class Compiler:
             except StepError as error:
                 failed = [snapshots.at_failure(operation, self._locations, step, index)]
                 helpers = diagnosis.converters_of(error, before.operation, recipe, self._locations)
-                raise CompilationError(diagnosis.of_step(error, step, index, helpers), failed) from error
+                rewriter = diagnosis.last_rewriter(error.place, trail) if error.place else ""
+                raise CompilationError(diagnosis.of_step(error, step, index, helpers, rewriter), failed) from error
             seconds = time.perf_counter() - start
             remarks = tuple(context.remarks)
             return snapshots.after_step(before, operation, self._locations, step, index, seconds, remarks)

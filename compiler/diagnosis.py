@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.bindings import ir
@@ -12,9 +13,11 @@ from buddy.compiler.lowering import NodeError
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.presets import presets
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.text.stage_text import StageText
+from buddy.compiler.text.structure import shapes
 
 _FINAL = ("llvm", "builtin")
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
@@ -26,9 +29,13 @@ def of_node(error: NodeError) -> Diagnostic:
     return Diagnostic(str(error), where, "take the op out of the program, or add a lowering for it", node=node.stable)
 
 
-def of_step(error: StepError, step: PassStep, index: int, converters: Sequence[str] = ()) -> Diagnostic:
-    """`converters` are the passes that would convert the op that this one could not."""
+def of_step(
+    error: StepError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
+) -> Diagnostic:
+    """`converters` are the passes that would convert the op that this one could not, `rewriter` last rewrote it."""
     where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
+    if rewriter:
+        where += f", which {rewriter} was the last to rewrite"
     todo = "compare the IR before and at the failure, change the pass's options, or switch it off"
     if converters:
         todo = f"switch on {' or '.join(converters)}, or " + todo
@@ -39,6 +46,22 @@ def converters_of(error: StepError, module: Any, recipe: Recipe, locations: Loca
     """The passes that would convert the op that a conversion stumbled on, in the module it was given."""
     found = _ILLEGAL.search(error.message)
     return _converters(module, found.group(1), recipe, locations) if found else []
+
+
+def last_rewriter(place: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
+    """The last of the stages in `trail` that changed the lines that come from set `place`; "" where none did.
+
+    New numbers of SSA values are no change.
+    """
+    for (_, before), (stage, after) in reversed(list(pairwise(trail))):
+        if _lines_of(place, before) != _lines_of(place, after):
+            return stage.name
+    return ""
+
+
+def _lines_of(place: int, text: StageText) -> Counter[str]:
+    numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
+    return Counter(shape.key for shape in shapes((line for line, number in numbered if number == place), "mlir"))
 
 
 def of_translation(text: str) -> Diagnostic:

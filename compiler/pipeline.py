@@ -20,11 +20,14 @@ _UNREGISTERED = re.compile(r"does not refer to a registered pass")
 
 
 class StepError(Exception):
-    """A pass failed. `message` is what it said, `node` the stable name of the node that it said it of, if any."""
+    """A pass failed. `message` is what it said, `node` the stable name of the node that it said it of, if any.
 
-    def __init__(self, message: str, detail: str = "", node: str = "") -> None:
+    `place` is the set of all nodes that the op comes from.
+    """
+
+    def __init__(self, message: str, detail: str = "", node: str = "", place: int = 0) -> None:
         super().__init__(message)
-        self.message, self.detail, self.node = message, detail, node
+        self.message, self.detail, self.node, self.place = message, detail, node, place
 
 
 def own_passes() -> dict[str, type[MlirPass]]:
@@ -87,6 +90,7 @@ class _Diagnostics:
     locations: LocationSets
     messages: list[str] = field(default_factory=list)
     node: str = ""
+    place: int = 0
 
     def __enter__(self) -> _Diagnostics:
         self._handler = self.context.attach_diagnostic_handler(self._take)
@@ -97,9 +101,9 @@ class _Diagnostics:
 
     def _take(self, diagnostic: Any) -> bool:
         self.messages.append(str(diagnostic.message))
-        names = self.locations.sets[self.locations.number_of(diagnostic.location)]
-        if names and not self.node:
-            self.node = names[0]
+        number = self.locations.number_of(diagnostic.location)
+        if number and not self.node:
+            self.node, self.place = self.locations.sets[number][0], number
         return True
 
     def error(self, error: Exception) -> StepError:
@@ -112,4 +116,4 @@ class _Diagnostics:
         first = self.messages[0] if self.messages else text.splitlines()[0]
         # What follows is the op in generic form: pages of it, for some.
         message = first.partition(" that was explicitly marked illegal")[0]
-        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node)
+        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.place)

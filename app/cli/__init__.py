@@ -13,6 +13,7 @@ VERBS = {
     "dump": "write the IR of one stage, or of all",
     "stages": "list the stages a program goes through",
     "trace": "where a node, a line of a stage or a line of Python went, or came from",
+    "why": "what each pass did to a node, or why it did not",
     "diff": "what differs in a stage under two recipes, or between two stages",
     "trials": "what each pass of the catalogue would change in a stage",
     "numerics": "hold every node beside eager: which is wrong first, and where NaN comes from",

@@ -38,7 +38,10 @@ class ConvertTasksToLlvm(MlirPass):
             return
         calls = [op for op in collect(root) if op.name == "llvm.call" and _callee(op) in tasks]
         for call in calls:
-            _fork(call, tasks[_callee(call)])
+            task = tasks[_callee(call)]
+            threads = ir.IntegerAttr(task.attributes[THREADS]).value
+            context.remark(self.name, call.location, f"up to {threads} threads call @{_name(task)}, a share each")
+            _fork(call, task)
         for task in tasks.values():
             _take_a_share(task)
         with ir.InsertionPoint(root.regions[0].blocks[0]):

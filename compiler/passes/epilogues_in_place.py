@@ -29,6 +29,8 @@ class EpiloguesInPlace(MlirPass):
             needed = _needed(op)
             if write_over(op, (pair for pair in pairs(op) if root_of(pair[0]) not in needed)):
                 context.remark(self.name, op.location, "the result is written over an operand")
+            else:
+                context.remark(self.name, op.location, "written to a buffer of its own: no operand may be overwritten")
 
 
 def _needed(op: Any) -> set[Any]:

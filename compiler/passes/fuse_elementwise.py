@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,6 +37,8 @@ class FuseElementwise(MlirPass):
             text = f"fused its producer ({len(fusion.producer.regions[0].blocks[0].operations) - 1} scalar ops)"
             consumer = fusion.apply(location)
             context.remark(self.name, location, text)
+        for producer, reason in _left(consumer):
+            context.remark(self.name, producer.location, f"stays apart from the op that reads it: {reason}")
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,21 @@ def _find(consumer: Any) -> _Fusion | None:
             if fusion.tells_all_sizes():
                 return fusion
     return None
+
+
+def _left(consumer: Any) -> Iterator[tuple[Any, str]]:
+    """The element-wise producers of what `consumer` reads that are not fused into it, with why."""
+    loops = _moving_loops(consumer)
+    for value, map_ in _inputs_of(consumer):
+        source, read = through_unit_reshapes(value, map_)
+        if not _elementwise(source):
+            continue
+        if not _read_once(value, source):
+            yield source.owner.operation, "it is read more than once"
+        elif not loops <= _bare_loops([read]):
+            yield source.owner.operation, "each of its elements would be computed more than once"
+        else:
+            yield source.owner.operation, "no operand would tell the size of every loop"
 
 
 def _bare_loops(maps: Iterable[Any]) -> set[int]:

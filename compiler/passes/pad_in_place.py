@@ -25,7 +25,9 @@ class PadInPlace(MlirPass):
         taken: set[Any] = set()
         for op in [op for op in collect(root) if op.name == "tensor.insert_slice"]:
             made = _maker(op)
-            if made is not None and made not in taken:
+            if made is None or made in taken:
+                context.remark(self.name, op.location, "copied into the padded tensor: no generic could write it there")
+            else:
                 taken.add(made)
                 _write_there(made, op)
                 size = "x".join(str(size) for size in op.results[0].type.shape)

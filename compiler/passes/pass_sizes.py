@@ -25,8 +25,14 @@ class PassSizes(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         for op in named(root, "func.call", "func.func"):
             if op.name == "func.func":
-                _take_bases(op)
-            elif any(map(_has_sizes, (value.type for value in op.operands))):
+                count = _take_bases(op)
+                text = f"buffers of sizes that a call tells are made anew from their bases: {count}"
+            else:
+                count = sum(_has_sizes(value.type) for value in op.operands)
+                text = f"buffers of sizes that a call tells are passed by their bases: {count}"
+            if count:
+                context.remark(self.name, op.location, text)
+            if count and op.name == "func.call":
                 _pass_bases(op)
 
 
@@ -50,14 +56,16 @@ def _pass_bases(call: Any) -> None:
     call.erase()
 
 
-def _take_bases(function: Any) -> None:
+def _take_bases(function: Any) -> int:
+    """Rewrite the arguments of `function` that have `?` dims; how many there are."""
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    if not any(map(_has_sizes, kind.inputs)):
-        return
+    count = sum(map(_has_sizes, kind.inputs))
+    if not count:
+        return 0
     inputs = [_base(type_) if _has_sizes(type_) else type_ for type_ in kind.inputs]
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kind.results))
     if not function.regions[0].blocks:
-        return
+        return count
     block = function.regions[0].blocks[0]
     flags = list(map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"])))
     symbols = symbols_of(function, block.arguments)
@@ -67,6 +75,7 @@ def _take_bases(function: Any) -> None:
                 argument.set_type(_base(type_))
                 made = _rebuilt(argument, type_, read_sizes(flag[SIZES]), symbols)
                 argument.replace_all_uses_except(made, made.owner.operation)
+    return count
 
 
 def _rebuilt(base: Any, type_: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:

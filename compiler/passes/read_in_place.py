@@ -36,10 +36,15 @@ class ReadInPlace(MlirPass):
         entry = entry_of(root)
         for op in named(root, *_COPIES):
             source, target = op.operands
-            if not _is_only_read(op, target, readers) or not _stays(op, source, readers):
-                continue
             offset = _dense(source, target, entry)
-            if offset is None:
+            if not _is_only_read(op, target, readers):
+                reason = "its target is written to, or is no buffer of its own"
+            elif not _stays(op, source, readers):
+                reason = "its source may be written to while the copy is read"
+            else:
+                reason = "" if offset is not None else "its source is not dense, or begins where no pointer can"
+            if reason:
+                context.remark(self.name, op.location, f"copied: {reason}")
                 continue
             context.remark(self.name, op.location, "no copy: its readers read the source")
             allocation = target.owner.operation

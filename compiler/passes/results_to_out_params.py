@@ -35,7 +35,7 @@ class ResultsToOutParams(MlirPass):
             for call in _calls(function.operation):
                 _pass_buffers(call, declared[callee_of(call)])
         for function in functions:
-            _move_results(function)
+            _move_results(function, self.name, context)
 
 
 def _calls(root: Any) -> list[Any]:
@@ -69,20 +69,21 @@ def _allocated(kind: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
     return memref.AllocOp(kind, sizes, [], alignment=alignment).result
 
 
-def _move_results(function: Any) -> None:
+def _move_results(function: Any, name: str, context: PassContext) -> None:
     kind = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value)
     if not kind.results:
         return
     for result in kind.results:
         if not isinstance(result, ir.MemRefType):
-            name = ir.StringAttr(function.operation.attributes["sym_name"]).value
-            raise PassError(f"@{name} returns a {result}, not a buffer: one-shot-bufferize has to run before")
+            symbol = ir.StringAttr(function.operation.attributes["sym_name"]).value
+            raise PassError(f"@{symbol} returns a {result}, not a buffer: one-shot-bufferize has to run before")
     _extend_argument_attributes(function.operation, len(kind.inputs))
     function.operation.attributes["function_type"] = ir.TypeAttr.get(
         ir.FunctionType.get([*kind.inputs, *kind.results], [])
     )
     if function.operation.regions[0].blocks:
-        _write_results(function.operation.regions[0].blocks[0], kind.results)
+        for location, text in _write_results(function.operation.regions[0].blocks[0], kind.results):
+            context.remark(name, location, text)
 
 
 def _extend_argument_attributes(function: Any, inputs: int) -> None:
@@ -97,18 +98,26 @@ def _extend_argument_attributes(function: Any, inputs: int) -> None:
         del function.attributes["res_attrs"]
 
 
-def _write_results(block: Any, kinds: Any) -> None:
-    """Give the block an argument per result and make the function write there."""
+def _write_results(block: Any, kinds: Any) -> list[tuple[Any, str]]:
+    """Give the block an argument per result and make the function write there; what was done to the op of each."""
+    told = []
     end = block.operations[len(block.operations) - 1].operation
     for index, kind in enumerate(kinds):
         target = block.add_argument(kind, end.location)
         value = end.operands[index]  # read anew: a buffer that is returned twice is gone once it has been replaced
-        if not _written_in_place(block, value, target):
+        place = end.location if isinstance(value.owner, ir.Block) else value.owner.location
+        if _written_in_place(block, value, target):
+            told.append((place, f"result {index} is written where the caller wants it"))
+        else:
+            told.append(
+                (place, f"result {index} is copied to where the caller wants it: no buffer of its own holds it")
+            )
             with ir.InsertionPoint(end), end.location:
                 memref.CopyOp(value, target)
     with ir.InsertionPoint(end), end.location:
         func.ReturnOp([])
     end.erase()
+    return told
 
 
 def _written_in_place(block: Any, value: Any, target: Any) -> bool:

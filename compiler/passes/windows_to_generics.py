@@ -23,6 +23,7 @@ class WindowsToGenerics(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith(_WINDOWS) or op.name == "tensor.pad"]:
             if not len(op.results) or not all(_is_static(value.type) for value in (*op.operands, *op.results)):
+                context.remark(self.name, op.location, f"{op.name} left as it is: it is not on tensors of known sizes")
                 continue
             with ir.InsertionPoint(op), op.location:
                 made = _filled(op) if op.name == "tensor.pad" else _generic(op)
@@ -30,6 +31,8 @@ class WindowsToGenerics(MlirPass):
                 context.remark(self.name, op.location, f"{op.name} became {made.owner.name}")
                 op.results[0].replace_all_uses_with(made)
                 op.erase()
+            else:
+                context.remark(self.name, op.location, f"{op.name} left as it is: it pads with more than one value")
 
 
 def _is_static(type_: Any) -> bool:

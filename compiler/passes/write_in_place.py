@@ -32,6 +32,8 @@ class WriteInPlace(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         for op in named(root, *_KINDS):
             if not write_over(op, pairs(op)):
+                kept = "written to a buffer of its own: no operand" if op.name == _GENERIC else "copied: its source"
+                context.remark(self.name, op.location, f"{kept} may be overwritten")
                 continue
             if op.name == _GENERIC:
                 context.remark(self.name, op.location, "the result is written over an operand")

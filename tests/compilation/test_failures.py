@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_a_pass_of_mlir_that_fails_says_why_and_of_which_node(line: Line) -> Non
     assert "in the body" in error.diagnostic.what
     assert error.diagnostic.node == "mm.0"
     assert "mm.0" in error.diagnostic.where
+    assert f"which {_rewriter_of(line, 'mm.0')} was the last to rewrite" in error.diagnostic.where
+
+
+def _rewriter_of(line: Line, node: str) -> str:
+    """The last stage that changed how the ops of a node read, whatever the numbers of their values."""
+    found, before = "", None
+    for stage, text in line.stages:
+        if stage.language == "mlir":
+            numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
+            now = [re.sub(r"%\w+", "%", one) for one, k in numbered if text.sets[k] == (node,)]
+            found = stage.name if before is not None and sorted(now) != before else found
+            before = sorted(now)
+    return found
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,11 @@ def test_a_chain_works_in_the_result() -> None:
     text = function(f"{double('%x', '%a')}\n{double('%a', '%b')}\n{double('%b', '%out')}")
     compiled = Compiled(text, [WriteInPlace(), VectorizeGenerics()])
     assert "memref.alloc" not in compiled.text
-    assert compiled.remarks[:2] == ["the result is written over an operand"] * 2
+    over, apart = (
+        "the result is written over an operand",
+        "written to a buffer of its own: no operand may be overwritten",
+    )
+    assert compiled.remarks[:3] == [apart, over, over]
     assert_f(compiled, lambda x: 8 * x)
 
 
@@ -48,7 +52,7 @@ def test_a_copy_of_what_nothing_else_reads_is_none() -> None:
     text = function(f"{double('%x', '%a')}\nmemref.copy %a, %out : {KIND} to {KIND}")
     compiled = Compiled(text, [WriteInPlace(), VectorizeGenerics()])
     assert "memref.copy" not in compiled.text
-    assert compiled.remarks[0] == "no copy: nothing else reads its source"
+    assert "no copy: nothing else reads its source" in compiled.remarks
     assert_f(compiled, lambda x: 2 * x)
 
 

@@ -1,0 +1,93 @@
+"""`buddy-tui why SOURCE NODE`: the fate of a node, from its capture through what each pass did, to machine code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console, table
+from buddy.app.cli.headless import Compilation, Failure, Headless, converse
+from buddy.app.cli.recipes import UsageError
+from buddy.app.cli.report import failure_json
+from buddy.app.cli.trace import about, named, node_json
+from buddy.app.fates import Said, fate_of, in_machine_code, told
+from buddy.compiler.protocol import Followed, FollowNode, ListSymbols, NodeRow, Symbols
+from buddy.compiler.recipe import Recipe
+
+_EVERY_LINE = 1 << 20
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("why", VERBS["why"])
+    found.add_argument("node", metavar="NODE", help="its name in the FX table, its whole name, or a pattern ('mm*')")
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _why(engine, options, script))
+
+
+async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipes = await engine.program(options, script)
+    wanted = [(recipe, rows) for recipe in recipes if (rows := named(engine.graphs[recipe.graph], options.node))]
+    if not wanted:
+        raise UsageError(f"no node {options.node!r}; `buddy-tui dump SOURCE --stage fx` lists them")
+    code, found = 0, []
+    for recipe, rows in wanted:
+        try:
+            told_of = await _fates(engine, recipe, rows)
+        except Failure as failure:
+            engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
+            code = FAILURE
+            found.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
+            continue
+        found.append({"graph": recipe.graph, "ok": True, "nodes": [_json(row, fate) for row, fate in told_of]})
+        if not options.json:
+            print("\n\n".join(_text(row, fate) for row, fate in told_of))
+    if options.json:
+        print(json.dumps({"source": options.source, "graphs": found}, indent=2))
+    return code
+
+
+async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> list[tuple[NodeRow, list[Said]]]:
+    compilation = await engine.compile(recipe)
+    assert compilation.compiled is not None
+    stages, remarks = compilation.compiled.stages, compilation.compiled.remarks
+    assigned = {assignment.node: assignment for assignment in compilation.assignments}
+    return [
+        (
+            row,
+            [*fate_of(row, assigned.get(row.stable), remarks, stages), *await _machine_code(engine, compilation, row)],
+        )
+        for row in rows
+    ]
+
+
+async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow) -> list[Said]:
+    """How many instructions come from a node, and in which functions they are."""
+    text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
+    if not text or row.opcode in ("placeholder", "get_attr", "output"):
+        return []
+    client = engine.client
+    symbols = (await client.ask(ListSymbols(client.next_request(), text, "asm"), Symbols)).symbols
+    frame = FollowNode(client.next_request(), (text,), row.stable, _EVERY_LINE)
+    traces = (await client.ask(frame, Followed)).traces
+    own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
+    names = [symbol.name for symbol in symbols if any(symbol.first <= line <= symbol.last for line in own)]
+    return [in_machine_code(len(own), sum(trace.derived for trace in traces), names)]
+
+
+def _json(row: NodeRow, fate: Sequence[Said]) -> dict[str, object]:
+    said = [{"who": one.who, "text": one.text, "times": one.times} for one in fate]
+    return {**node_json(row), "fate": said}
+
+
+def _text(row: NodeRow, fate: Sequence[Said]) -> str:
+    rows = [[one.who, told(one)] for one in fate]
+    return f"{about(row)}\n{table(['who', 'what'], rows, frozenset({'who', 'what'}))}"

@@ -1,0 +1,69 @@
+"""What became of a node: how it was captured and lowered, and what each pass said of it, in order. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
+
+# Who speaks of the steps that are no pass.
+CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "machine code"
+
+
+class Said(NamedTuple):
+    """`who` (a pass, or a step of the line's own) said `text` of the node, `times` times."""
+
+    who: str
+    text: str
+    times: int = 1
+
+
+def fate_of(
+    row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
+) -> list[Said]:
+    """All that is known of what became of a node, in the order of the line. `remarks` are those of `Compiled`."""
+    of_node = [(who, text) for who, node, text in remarks if node == row.stable]
+    graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
+    early = [Said(who, text) for who, text in of_node if who in graph_passes]
+    late = [Said(who, text) for who, text in of_node if who not in graph_passes and who != IN_VAIN]
+    vain = [Said(RECIPE, text) for who, text in of_node if who == IN_VAIN]
+    return [Said(CAPTURE, _captured(row)), *_counted(early), *vain, *_lowered(assignment), *_counted(late)]
+
+
+def _captured(row: NodeRow) -> str:
+    parts = [row.target, f"{row.dtype}[{row.shape}]" if row.dtype else "", row.location, row.module]
+    return " \u00b7 ".join(part for part in parts if part)
+
+
+def _lowered(assignment: Assignment | None) -> list[Said]:
+    if assignment is None:
+        return []
+    where = f" in @{assignment.function}" if assignment.function else ""
+    why = f": {assignment.reason}" if assignment.reason else ""
+    return [Said(LOWERING, f"by {assignment.lowering}{where}{why}")]
+
+
+def _counted(said: Sequence[Said]) -> list[Said]:
+    """Equal remarks that follow each other as one."""
+    found: list[Said] = []
+    for one in said:
+        if found and found[-1][:2] == one[:2]:
+            found[-1] = found[-1]._replace(times=found[-1].times + 1)
+        else:
+            found.append(one)
+    return found
+
+
+def told(said: Said) -> str:
+    """What was said, and how often where that is more than once."""
+    return said.text + (f" ({said.times} times)" if said.times > 1 else "")
+
+
+def in_machine_code(own: int, derived: int, functions: Sequence[str]) -> Said:
+    """What of the assembly comes from a node."""
+    if not own:
+        text = "no instruction of its own: others do its work" if not derived else f"{derived} derived instructions"
+        return Said(MACHINE_CODE, text)
+    where = ", ".join(f"@{name}" for name in functions)
+    return Said(MACHINE_CODE, f"{own} instructions in {where}")
