@@ -26,6 +26,11 @@ class Remote:
     folder: str = ""
     patience: float = PATIENCE
 
+    @property
+    def place(self) -> str:
+        """What tells programs there from those of the same path elsewhere."""
+        return f"{self.host} {self.folder}"
+
     def start(self, name: str) -> list[str]:
         """The command that starts an engine called `name` there, and links to it."""
         return self._command("--keep", name, "--wait", f"{self.patience:g}")

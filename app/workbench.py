@@ -21,6 +21,7 @@ from buddy.app import actions, chrome, figures
 from buddy.app.bindings import screen_bindings
 from buddy.app.bookmarks import Bookmarks
 from buddy.app.client import Place
+from buddy.app.clipboard import offer_to_tmux
 from buddy.app.commands import ActionCommands
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs, graph_at, graph_cells
@@ -39,6 +40,7 @@ from buddy.app.selection import Selection
 from buddy.app.session import Session
 from buddy.app.sessions import Sessions
 from buddy.app.settings import Settings
+from buddy.app.ssh import Remote
 from buddy.app.state import State, Topic
 from buddy.app.text_editing import TextEditing
 from buddy.app.versus import Versus
@@ -46,7 +48,7 @@ from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workspace import Workspace
+from buddy.app.workspace import Workspace, default_store
 from buddy.compiler.protocol import Compared, Diagnostic, FetchLines, Lines
 from buddy.compiler.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, no_such_theme, themes
@@ -93,6 +95,7 @@ class Workbench(App[int]):
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
         self.log_path = log
+        store = store or default_store(engine.place if isinstance(engine, Remote) else "")
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
         here = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
@@ -397,6 +400,10 @@ class Workbench(App[int]):
         self.pane.focus()
 
     # ---- small things --------------------------------------------------------------------------------------------
+
+    def copy_to_clipboard(self, text: str) -> None:
+        super().copy_to_clipboard(text)
+        offer_to_tmux(text)
 
     def copy_text(self, text: str) -> None:
         if text:

@@ -205,11 +205,12 @@ class Workspace:
             return 0
 
 
-def default_store() -> Path:
-    """Where recipes are kept; `BUDDY_TUI_STATE` names another folder."""
+def default_store(machine: str = "") -> Path:
+    """Where recipes are kept; `BUDDY_TUI_STATE` names another folder. Programs of another machine are kept apart."""
     import platformdirs
 
-    return Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
+    here = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
+    return here / "machines" / digest(machine) if machine else here
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
