@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from buddy.compiler.protocol import NodeRow
 
 Test = Callable[["NodeFacts"], bool]
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _NUMBER = re.compile(
     r"^(?P<field>\w+)(?P<sign><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?P<unit>[a-zA-Z]*)$"
 )
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+# In milliseconds, as the table has them.
+_TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<": lambda one, other: one < other,
     ">": lambda one, other: one > other,
@@ -43,6 +47,7 @@ class NodeFacts:
     uses: int = 0
     err: float = math.nan
     own: float = math.nan
+    seconds: float | None = None
     words: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +74,7 @@ _NUMBERS: dict[str, Callable[[NodeFacts], float]] = {
     "uses": lambda facts: facts.uses,
     "err": lambda facts: facts.err,
     "own": lambda facts: facts.own,
+    "time": lambda facts: (facts.seconds or 0.0) * 1e3,
 }
 
 
@@ -79,20 +85,20 @@ def op_kind(row: NodeRow) -> str:
     return parts[1] if len(parts) == 3 else parts[-1]
 
 
-def read_filter(text: str) -> Test:
-    """Whether a node is to be shown. Raises `FilterError`."""
-    tests = [_read_term(term) for term in text.split()]
+def read_filter(text: str, missing: Mapping[str, str] = NOTHING) -> Test:
+    """Whether a node is to be shown. Raises `FilterError`; `missing` says why numbers of a name are not there yet."""
+    tests = [_read_term(term, missing) for term in text.split()]
     return lambda facts: all(test(facts) for test in tests)
 
 
-def _read_term(term: str) -> Test:
+def _read_term(term: str, missing: Mapping[str, str]) -> Test:
     bare = term.lstrip("-") or "-"
     if bare != term:
-        test = _read_term(bare)
+        test = _read_term(bare, missing)
         return (lambda facts: not test(facts)) if (len(term) - len(bare)) % 2 else test
     number = _NUMBER.match(term)
     if number is not None:
-        return _number_test(term, number)
+        return _number_test(term, number, missing)
     name, colon, pattern = term.partition(":")
     if not colon or name not in _FIELDS:
         if colon and name in _NUMBERS:
@@ -104,15 +110,17 @@ def _read_term(term: str) -> Test:
     return lambda facts: any(fnmatchcase(value.lower(), wanted) for value in values(facts))
 
 
-def _number_test(term: str, found: re.Match[str]) -> Test:
+def _number_test(term: str, found: re.Match[str], missing: Mapping[str, str]) -> Test:
     name, unit = found["field"], found["unit"].lower()
-    if name == "time":
-        raise FilterError("no run has measured single nodes, so there is no time to compare")
     if name not in _NUMBERS:
         raise FilterError(f"there is no number {name!r}; there are {', '.join(_NUMBERS)}")
-    if unit not in _UNITS:
-        raise FilterError(f"{found['unit']!r} in {term!r} is no unit; there are kB, MB and GB")
-    value, compare, wanted = _NUMBERS[name], _SIGNS[found["sign"]], float(found["value"]) * _UNITS[unit]
+    if name in missing:
+        raise FilterError(missing[name])
+    units = _TIMES if name == "time" else _UNITS
+    if unit not in units:
+        there = "us, ms and s" if name == "time" else "kB, MB and GB"
+        raise FilterError(f"{found['unit']!r} in {term!r} is no unit; there are {there}")
+    value, compare, wanted = _NUMBERS[name], _SIGNS[found["sign"]], float(found["value"]) * units[unit]
     return lambda facts: compare(value(facts), wanted)
 
 

@@ -115,7 +115,7 @@ def flame(report: ProfileReport, info: GraphInfo) -> Flame:
         path = [part for part in each.row.module.split(".") if part]
         _add(root, [*path, each.row.name], each.time.seconds, each.time.node)
     _add(root, [CALLS], report.outside)
-    _add(root, [AROUND], max(0.0, report.counted.median - report.inside - report.outside))
+    _add(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
     return root
 
 
@@ -163,7 +163,7 @@ def tree_lines(root: Flame, glyphs: figures.Glyphs, least: float = 0.01, bar: in
 
 def told(report: ProfileReport) -> list[str]:
     """The run in sentences: how long it took, what counting costs, and how much of it nodes account for."""
-    whole = report.counted.median
+    whole = report.whole
     shares = (
         f"nodes {_ratio(report.inside, whole):.1%} of a run with counters, calls {_ratio(report.outside, whole):.1%}"
     )
@@ -189,6 +189,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
         "threads": report.plain.threads,
         "counted": report.counted.median,
         "overhead": report.overhead,
+        "whole": report.whole,
         "in_nodes": report.inside,
         "in_calls": report.outside,
         "same_results": report.same,

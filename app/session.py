@@ -300,6 +300,17 @@ class Session:
         self.changed(frozenset({"graph", "outputs"}))
         return report
 
+    async def profile(self, recipe: Recipe, came: Callable[[p.Frame], None]) -> p.ProfileReport:
+        """Where the time of a recipe's runs goes; what is on the screen stays."""
+        inputs = self.inputs
+        return (
+            await self._asked(
+                lambda client: client.ask_patiently(
+                    p.Profile(client.next_request(), recipe, inputs=inputs), p.Profiled, came
+                )
+            )
+        ).report
+
     async def whole_text(self, text: str) -> str:
         return await self._asked(lambda client: client.fetch_text(text))
 

@@ -40,6 +40,8 @@ class GraphState:
     build: int = 0
     numerics: tuple[Recipe, NumericsReport] | None = None
     numbers: dict[str, NodeNumbers] = field(default_factory=dict)
+    profile: p.ProfileReport | None = None
+    profiled: Recipe | None = None
 
     def began(self, job: Job, request: int, recipe: Recipe) -> None:
         """A request for `recipe` has been sent."""
@@ -141,6 +143,15 @@ class State:
         return self.shown.ran
 
     @property
+    def profile(self) -> p.ProfileReport | None:
+        return self.shown.profile
+
+    @property
+    def profile_is_stale(self) -> bool:
+        """Whether the profile is of another recipe than the one that is compiled."""
+        return self.profile is not None and self.compiled is not None and self.shown.profiled != self.compiled
+
+    @property
     def problems(self) -> dict[Job, p.Diagnostic]:
         """What is wrong with the program and the graph on the screen."""
         return {"open": self._opening, **self.shown.problems} if self._opening else self.shown.problems
@@ -189,6 +200,11 @@ class State:
             told.board.fail((), "the engine ended")
         self.log.append(reason)
 
+    def profiled(self, recipe: Recipe, report: p.ProfileReport) -> None:
+        """The graph of `recipe` has been profiled."""
+        told = self.of(report.graph)
+        told.profile, told.profiled = report, recipe
+
     def apply(self, frame: p.Frame) -> frozenset[Topic]:
         """Take a frame in; returns what changed."""
         handler = _HANDLERS.get(type(frame))
@@ -231,7 +247,7 @@ class State:
     def _captured(self, frame: p.Captured) -> frozenset[Topic]:
         if frame.graphs != self.graphs:
             for told in self._told.values():
-                told.ran = None
+                told.ran = told.profile = told.profiled = None
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
         self.ended(frame.request)
         return ALL

@@ -34,6 +34,7 @@ from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.parting import Parting
+from buddy.app.profiling import Profiling
 from buddy.app.questions import Questions
 from buddy.app.running import Running
 from buddy.app.selection import Selection
@@ -112,6 +113,7 @@ class Workbench(App[int]):
         self._changed: frozenset[Topic] = frozenset()
         self._silence: Timer | None = None
         self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
+        self.profiling = Profiling(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -223,6 +225,7 @@ class Workbench(App[int]):
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
             runs=bool(state.runs),
+            profile=state.profile is not None,
             picked=len(self.graph.targets),
             tree=self.graph.as_tree,
             extract=self.parting.is_extract,
@@ -348,7 +351,7 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        parts = (self, *doers, self.parting)
+        parts = (self, *doers, self.parting, self.profiling)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

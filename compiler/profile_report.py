@@ -47,9 +47,10 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the time of a graph's runs went.
 
     `plain` are runs of the code without counters, `counted` of that with them, taken in turn; `overhead` is the median
-    by which the latter take longer than the run before (0.01: a hundredth). `inside` are the seconds that all nodes
-    together took, `outside` those of compiled code that belong to none: what calls of functions cost. Results of both
-    are the same bits where `same`.
+    by which the latter take longer than the run before (0.01: a hundredth). Times of nodes and regions are the means of
+    the faster half of the latter, so that they add up: `whole` is what these runs took, `inside` what all nodes took in
+    them, `outside` what of compiled code belongs to none: calls of functions. Results of both are the same bits where
+    `same`.
     """
 
     graph: int
@@ -58,6 +59,7 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     plain: Timing
     counted: Timing
     overhead: float
+    whole: float
     inside: float
     outside: float = 0.0
     peak: Peak = Peak()

@@ -36,6 +36,7 @@ class Situation:
     extract: bool = False
     runs: bool = False
     wrapped: bool = False
+    profile: bool = False
 
 
 def needs_engine(s: Situation) -> str:
@@ -132,6 +133,10 @@ def needs_busy(s: Situation) -> str:
 
 def needs_runs(s: Situation) -> str:
     return needs_captured(s) or ("" if s.runs else "nothing has been run yet: r runs the program")
+
+
+def needs_profile(s: Situation) -> str:
+    return needs_captured(s) or ("" if s.profile else "nothing has been profiled yet: g c does")
 
 
 def needs_mlir(s: Situation) -> str:

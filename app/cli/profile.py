@@ -84,7 +84,7 @@ def _text(report: ProfileReport, info: GraphInfo, top: int) -> str:
     longest = profile.timed(report, info)
     names = {row.stable: row.name for row in info.rows}
     heading = ["node", "op", "result", "ms", "share", "GFLOP/s", "GB/s", "of peak", "with it"]
-    rows = [_row(each, names, report.counted.median) for each in longest[:top]]
+    rows = [_row(each, names, report.whole) for each in longest[:top]]
     more = [f"and {len(longest) - top} more (--top, --json)"] if len(longest) > top else []
     return "\n".join(
         [

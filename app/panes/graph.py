@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from textual import work
@@ -13,14 +14,15 @@ from buddy.app.bindings import pane_bindings
 from buddy.app.figures import short_place
 from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import Picking
+from buddy.app.profile import Timed, rate_text, share_text, told_time
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.state import Topic
 from buddy.app.widgets.look import Cell, Cells, ends
-from buddy.compiler.protocol import Assignment, NodeRow
+from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.recipe import EAGER, TORCH_MLIR
 
-SORTS = ("number", "name", "target", "lowering")
+SORTS = ("number", "name", "target", "lowering", "time")
 
 
 class GraphPane(Picking):
@@ -29,16 +31,19 @@ class GraphPane(Picking):
     pane_id: ClassVar[PaneId] = "graph"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("graph")
     BORDER_TITLE = "Graph"
-    SORT_TITLES: ClassVar[dict[str, str]] = dict(zip(SORTS, ("", "by name", "by target", "by as"), strict=True))
+    SORT_TITLES: ClassVar[dict[str, str]] = dict(
+        zip(SORTS, ("", "by name", "by target", "by as", "by time"), strict=True)
+    )
 
     def __init__(self) -> None:
         super().__init__("graph")
         self.sort_by = "number"
+        self._names: dict[str, str] = {}
         self._columns = self._make_columns()
 
     # ---- the table -----------------------------------------------------------------------------------------------
 
-    def _make_columns(self, reasons: bool = False) -> list[Column[NodeRow]]:
+    def _make_columns(self, reasons: bool = False, timed: bool = False) -> list[Column[NodeRow]]:
         """The columns; that of `reasons` stands there only when some node has one, and takes its room from others."""
         why = [Column("why", 24, self._short_reason, since=88)] if reasons else []
         return [
@@ -50,6 +55,7 @@ class GraphPane(Picking):
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
             Column("as", 6, self._lowering),
             *(self._error_columns() if self.state.shown.numbers else []),
+            *(self._time_columns() if timed else []),
             *why,
             Column("memory", 7, lambda row: (self.memory(row), "dim"), since=96, right=True),
             Column("arguments", 0, lambda row: (row.args, "dim"), since=124 if reasons else 100),
@@ -75,6 +81,23 @@ class GraphPane(Picking):
         stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe
         role = "dim" if stale else "number" if deviation.ok else "bad"
         return (numerics.error_text(deviation), role)
+
+    def _time_columns(self) -> list[Column[NodeRow]]:
+        """What a profile tells of nodes."""
+        return [
+            Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, right=True),
+            Column("GFLOP/s", 7, lambda row: self._of_timed(row, lambda each: rate_text(each.rate)), 90, right=True),
+            Column("peak", 5, lambda row: self._of_timed(row, lambda each: share_text(each.share)), 90, right=True),
+        ]
+
+    def _time(self, row: NodeRow) -> Cell:
+        node = self.times.get(row.stable)
+        text = told_time(node.time, self._names) if node is not None else ""
+        return (text, "dim" if self.state.profile_is_stale or text.startswith("in ") else "number")
+
+    def _of_timed(self, row: NodeRow, told: Callable[[Timed], str]) -> Cell:
+        node = self.times.get(row.stable)
+        return (told(node) if node is not None and not node.time.into else "", "dim")
 
     def chosen(self, row: NodeRow) -> str:
         """The registry that lowers the node under the recipe as it stands, "" for rows that are not lowered."""
@@ -156,10 +179,12 @@ class GraphPane(Picking):
     def refill(self) -> None:
         """Filter and sort again, the cursor staying on its node."""
         current = self.current
+        self._take_times()
         self.rows = sorted(self.filtered(), key=self._sort_key)
         self.picked &= {row.stable for row in self._all_rows()}
         self.list_entries()
-        self._columns = self._make_columns(any(found.reason for found in self.state.assignments.values()))
+        reasons = any(found.reason for found in self.state.assignments.values())
+        self._columns = self._make_columns(reasons, self.state.profile is not None)
         self._put_cursor(current)
         self.rows_changed()
 
@@ -173,9 +198,19 @@ class GraphPane(Picking):
         if wanted is None and self.rows:
             self.call_after_refresh(self.scroll_to, y=max(0, self.cursor - 2), animate=False, force=True)
 
-    def _sort_key(self, row: NodeRow) -> tuple[str, int]:
-        keys = {"number": "", "name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
-        return (keys[self.sort_by], row.index)
+    def _take_times(self) -> None:
+        """What a profile tells of each node, by name."""
+        rows, report = self._all_rows(), self.state.profile
+        self._names = {row.stable: row.name for row in rows}
+        by_name = {row.stable: row for row in rows}
+        nodes = report.nodes if report is not None else ()
+        peak = report.peak if report is not None else Peak()
+        self.times = {node.node: Timed(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
+
+    def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
+        keys = {"name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
+        seconds = self.seconds(row) if self.sort_by == "time" else None
+        return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)
 
     def mark_node(self, before: str) -> None:
         """Draw the rows again of the selected node and of the one selected before."""
@@ -242,7 +277,8 @@ class GraphPane(Picking):
             self.bench.editing.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
 
     def sort(self) -> None:
-        self.sort_by = SORTS[(SORTS.index(self.sort_by) + 1) % len(SORTS)]
+        there = SORTS if self.state.profile is not None else SORTS[:-1]
+        self.sort_by = there[(there.index(self.sort_by) + 1) % len(there)] if self.sort_by in there else there[0]
         self.refill()
 
     @work(exclusive=True, group="code")
@@ -254,7 +290,7 @@ class GraphPane(Picking):
             from buddy.app.screens.code import CodeScreen
 
             line, lines = found
-            self.app.push_screen(CodeScreen(info.name, self.bench.cache, info.code, lines, line), self._go_neighbour)
+            self.app.push_screen(CodeScreen(info.name, self.bench.cache, info.code, lines, line), self.go_to_node)
 
     def details(self) -> None:
         row = self.current
@@ -273,6 +309,7 @@ class GraphPane(Picking):
             "memory": self.memory(row),
             "reads": ", ".join(other.name for other in self._neighbours.producers(row)),
             "read by": ", ".join(other.name for other in self._neighbours.users(row)),
+            "time": self._story_of_time(row),
             "module": row.module,
             "line": row.location,
             "name": row.stable,
@@ -288,6 +325,20 @@ class GraphPane(Picking):
             lines += [[], [("what passes did to it", "title")]]
             lines += [[(f"{name:<28} ", "accent"), (text, "text")] for name, text in remarks]
         return lines
+
+    def _story_of_time(self, row: NodeRow) -> str:
+        """What a profile tells of a node, in a sentence; "" without one."""
+        each = self.times.get(row.stable)
+        if each is None:
+            return ""
+        if each.time.into:
+            return f"part of {self._names.get(each.time.into, each.time.into)}: one loop does both"
+        fused = ", ".join(self._names.get(name, name) for name in each.time.fused)
+        parts = [f"{told_time(each.time, self._names)} ms", f"with {fused} in it" if fused else ""]
+        parts += [f"{rate_text(each.rate)} GFLOP/s" if each.rate else ""]
+        parts += [f"{share_text(each.share)} of what the machine can do at most" if each.share else ""]
+        stale = "of an earlier recipe" if self.state.profile_is_stale else ""
+        return ", ".join(part for part in (*parts, stale) if part)
 
     def copied(self) -> str:
         row = self.current

@@ -10,6 +10,7 @@ from buddy.app.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
 from buddy.app.node_filter import FilterError, NodeFacts, op_kind, read_filter
 from buddy.app.node_graph import Neighbours, dot, svg
 from buddy.app.panes.pane import Column, TablePane, columns_at, table_row
+from buddy.app.profile import Timed
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.widgets.look import Cells, ends
 from buddy.compiler.protocol import Assignment, NodeRow
@@ -33,6 +34,7 @@ class Picking(TablePane[NodeRow]):
         self.picked: set[str] = set()
         self._folded: set[str] = set()
         self._neighbours = Neighbours(())
+        self.times: dict[str, Timed] = {}
 
     def assignment(self, row: NodeRow) -> Assignment | None:
         return self.state.assignments.get(row.stable)
@@ -110,12 +112,16 @@ class Picking(TablePane[NodeRow]):
 
     def _filter_by(self, text: str) -> None:
         try:
-            read_filter(text)
+            read_filter(text, self._missing())
         except FilterError as error:
             self.bench.say(str(error))
             return
         self.filter_text = text.strip()
         self.refill()
+
+    def _missing(self) -> dict[str, str]:
+        """The numbers that nobody has measured yet, and what does."""
+        return {} if self.state.profile is not None else {"time": "no node has been timed yet: g c profiles"}
 
     def filtered(self) -> list[NodeRow]:
         """The nodes that pass the filter."""
@@ -132,7 +138,12 @@ class Picking(TablePane[NodeRow]):
         found = self.state.shown.numbers.get(row.stable)
         err, own = (found and found.error, found and found.own)
         errors = (each.largest if each is not None else math.nan for each in (err, own))
-        return NodeFacts(row, self.chosen(row), function, len(self._neighbours.users(row)), *errors)
+        return NodeFacts(row, self.chosen(row), function, len(self._neighbours.users(row)), *errors, self.seconds(row))
+
+    def seconds(self, row: NodeRow) -> float | None:
+        """What the node takes in a run, where that has been measured."""
+        found = self.times.get(row.stable)
+        return found.time.seconds if found is not None else None
 
     # ---- the tree ------------------------------------------------------------------------------------------------
 
@@ -215,11 +226,12 @@ class Picking(TablePane[NodeRow]):
             for how, other in pairs
         ]
         if choices:
-            self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self._go_neighbour)
+            self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self.go_to_node)
         else:
             self.bench.say(f"{row.name} reads nothing and is read by none")
 
-    def _go_neighbour(self, stable: str | None) -> None:
+    def go_to_node(self, stable: str | None) -> None:
+        """Put the cursor on a node, whatever the filter says; nowhere for `None`."""
         if stable is None:
             return
         if self.place_of(stable) is None:

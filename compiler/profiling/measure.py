@@ -36,7 +36,8 @@ def profile(
 ) -> ProfileReport:
     """Link both artifacts of one graph, `counted` with regions, and run them in turn on the captured inputs.
 
-    A region's time is the median over the runs. Raises `RuntimeError` where this machine has no counter that is known.
+    A region's time is the mean over the faster half of the runs with counters: medians of regions would not add up to
+    that of the whole. Raises `RuntimeError` where this machine has no counter that is known.
     """
     tell = on_progress or (lambda _text, _done: None)
     found = counter()
@@ -49,7 +50,11 @@ def profile(
         pace = Pace(reader(found))
         seconds, ticks = _interleaved(captured, *pair, repeats, tell)
         per_second = pace.per_second()
-    regions = [statistics.median(column) / per_second for column in zip(*ticks, strict=True)]
+    fast = sorted(range(repeats), key=lambda number: seconds[number][1])[: -(-repeats // 2)]
+    regions = [
+        statistics.fmean(column) / per_second for column in zip(*(ticks[number] for number in fast), strict=True)
+    ]
+    whole = statistics.fmean(seconds[number][1] for number in fast)
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
     told = attributed(captured.graph, counted.regions, regions, symbols)
     one = 1 if pair[0].threads != plain.threads else threads
@@ -61,13 +66,14 @@ def profile(
         times[0],
         times[1],
         overhead=statistics.median(with_counters / without for without, with_counters in seconds) - 1,
+        whole=whole,
         inside=told.inside,
         outside=told.outside,
         peak=peak or Peak(),
         counter=found.name,
         ticks_per_second=per_second,
         same=same,
-        notes=tuple(_notes(found, same, told.inside + told.outside, times[1].median)),
+        notes=tuple(_notes(found, same, told.inside + told.outside, whole)),
     )
 
 

@@ -18,6 +18,7 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.parting import Parting
+from buddy.app.profiling import Profiling
 from buddy.app.running import Running
 from buddy.app.screens.help import help_screen
 from buddy.app.sessions import Sessions
@@ -27,7 +28,7 @@ from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions, Parting],
+    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions, Parting, Profiling],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],

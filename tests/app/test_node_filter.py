@@ -29,11 +29,15 @@ ROWS = [
 ]
 ROADS = {"mm": "linalg", "addmm": "tosa", "gelu": "eager", "item": "linalg"}
 USES = Neighbours(ROWS)
+SECONDS = {"mm": 2e-3, "addmm": 5e-4, "gelu": 3e-5}
 
 
 def passing(text: str) -> list[str]:
     test = read_filter(text)
-    facts = (NodeFacts(row, ROADS.get(row.name, ""), "main", len(USES.users(row))) for row in ROWS)
+    facts = (
+        NodeFacts(row, ROADS.get(row.name, ""), "main", len(USES.users(row)), seconds=SECONDS.get(row.name))
+        for row in ROWS
+    )
     return [fact.row.name for fact in facts if test(fact)]
 
 
@@ -60,16 +64,24 @@ def passing(text: str) -> list[str]:
         ("uses>=2", ["x"]),
         ("rank=2 index>2", ["gelu"]),
         ("-dtype:f32", ["item"]),
+        ("time>1ms", ["mm"]),
+        ("time>=500us", ["mm", "addmm"]),
+        ("time<0.1 time>0", ["gelu"]),
     ],
 )
 def test_what_a_filter_shows(text: str, names: list[str]) -> None:
     assert passing(text) == names
 
 
+def test_numbers_that_nobody_has_measured_are_told_of() -> None:
+    with pytest.raises(FilterError, match="g c profiles"):
+        read_filter("mm -time>1ms", {"time": "no node has been timed yet: g c profiles"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("road:eager time>1ms", "no run has measured single nodes"),
+        ("time>1kB", "'kB' in 'time>1kB' is no unit; there are us, ms and s"),
         ("colour:red", "no field 'colour'; there are op, name"),
         ("size>3", "no number 'size'; there are mem"),
         ("mem>3lb", "'lb' in 'mem>3lb' is no unit"),

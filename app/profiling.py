@@ -1,0 +1,117 @@
+"""Profiling in the workbench: where the time of a run goes, in the graph's table, as a tree, and under the roof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from buddy.app import figures, profile
+from buddy.app.lines import UnavailableError
+from buddy.app.plots import Axis, Plot, Series
+from buddy.compiler.protocol import GraphInfo, ProfileReport, Progress
+from buddy.compiler.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.workbench import Workbench
+
+# The roof reaches this far to both sides of the nodes, and of the edge between memory and arithmetic.
+_BEYOND = 2.0
+
+
+class Profiling:
+    """Profiles the recipe on the screen, which stays as it is, and shows what came of it."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def profile_program(self) -> None:
+        """Run the recipe with counters in its code, in the background."""
+        recipe = self._bench.workspace.recipe
+        self._bench.say(f"profiling{self._bench.glyphs.ellipsis} ctrl+c cancels")
+        self._bench.run_worker(self._profile(recipe), group="profile", exclusive=True)
+
+    async def _profile(self, recipe: Recipe) -> None:
+        bench = self._bench
+        bench.waiting = True
+        try:
+            report = await bench.session.profile(recipe, self._came)
+        except UnavailableError as error:
+            bench.say(f"not profiled: {error}")
+            return
+        finally:
+            bench.waiting = False
+        bench.state.profiled(recipe, report)
+        bench.session_changed(frozenset({"graph"}))
+        bench.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, s sorts by time")
+
+    def _came(self, frame: object) -> None:
+        if isinstance(frame, Progress):
+            self._bench.say(f"profiling: {frame.what}")
+
+    def show_flame(self) -> None:
+        """The modules with their times."""
+        from buddy.app.screens.flame import FlameScreen
+
+        found = self._found()
+        if found is not None:
+            report, info = found
+            story = " ".join(profile.told(report)[:1])
+            self._bench.push_screen(FlameScreen(profile.flame(report, info), story), self._go)
+
+    def show_roofline(self) -> None:
+        """What nodes reach, under the roof of what the machine can do."""
+        from buddy.app.screens.plot import PlotScreen
+
+        found = self._found()
+        plot = roofline(*found) if found is not None else None
+        if plot is not None:
+            self._bench.push_screen(PlotScreen([plot], self._bench.glyphs, chooses="goes to the node"), self._go_named)
+        elif found is not None:
+            self._bench.say("of no node both operations and bytes are known")
+
+    def _found(self) -> tuple[ProfileReport, GraphInfo] | None:
+        report, info = self._bench.state.profile, self._bench.state.info
+        return (report, info) if report is not None and info is not None else None
+
+    def _go_named(self, name: str | None) -> None:
+        info = self._bench.state.info
+        rows = info.rows if info is not None else ()
+        self._go(next((row.stable for row in rows if row.name == name), None))
+
+    def _go(self, node: str | None) -> None:
+        if node is not None:
+            self._bench.show_pane("graph")
+            self._bench.graph.go_to_node(node)
+
+
+def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
+    """Operations a second over operations a byte, the roof over both; `None` where no node has a place."""
+    nodes = [each for each in profile.timed(report, info) if each.rate and each.intensity]
+    if not nodes:
+        return None
+    reached = Series(
+        "nodes",
+        tuple(each.intensity for each in nodes),
+        tuple(each.rate / 1e9 for each in nodes),
+        "points",
+        tuple(each.row.name for each in nodes),
+    )
+    series = (reached, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (reached,)
+    note = (
+        f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, on "
+        f"{figures.thread_count(report.plain.threads)}; data in caches come faster"
+    )
+    x, y = Axis("operations a byte", log=True, told=_short), Axis("GFLOP/s", log=True, told=_short)
+    return Plot("Roofline", series, x, y, note if report.peak.gflops else "what the machine can do was not measured")
+
+
+def _roof(report: ProfileReport, nodes: list[profile.Timed]) -> Series:
+    """The most that memory lets through, up to the most that arithmetic does."""
+    gflops, gbytes = report.peak.gflops, report.peak.gbytes
+    edge = gflops / gbytes
+    reached = [each.intensity for each in nodes]
+    x = (min(*reached, edge) / _BEYOND, edge, max(*reached, edge) * _BEYOND)
+    return Series("roof", x, tuple(min(gflops, at * gbytes) for at in x), names=("memory", "edge", "arithmetic"))
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

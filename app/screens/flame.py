@@ -1,0 +1,134 @@
+"""Where the time of a run went, as a tree of modules with bars."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app import figures
+from buddy.app.profile import Flame, milliseconds
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+
+# What takes less of its module than this is under a fold of its own.
+LITTLE = 0.01
+_NUMBERS = 18
+
+
+class _Row(NamedTuple):
+    flame: Flame
+    depth: int
+
+
+class FlameTree(CursorView):
+    """Modules and nodes, the longest first, each with its share of the whole."""
+
+    def __init__(self, root: Flame) -> None:
+        super().__init__()
+        self._root = root
+        self._folded: set[int] = set()
+        self._rows: list[_Row] = []
+        self._all = False
+        self._fill()
+
+    def _fill(self) -> None:
+        self._rows = []
+        self._add(self._root, 0)
+
+    def _add(self, flame: Flame, depth: int) -> None:
+        self._rows.append(_Row(flame, depth))
+        if id(flame) not in self._folded:
+            for inner in flame.by_time():
+                if self._all or inner.seconds >= LITTLE * self._root.seconds:
+                    self._add(inner, depth + 1)
+
+    @property
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def node(self) -> str:
+        """The node under the cursor, "" where a module is."""
+        return self._rows[self.cursor].flame.node
+
+    def head(self, width: int) -> list[Cells]:
+        return [[("        ms   share  ", "dim")]]
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        flame, depth = self._rows[row]
+        share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
+        sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
+        name = f"{'  ' * depth}{sign} {flame.name}"
+        room = max((width - _NUMBERS) // 2, 8)
+        bar = figures.bar(share, max(width - _NUMBERS - room - 2, 4), self.glyphs)
+        return [
+            (">" if row == self.cursor else " ", "key"),
+            (f"{milliseconds(flame.seconds):>9}", "number"),
+            (f"{share:>7.1%}  ", "dim"),
+            (figures.clip(name, room, self.glyphs).ljust(room), "text" if flame.node else "title"),
+            (f" {bar}", "accent" if flame.node else "ok"),
+        ]
+
+    def toggle(self) -> None:
+        """Fold the module under the cursor, or unfold it."""
+        flame = self._rows[self.cursor].flame
+        if flame.inside:
+            self._folded ^= {id(flame)}
+            self._fill()
+            self.rows_changed()
+
+    def toggle_all(self) -> None:
+        """Show also what takes next to no time, or leave it out."""
+        current, self._all = self._rows[self.cursor].flame, not self._all
+        self._fill()
+        self.cursor = next((place for place, row in enumerate(self._rows) if row.flame is current), 0)
+        self.rows_changed()
+
+
+class FlameScreen(ModalScreen[str | None]):
+    """Returns the node to go to, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c,f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("space,z,right,left", "move('toggle')", show=False),
+        Binding("Z", "move('toggle_all')", show=False),
+    ]
+
+    def __init__(self, root: Flame, story: str) -> None:
+        super().__init__()
+        self._root, self._story = root, story
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = self._story
+            box.border_subtitle = "enter goes to the node, space folds, Z shows all, q closes"
+            yield FlameTree(self._root)
+
+    def on_mount(self) -> None:
+        view = self.query_one(FlameTree)
+        view.focus()
+        self.query_one("#box").styles.height = min(max(view.row_count, 4) + 3, max(self.app.size.height - 4, 6))
+
+    def action_choose(self) -> None:
+        tree = self.query_one(FlameTree)
+        if tree.node:
+            self.dismiss(tree.node)
+        else:
+            tree.toggle()
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
+
+    def action_move(self, method: str) -> None:
+        getattr(self.query_one(FlameTree), method)()
