@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app import numerics
 from buddy.app.lines import UnavailableError
+from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
 from buddy.app.screens.table import TableScreen
 from buddy.app.widgets.look import Cell
@@ -49,10 +50,8 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     def _columns(self) -> list[Column[NodeNumbers]]:
         return [
-            Column("node", 0, lambda found: (self._name(found), "text" if found.ok else "bad")),
-            Column(
-                "target", 20, lambda found: (self._rows[found.node].target.removesuffix(".default"), "dim"), since=70
-            ),
+            Column("node", 0, lambda found: (self._node_name(found), "text" if found.ok else "bad")),
+            Column("target", 20, lambda found: (short_target(self._rows[found.node].target), "dim"), since=70),
             Column("shape", 13, lambda found: (self._rows[found.node].shape, "syntax:number"), since=60),
             Column("value", 12, lambda found: (found.seen, "dim")),
             Column("err", 7, lambda found: _cell(found.error), right=True),
@@ -60,7 +59,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             Column("of tolerance", 12, lambda found: (_share(found), "dim"), since=50, right=True),
         ]
 
-    def _name(self, found: NodeNumbers) -> str:
+    def _node_name(self, found: NodeNumbers) -> str:
         return self._rows[found.node].name
 
     def about(self, row: NodeNumbers) -> str:

@@ -1,0 +1,157 @@
+"""Every node beside eager: what is seen, whose fault an error is, where NaN comes from, and what changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.numerics import observed_program
+from buddy.compiler.numerics_report import NumericsReport, Reference
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.runner.measure import fingerprints
+from buddy.compiler.runner.nodes import compare_nodes
+from tests.models import stack
+from tests.numerics.planted_faults import faulty
+from tests.programs import captured
+
+
+def compared(
+    program: CapturedGraph, recipe: Recipe | None = None, first: Any = None, reference: Reference = "eager", **how: bool
+) -> NumericsReport:
+    found = observed_program(program.graph, recipe or default_recipe(), first, **how)
+    return compare_nodes(program, found, reference=reference)
+
+
+def flipping(nodes: str) -> Recipe:
+    """The default recipe with a planted pass in front of fusion."""
+    recipe = default_recipe()
+    place = next(i for i, step in enumerate(recipe.steps) if step.name == "windows-to-generics")
+    step = PassStep("flip-signs", options=(("nodes", nodes),))
+    return Recipe(steps=(*recipe.steps[:place], step, *recipe.steps[place:]))
+
+
+@pytest.fixture(scope="module")
+def model() -> CapturedGraph:
+    return captured(*stack())
+
+
+@pytest.fixture(scope="module")
+def healthy(model: CapturedGraph) -> NumericsReport:
+    return compared(model)
+
+
+def test_a_healthy_program_is_within_its_tolerances_everywhere(healthy: NumericsReport) -> None:
+    assert healthy.ok, healthy.first
+    assert healthy.origins == ()
+    assert not healthy.notes
+
+
+def test_values_are_seen_where_they_lie_in_memory_and_fused_ones_are_not(healthy: NumericsReport) -> None:
+    seen = {found.node: found.seen for found in healthy.nodes}
+    for layer in ("layers.0", "layers.1", "layers.2"):
+        assert seen[f"{layer}/gelu.0"] == "observed"
+        assert seen[f"{layer}/add.0"] == "observed"
+        assert seen[f"{layer}.up/addmm.0"] == "fused"
+    assert all(found.seen == "observed" for found in healthy.nodes if found.error is not None)
+    assert [found.node for found in healthy.nodes if found.node in healthy.results and found.error is None] == []
+
+
+def test_each_node_has_an_error_of_its_own_and_equal_ones_share_a_program(model: CapturedGraph) -> None:
+    found = observed_program(model.graph, default_recipe())
+    alone = [name for program in found.own for _, results in program.uses for name, _ in results]
+    assert {name for name in alone if "gelu" in name} == {f"layers.{i}/gelu.0" for i in range(3)}
+    assert len(found.own) < len(alone) / 2
+
+
+def test_seeing_every_value_is_told_to_change_the_program(model: CapturedGraph) -> None:
+    report = compared(model, every=True, own=False)
+    assert report.ok
+    assert {found.seen for found in report.nodes if found.error} == {"observed", "materialised"}
+    assert "without their fusions" in report.notes[0]
+
+
+def test_a_lowering_with_a_wrong_epsilon_is_named_by_its_own_error(model: CapturedGraph) -> None:
+    report = compared(model, first=faulty)
+    assert (report.first, report.first_by) == ("layers.0.norm/getitem.0", "own")
+    wrong = {found.node for found in report.nodes if found.own is not None and not found.own.ok}
+    assert wrong == {f"layers.{i}.norm/getitem.0" for i in range(3)}
+
+
+def differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.relu((a.exp() - b) * 2).sum(-1)
+
+
+def test_a_pass_that_flips_every_sign_is_found_at_the_node_that_it_breaks() -> None:
+    program = captured(differences, torch.rand(4, 8), torch.rand(4, 8))
+    report = compared(program, flipping(""))
+    assert (report.first, report.first_by) == ("sub.0", "own")
+
+
+def test_a_pass_that_flips_one_sign_is_found_where_it_shows_with_the_nodes_that_nobody_sees() -> None:
+    program = captured(differences, torch.rand(4, 8), torch.rand(4, 8))
+    report = compared(program, flipping("sub.0"))
+    assert report.first_by == "error"
+    assert "sub.0" in (report.first, *report.suspects)
+    assert all(found.own is None or found.own.ok for found in report.nodes)
+
+
+def test_double_precision_is_a_reference_too(model: CapturedGraph, healthy: NumericsReport) -> None:
+    report = compared(model, reference="float64")
+    assert report.ok
+    assert report.reference == "float64"
+    errors = {found.node: found.own.largest for found in report.nodes if found.own}
+    # Eager itself is not exact: a product is off from the right result where both happen to agree.
+    assert any(errors[found.node] > found.own.largest for found in healthy.nodes if found.own)
+    assert max(errors.values()) < 1e-5
+
+
+def not_finite(a: torch.Tensor) -> torch.Tensor:
+    logarithms = (a - 1).log()
+    return (logarithms * 0 + a).softmax(-1)
+
+
+def test_nan_and_infinity_are_traced_to_where_they_begin() -> None:
+    report = compared(captured(not_finite, torch.tensor([1.0, 2.0, 3.0])))
+    origins = {(origin.kind, origin.side): origin for origin in report.origins}
+    assert {side for kind, side in origins if kind == "inf"} == {"eager", "compiled"}
+    assert {origin.node for (kind, _), origin in origins.items() if kind == "inf"} == {"log.0"}
+    assert {origin.node for (kind, _), origin in origins.items() if kind == "nan"} == {"mul.0"}
+    assert not any(origin.inputs_have for origin in report.origins)
+    assert report.ok
+
+
+def test_a_nan_that_an_input_has_is_the_inputs() -> None:
+    report = compared(captured(lambda a: a * 2 + 1, torch.tensor([1.0, torch.nan])))
+    assert {(origin.node, origin.inputs_have) for origin in report.origins if origin.kind == "nan"} == {("mul.0", True)}
+
+
+def dropped(a: torch.Tensor) -> torch.Tensor:
+    return nn.functional.dropout(a @ a, 0.5) + torch.rand_like(a)
+
+
+def counting(a: torch.Tensor) -> torch.Tensor:
+    a.add_(1)
+    return a * 2
+
+
+@pytest.mark.parametrize("function", [dropped, counting], ids=["random numbers", "an input that is written to"])
+def test_both_sides_see_the_same_numbers(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    program = captured(function, torch.rand(4, 4))
+    before = fingerprints(program.tensors)
+    report = compared(program)
+    assert report.ok, report.first
+    assert fingerprints(program.tensors) == before
+
+
+def test_values_are_let_go_of_when_they_have_been_compared(model: CapturedGraph) -> None:
+    found = dataclasses.replace(model)
+    report = compared(found, own=False)
+    assert all(each.own is None for each in report.nodes)
+    assert report.ok
