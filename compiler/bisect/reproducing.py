@@ -97,7 +97,7 @@ def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Re
         after = _functions(module)
         return After(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
 
-    reply = trials.apart(work, Before | After, note)
+    reply = trials.apart(work, Before | After, note, subject=subject)
     if isinstance(reply, After):
         found.after, found.functions = reply.text, reply.functions
     return found

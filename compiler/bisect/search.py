@@ -19,6 +19,8 @@ from buddy.compiler.recipe import Recipe
 
 # How often what is found may leave another fault behind it.
 _ROUNDS = 4
+# Seconds for the smallest part of what never ends.
+_PATIENCE = 15.0
 
 
 def bisect(
@@ -91,8 +93,12 @@ class _Search:
         return [], lowerings.at_fault(self.trials, self.whole, small, recipe, judge)
 
     def _smallest(self, recipe: Recipe, judge: steps.Judge) -> Subject:
-        """The smallest part that is wrong by itself; while there is time, half of which is for this."""
-        limit = self.trials.seconds + (self.trials.criterion.within - self.trials.seconds) / 2
+        """The smallest part that is wrong by itself; while there is time, half of which is for this.
+
+        What never ends uses up the time of each trial that shows it, so it gets less of the whole.
+        """
+        half = (self.trials.criterion.within - self.trials.seconds) / 2
+        limit = self.trials.seconds + (min(half, _PATIENCE) if self.first.kind == "hangs" else half)
 
         def fails(part: Subject) -> bool:
             if self.trials.seconds > limit:

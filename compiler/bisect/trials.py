@@ -31,7 +31,7 @@ Tell = Callable[[str, float], None]
 LOWERING, CODE, RUN = -1, CODEGEN, -3
 
 # What the smallest part gets in seconds, many times what it takes to compile it.
-_LEAST = 4.0
+_LEAST = 3.0
 
 
 class Stopped(Exception):
@@ -161,9 +161,13 @@ class Trials:
         types: Any,
         note: Callable[[Any], None] = lambda _: None,
         seconds: float = math.inf,
+        subject: Subject | None = None,
     ) -> Reply | None:
-        """What `work` replies in a child, `None` where it does not come to that; `note` gets what it sends before."""
-        limit = min(seconds, self.criterion.each)
+        """What `work` replies in a child, `None` where it does not come to that; `note` gets what it sends before.
+
+        It may take as long as a trial of `subject`, and `seconds` at most.
+        """
+        limit = min(seconds, self._limit(subject) if subject is not None else self.criterion.each)
         ended = in_child(self.master, Task(work, _failed, types | Found | Refused | Trouble, note, limit))
         if ended.how == "stopped":
             raise Stopped

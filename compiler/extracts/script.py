@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from buddy.compiler.extracts.parts import Part
+from buddy.compiler.extracts.parts import Part, part_of
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp
 from buddy.compiler.graph.serialize import Opaque
@@ -39,10 +39,11 @@ import torch
 VALUES = np.load(Path(__file__).with_name({file!r}))
 
 
-def value(name, dtype):
+def value(name, dtype, strides=None):
     """A tensor of the file; an element type that NumPy does not have is kept as integers of the same bits."""
     found = torch.from_numpy(VALUES[name])
-    return found if found.dtype == dtype else found.view(dtype)
+    found = found if found.dtype == dtype else found.view(dtype)
+    return found if strides is None else torch.empty_strided(found.shape, strides, dtype=dtype).copy_(found)
 
 
 class Extracted(torch.nn.Module):
@@ -72,15 +73,18 @@ class Script:
 
 
 def script_of(part: Part) -> Script:
-    """A graph that no call tells sizes of, on its tensors, as a script."""
+    """A graph on its tensors as a script; sizes that a call tells are those of this one.
+
+    Raises `ExtractionError` where they are told by data.
+    """
+    part = part_of(part, part.graph.operations) if part.graph.symbols else part
     graph = part.graph
     name = re.sub(r"\W+", "_", graph.name).strip("_") or "extracted"
     words = _words(graph)
     pairs = list(zip(graph.placeholders, part.tensors, strict=True))
-    state = [
-        f"        self.register_buffer({words[op.name]!r}, {_value(op, words)})" for op, _ in pairs if _is_state(op)
-    ]
-    inputs = "".join(f"{_value(op, words)}, " for op, _ in pairs if not _is_state(op))
+    held, given = ([pair for pair in pairs if _is_state(pair[0]) is state] for state in (True, False))
+    state = [f"        self.register_buffer({words[op.name]!r}, {_value(words[op.name], t)})" for op, t in held]
+    inputs = "".join(f"{_value(words[op.name], tensor)}, " for op, tensor in given)
     text = _SCRIPT.format(
         title=graph.name,
         file=f"{name}.npz",
@@ -98,7 +102,7 @@ def code_of(graph: Graph) -> str:
     lines = [f"def forward({', '.join(taken)}):"]
     lines += [f"    {words[op.name]} = self.{words[op.name]}" for op in graph.placeholders if _is_state(op)]
     lines += [f"    {words[op.name]}{_type(op)} = {_call(op, words)}" for op in graph.operations]
-    results = "".join(f"{words[op.name]}, " for op in graph.results)
+    results = "".join(f"{_spelled(result, words)}, " for result in graph.results)
     return "\n".join([*lines, f"    return ({results.strip()})"]) + "\n"
 
 
@@ -116,8 +120,11 @@ def _type(op: Op) -> str:
     return f': "{op.metas[0]}"' if len(op.metas) == 1 and op.metas[0] is not None else ""
 
 
-def _value(op: Op, words: Mapping[str, str]) -> str:
-    return f"value({words[op.name]!r}, {to_torch(op.tensor_meta.dtype)})"
+def _value(name: str, tensor: torch.Tensor) -> str:
+    """The expression that reads a tensor, with its strides where they are others than a dense row-major one's."""
+    dense = tensor.is_contiguous() or 0 in tensor.stride()
+    strides = "" if dense else f", {tuple(tensor.stride())}"
+    return f"value({name!r}, {tensor.dtype}{strides})"
 
 
 def _call(op: Op, words: Mapping[str, str]) -> str:

@@ -48,7 +48,7 @@ PLANTS = (
     Plant("flip_one_sign", "flip-one-sign", "fuse-elementwise"),
     Plant("wrong_epsilon", "NativeLayerNormOp"),
     Plant("crash_on_sqrt", "crash-on-sqrt", "fold-transposes", "fails"),
-    Plant("scalar_loops", "scalar-loops", "contractions-to-kernels", "slower"),
+    Plant("scalar_loops", "scalar-loops", "fill-borders", "slower"),
     Plant("wrong_constant", "wrong-constant", "expand-math-to-polynomials"),
     Plant("drop_addend", "drop-addend", "choose-layouts"),
     Plant("break_types", "break-types", "fill-borders", "fails"),

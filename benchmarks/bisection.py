@@ -1,0 +1,94 @@
+"""Seconds until a planted fault is found by name in BERT-base, for each plant of tests/bisect, through the engine.
+
+A plant is a plug-in: a pass that flips a sign, crashes, never ends, leaves IR that does not verify, makes loops scalar;
+a lowering with another epsilon. The clock runs from the request, on a program that is open, to the answer; objects of
+compilations before are not in the cache. Names of plants choose some of them. Prints one JSON object; a plant that is
+not found, or blamed on others, makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from support import printing
+from support.engine import BERT, TimedEngine, empty_object_cache, run, warm_engine
+
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import Bisect, Bisected, Captured, Criterion, Finding, Open
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "bisect"))
+
+from planted import PLANTS, Plant
+
+WANTED = {"seconds": 60.0, "found": 1.0}
+# Seconds for a trial of the whole: what never ends takes this long at first; other plants do not come near it.
+EACH = 20.0
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    chosen = [plant for plant in PLANTS if not options.plants or plant.file in options.plants]
+    found = {plant.file: await _searched(plant, options) for plant in chosen}
+    return {"source": "samples/bert.py" + " --tiny" * options.tiny, "plants": found}
+
+
+async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]:
+    """What came of one plant, in an engine of its own: nobody has compiled anything before."""
+    with empty_object_cache():
+        async with warm_engine() as engine:
+            recipe = await _opened(engine, plant, options.tiny)
+            start = time.perf_counter()
+            request = Bisect(engine.client.next_request(), recipe, Criterion(plant.kind, each=options.each))
+            answers = [frame async for _, frame in engine.follow(request, Bisected)]
+            seconds = time.perf_counter() - start
+    finding: Finding = answers[-1].finding
+    return {
+        "seconds": round(seconds, 1),
+        "found": plant.is_found_by(finding),
+        "confirmed": finding.confirmed,
+        "trials": finding.trials,
+        "told": finding.told,
+        "nodes": list(finding.nodes),
+        "in_eager": len(finding.in_eager),
+    }
+
+
+async def _opened(engine: TimedEngine, plant: Plant, tiny: bool) -> Any:
+    arguments = ("--tiny",) if tiny else ()
+    recipe = plant.planted(default_recipe(BERT, arguments))
+    request = Open(engine.client.next_request(), BERT, arguments, plugins=recipe.plugins)
+    captured = [frame async for _, frame in engine.follow(request, Captured)][-1]
+    return msgspec.structs.replace(recipe, plugins=captured.plugins)
+
+
+def rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (name, f"{figures['seconds']:.1f}", figures["trials"], "yes" if figures["found"] else "NO", figures["told"])
+        for name, figures in found["plants"].items()
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plants", nargs="*", metavar="PLANT", help="names of plants (all)")
+    parser.add_argument("--tiny", action="store_true", help="two narrow layers, to see that the benchmark works")
+    text = f"stop a trial that takes longer ({EACH:g})"
+    parser.add_argument("--each", type=float, default=EACH, metavar="SECONDS", help=text)
+    options = parser.parse_args()
+    machine, found = printing.machine(), run(measure(options))
+    every = found["plants"].values()
+    met = {
+        "found": all(figures["found"] for figures in every),
+        "seconds": all(figures["seconds"] <= WANTED["seconds"] for figures in every),
+    }
+    heading = ["plant", "seconds", "trials", "found", "answer"]
+    printing.tell({"machine": machine, **found, "wanted": WANTED, "met": met}, heading, rows(found))
+    return 0 if met["found"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
