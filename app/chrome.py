@@ -7,6 +7,7 @@ from pathlib import Path
 
 from buddy.app import figures
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
+from buddy.app.long_jobs import told_left
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells, cut, ends, length
 from buddy.app.workspace import Workspace
@@ -84,14 +85,15 @@ def _in_short(problem: Diagnostic) -> str:
 
 
 def progress_text(state: State, glyphs: figures.Glyphs) -> str:
-    """What is under way, with a bar where it is known how far it is."""
+    """What is under way, with a bar where it is known how far it is, and how long it may still take."""
     progress = state.progress
     if progress is None:
         return ""
+    left = f"  {told_left(state.seconds_left)}".rstrip()
     if progress.done < 0:
-        return f"{progress.what}{glyphs.ellipsis}"
+        return f"{progress.what}{glyphs.ellipsis}{left}"
     bar = figures.bar(progress.done, 12, glyphs).ljust(12)
-    return f"{progress.what} {bar} {progress.done:.0%}"
+    return f"{progress.what} {bar} {progress.done:.0%}{left}"
 
 
 def _standing(state: State) -> str:

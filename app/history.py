@@ -11,7 +11,7 @@ from buddy.compiler.recipe import Recipe
 
 MERGE_SECONDS = 1.0
 LENGTH = 500
-# How many edits outlast the session, and bytes of IR edited by hand that may be among them.
+# How many edits each way outlast the session, and the bytes that all of them may take: IR edited by hand is long.
 KEPT = 50
 KEPT_BYTES = 8 << 20
 
@@ -83,12 +83,16 @@ class History:
         self.restored = False
         return True
 
-    def kept(self) -> Edits:
-        """The latest edits, for another session."""
-        past = [msgspec.structs.replace(edit, merge="", at=0.0) for edit in self._past[-KEPT:]]
-        while past and len(msgspec.msgpack.encode(past)) > KEPT_BYTES:
-            past = past[len(past) // 2 + 1 :]
-        return Edits(past, msgspec.structs.replace(self._now, merge="", at=0.0), self._future[-KEPT:])
+    def kept(self) -> Edits | None:
+        """The edits nearest to now, for another session; `None` where even now is too long to be kept."""
+        past, future = ([_plain(edit) for edit in edits[-KEPT:]] for edits in (self._past, self._future))
+        now = _plain(self._now)
+        while _length(found := Edits(past, now, future)) > KEPT_BYTES:
+            if not past and not future:
+                return None
+            # What is far away goes first: the edits nearest to now stand last on both sides.
+            past, future = past[len(past) // 2 + 1 :], future[len(future) // 2 + 1 :]
+        return found
 
     def take(self, edits: Edits | None) -> None:
         """Go on where another session ended, if the recipe is still the one that it ended with."""
@@ -116,3 +120,12 @@ class History:
     def _continues(self, merge: str) -> bool:
         recent = self._clock() - self._now.at < MERGE_SECONDS
         return bool(merge) and merge == self._now.merge and recent
+
+
+def _plain(edit: Edit) -> Edit:
+    """An edit without what matters only while it is made."""
+    return msgspec.structs.replace(edit, merge="", at=0.0)
+
+
+def _length(edits: Edits) -> int:
+    return len(msgspec.msgpack.encode(edits))

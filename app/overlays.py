@@ -53,6 +53,17 @@ class Overlays:
         if self._bench.state.problem is not None:
             self._bench.push_screen(problem_screen(self._bench.state.problem))
 
+    def show_values(self, *, as_map: bool = False) -> None:
+        """The values of the graph's latest run."""
+        from buddy.app.screens.values import ValuesScreen
+
+        state, session = self._bench.state, self._bench.session
+        outputs = state.report.outputs if state.report else ()
+        self._bench.push_screen(ValuesScreen(state.graph, outputs, session.ask, as_map=as_map))
+
+    def show_difference_map(self) -> None:
+        self.show_values(as_map=True)
+
     def show_plots(self) -> None:
         """Timings over the runs, time per pass, how the values of outputs are spread."""
         from buddy.app.run_plots import plots_of

@@ -26,6 +26,7 @@ _COMMENT = re.compile(r"//[ \t]*([^\n]*)")
 _PASS = re.compile(r"([A-Za-z_][\w.\-]*)(?:\{(.*)\})?,?\s*")
 _KEY = re.compile(r"[\w.\-]+")
 _PLAIN = re.compile(r"[^\s{}\"']*")
+_WHOLE = re.compile(r"[+-]?\d+")
 
 
 class PipelineError(ValueError):
@@ -74,6 +75,22 @@ def option_value(text: str) -> OptionValue:
             continue
         return number if is_plain_number(number) else text
     return text
+
+
+def misfit(text: str, default: str) -> str:
+    """Why `text` cannot stand where an option's default is `default`, "" where it can.
+
+    A default that is a truth value or a whole number tells the option's type; of others the pass itself is the judge.
+    """
+    if not text:
+        return ""
+    if default in ("true", "false"):
+        return "" if text.lower() in ("true", "false", "1", "0") else f"{text} is neither true nor false"
+    if _WHOLE.fullmatch(default):
+        if not _WHOLE.fullmatch(text):
+            return f"{text} is no whole number"
+        return "" if -(2**63) <= int(text) < 2**64 else f"{text} is too great for 64 bits"
+    return ""
 
 
 def _short(value: OptionValue) -> str:

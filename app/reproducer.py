@@ -34,7 +34,11 @@ class StageFile(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a reproducer was made of. `script` is the copy inside the folder, "" where the source is a module's name."""
+    """What a reproducer was made of. `script` is the copy inside the folder, "" where the source is a module's name.
+
+    `files` are copies of what the script imports from its own folder; `elsewhere` is what else it imports, or what
+    could not be read: that is not in this one.
+    """
 
     format: int
     source: str
@@ -48,6 +52,13 @@ class Description(msgspec.Struct, frozen=True):
     stages: tuple[StageFile, ...]
     report: dict[str, Any] | None = None
     problem: str = ""
+    files: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def lacks(self) -> str:
+        """What a replay on another machine needs besides, "" where nothing is known of."""
+        return f"not in it, but imported: {', '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
 class Engine(NamedTuple):
@@ -59,13 +70,14 @@ class Engine(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a reproducer is of: `problem` says why there are no outputs, where running it fails."""
+    """What a reproducer is of. `files` are those that the program is made of."""
 
     recipe: Recipe
     info: GraphInfo
     welcome: Welcome | None
     inputs: str
     assignments: Sequence[Assignment] = ()
+    files: Sequence[str] = ()
 
 
 def text_hash(text: str) -> str:
@@ -114,14 +126,14 @@ def _move_into(folder: Path, made: Path) -> None:
         before = None
     if before is not None:
         (folder / DESCRIPTION).unlink()
-        for name in (VALUES, before.script, *(stage.file for stage in before.stages)):
+        for name in (VALUES, before.script, *before.files, *(stage.file for stage in before.stages)):
             # A description is a file like any other: it does not name what may be deleted elsewhere.
-            if name in (VALUES, f"script/{Path(name).name}", f"stages/{Path(name).name}"):
+            if name == VALUES or (name.startswith(("script/", "stages/")) and ".." not in Path(name).parts):
                 (folder / name).unlink(missing_ok=True)
     files = sorted((path for path in made.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION)
     for path in files:
         target = folder / path.relative_to(made)
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
 
 
@@ -157,11 +169,13 @@ def _described(
     folder: Path, subject: Subject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
 ) -> Description:
     recipe, welcome = subject.recipe, subject.welcome
+    script = _copy_script(folder, recipe.source)
+    files, elsewhere = _copy_imported(folder, recipe.source, subject.files) if script else ((), tuple(subject.files))
     return Description(
         FORMAT,
         recipe.source,
         recipe.arguments,
-        _copy_script(folder, recipe.source),
+        script,
         recipe.graph,
         welcome.engine if welcome else "",
         welcome.target if welcome else "",
@@ -170,17 +184,40 @@ def _described(
         tuple(stages),
         report,
         problem,
+        files,
+        elsewhere,
     )
 
 
 def _copy_script(folder: Path, source: str) -> str:
-    """Copy the script into the folder; what it imports from beside itself stays where it is."""
+    """Copy the script into the folder; "" where the source is none, or is on another machine."""
     path = Path(source.partition(":")[0])
     if path.suffix != ".py" or not path.is_file():
         return ""
     (folder / "script").mkdir(exist_ok=True)
     (folder / "script" / path.name).write_bytes(path.read_bytes())
     return f"script/{path.name}"
+
+
+def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Copy what the script imports from its own folder to beside its copy; the copies, and what was not copied."""
+    script = Path(source.partition(":")[0]).resolve()
+    copied, elsewhere = [], []
+    for file in map(Path, files):
+        if file == script:
+            continue
+        name = f"script/{file.relative_to(script.parent).as_posix()}" if file.is_relative_to(script.parent) else ""
+        try:
+            data = file.read_bytes() if name else b""
+        except OSError:
+            name = ""
+        if not name:
+            elsewhere.append(str(file))
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+        copied.append(name)
+    return tuple(copied), tuple(elsewhere)
 
 
 def _write_command(path: Path) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.state import ALL, STATUS, State, Topic
+from buddy.app.watching import Watcher, told
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.numerics_report import NumericsReport, Reference
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.recipe import PassStep, PluginFile, Recipe
 from buddy.compiler.run_report import InputChoice
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ class Session:
         self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
         self.changed = changed
         self.auto_run = False
+        self.watching = False
+        self.say: Callable[[str], object] = lambda text: None
         self.inputs = InputChoice()
         self._place, self._log, self._directory = place, log, directory
+        self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._client: EngineClient | None = None
         self._births: list[float] = []
         self._again = asyncio.Event()
@@ -81,6 +85,7 @@ class Session:
             self._hopeless = getattr(error, "lasting", False)
             self._end(str(error))
         finally:
+            self._watcher.stop()
             await self._shut(client)
 
     def _end(self, why: str) -> None:
@@ -108,10 +113,41 @@ class Session:
         client.send(p.ListPresets(client.next_request()))
         for frame in (p.ListPasses, p.ListOps):
             client.send(frame(client.next_request(), here, workspace.plugins))
-        request = client.next_request()
-        client.send(p.Open(request, workspace.source, workspace.arguments, here, workspace.plugins))
         self.state.captured = False
-        self.state.began("open", request)
+        self.state.began("open", self._open(client))
+        if self.watching:
+            self._watcher.start(client)
+        self.changed(ALL)
+
+    def _open(self, client: EngineClient) -> int:
+        """Have the program opened; the request's number."""
+        request, workspace = client.next_request(), self.workspace
+        client.send(p.Open(request, workspace.source, workspace.arguments, self._directory, workspace.plugins))
+        return request
+
+    # ---- watching ------------------------------------------------------------------------------------------------
+
+    def toggle_watching(self) -> None:
+        """Load the program again whenever its files change, or no longer."""
+        self.watching = not self.watching
+        if not self.watching:
+            self._watcher.stop()
+        elif self._client is not None and self.state.engine == "ready":
+            self._watcher.start(self._client)
+
+    def reload(self, files: tuple[str, ...]) -> None:
+        """Open the program again, which `files` have become others of; recipes stay, and what is there until then."""
+        client, workspace = self._client, self.workspace
+        if client is None or self.state.engine != "ready":
+            return
+        for request in [number for number, job in self.state.jobs.items() if job == "open"]:
+            client.send(p.Cancel(request))
+        if any(plugin.path in files for plugin in workspace.plugins):
+            workspace.plugins = tuple(PluginFile(plugin.path) for plugin in workspace.plugins)
+            for frame in (p.ListPasses, p.ListOps):
+                client.send(frame(client.next_request(), self._directory, workspace.plugins))
+        self.say(told(files))
+        self.state.reloading(self._open(client))
         self.changed(ALL)
 
     def _link_changed(self, what: str) -> None:

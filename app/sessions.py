@@ -113,8 +113,9 @@ class Sessions:
         if state.info is None:
             return
         subject = Subject(
-            bench.workspace.recipe, state.info, state.welcome, str(session.inputs), tuple(state.assignments.values())
-        )
+            bench.workspace.recipe, state.info, state.welcome, str(session.inputs), tuple(state.assignments.values()),
+            state.files,
+        )  # fmt: skip
         engine = Engine(session.compile_beside, session.whole_text, session.run_values)
         bench.say(f"writing {folder}{bench.glyphs.ellipsis}")
         bench.waiting = True
@@ -124,6 +125,7 @@ class Sessions:
             bench.say(f"{folder} could not be written: {error}")
         else:
             without = f", without outputs: {found.problem}" if found.problem else ""
+            without += f"; {found.lacks}" if found.lacks else ""
             bench.say(f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}")
         finally:
             bench.waiting = False

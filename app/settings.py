@@ -26,11 +26,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     theme: str = ""
     auto_run: bool = False
     keys: dict[str, str | list[str]] = {}
+    bell_after: float = 10.0
 
 
 FIELDS = {
     "theme": "the colour theme, by its name",
     "auto_run": "run the program after each edit, and not only on r",
+    "bell_after": "ring the terminal's bell when what took so many seconds ends; 0 never rings",
     "keys": "other keys for actions, by the actions' ids",
 }
 

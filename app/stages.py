@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -39,21 +40,29 @@ class StageBoard:
         self._former: list[Stage] = []
         self._reason = ""
         self._open = False
+        self._at = 0.0
 
     def begin(self, reason: str) -> None:
         """A new compilation begins; what is shown is stale for `reason` until it is replaced."""
         self._last = [row.stage for row in self.rows() if row.stage.state != "failed"]
         self._current, self._reason, self._open = [], reason, True
+        self._at = time.monotonic()
 
     def add(self, stage: Stage) -> None:
         if self._open:
             self._current.append(stage)
+            self._at = time.monotonic()
 
     def finish(self, stages: Sequence[Stage]) -> None:
         """The compilation is whole."""
         if [stage.text for stage in stages] != [stage.text for stage in self._whole]:
             self._former, self._whole = self._whole, list(stages)
         self._current, self._last, self._open = list(stages), [], False
+
+    def seconds_left(self) -> float | None:
+        """What the stages still to come took last time; `None` where none is, or they have never been made."""
+        later = [row.stage.milliseconds for row in self.rows() if row.stale] if self._open else []
+        return max(0.0, sum(later) / 1e3 - (time.monotonic() - self._at)) if later else None
 
     def before_edit(self, key: Key) -> Stage | None:
         """The stage of that key as it was in the last whole compilation that gave other texts than this one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from buddy.app.long_jobs import Pace
 from buddy.app.runs import RunRecord, recorded, with_run, without_content
 from buddy.app.stages import StageBoard
 from buddy.compiler import protocol as p
@@ -84,6 +85,7 @@ class State:
     progress: p.Progress | None = None
     graphs: tuple[p.GraphInfo, ...] = ()
     notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     graph: int = 0
     captured: bool = False
     presets: tuple[p.Preset, ...] = ()
@@ -93,6 +95,7 @@ class State:
     log: list[p.Diagnostic] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
     _opening: p.Diagnostic | None = None
+    _pace: Pace = field(default_factory=Pace)
     _told: dict[int, GraphState] = field(default_factory=dict)
     _recipes: dict[int, Recipe] = field(default_factory=dict)
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
@@ -170,6 +173,14 @@ class State:
         jobs: tuple[Job, ...] = ("open", "compile", "run")
         return next((self.problems[job] for job in jobs if job in self.problems), None)
 
+    @property
+    def seconds_left(self) -> float | None:
+        """How long what is under way may still take: by what its stages took before, else as it has gone until now."""
+        recipe = self._recipes.get(self.progress.request) if self.progress is not None else None
+        if recipe is not None and (left := self.of(recipe.graph).board.seconds_left()) is not None:
+            return left
+        return self._pace.left() if self.progress is not None else None
+
     def under_way(self, graph: int) -> set[Job]:
         """What is being done for a graph."""
         return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
@@ -187,6 +198,12 @@ class State:
         else:
             self._recipes[request] = recipe
             self.of(recipe.graph).began(job, request, recipe)
+
+    def reloading(self, request: int) -> None:
+        """The program is being loaded again: what is there of it is of before."""
+        self.began("open", request)
+        for told in self._told.values():
+            told.ran = None
 
     def lost(self, reason: p.Diagnostic) -> None:
         """The engine is gone, and what was under way with it."""
@@ -237,6 +254,7 @@ class State:
     def _progress(self, frame: p.Progress) -> frozenset[Topic]:
         if frame.request in self.jobs:
             self.progress = frame
+            self._pace.note(frame.request, frame.done)
         return STATUS
 
     def _printout(self, frame: p.Printout) -> frozenset[Topic]:
@@ -249,6 +267,7 @@ class State:
             for told in self._told.values():
                 told.ran = told.profile = told.profiled = None
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
+        self.files = frame.files
         self.ended(frame.request)
         return ALL
 
@@ -293,6 +312,8 @@ class State:
             return STATUS
         if job == "open":
             self._opening = None if frame.cancelled else frame.diagnostic
+            if self.captured and not frame.cancelled:
+                self._outdated("the program has changed since and cannot be loaded")
         elif told is None:
             return STATUS
         else:
@@ -300,6 +321,12 @@ class State:
         if not frame.cancelled:
             self.log.append(frame.diagnostic)
         return ALL
+
+    def _outdated(self, reason: str) -> None:
+        """What is there of every graph stays, marked stale."""
+        for told in self._told.values():
+            told.compiled = None
+            told.board.fail((), reason)
 
     def _newest(self, request: int) -> GraphState | None:
         """The graph that a request is for, unless a newer one has overtaken it."""

@@ -27,6 +27,7 @@ from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs, graph_at, graph_cells
 from buddy.app.keys import Keymap
 from buddy.app.lines import LineCache, UnavailableError
+from buddy.app.long_jobs import LongJobs
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -88,6 +89,7 @@ class Workbench(App[int]):
         log: Path | None = None,
         store: Path | None = None,
         plugins: tuple[PluginFile, ...] = (),
+        watch: bool = False,
     ) -> None:
         super().__init__()
         self.title = f"buddy-tui {source}"
@@ -101,6 +103,7 @@ class Workbench(App[int]):
         here = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
         self.session.auto_run = self.settings.auto_run
+        self.session.watching, self.session.say = watch, self.say
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
         self.graphs, self.versus, self.parting = Graphs(self), Versus(self), Parting(self)
         self.questions, self.bookmarks = Questions(self.ask_engine), Bookmarks()
@@ -112,6 +115,7 @@ class Workbench(App[int]):
         self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
         self._silence: Timer | None = None
+        self._long_jobs = LongJobs()
         self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
         self.profiling = Profiling(self)
         CursorView.ascii_mode = ascii_mode
@@ -141,6 +145,7 @@ class Workbench(App[int]):
         self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
         self.screen.set_class(self.glyphs is figures.ASCII, "-ascii")
         self.sessions.restore()
+        self._seconds = self.set_interval(1.0, self._second, pause=True)
         self._arrange()
         self.pane.focus()
         self.call_after_refresh(self._live)
@@ -226,6 +231,7 @@ class Workbench(App[int]):
             edited=workspace.recipe != workspace.preset,
             runs=bool(state.runs),
             profile=state.profile is not None,
+            report=state.report is not None,
             picked=len(self.graph.targets),
             tree=self.graph.as_tree,
             extract=self.parting.is_extract,
@@ -281,7 +287,18 @@ class Workbench(App[int]):
             pane.update_from(topics)
         if self.passes.has_focus:
             self.selection.show_pass_stage()
+        self._note_busy()
         self.update_chrome()
+
+    def _note_busy(self) -> None:
+        """The time that is left is told anew every second while there is work; the bell rings when long work ends."""
+        busy = self.situation().busy
+        if busy:
+            self._seconds.resume()
+        else:
+            self._seconds.pause()
+        if self._long_jobs.ended(busy, self.settings.bell_after):
+            self.bell()
 
     def update_chrome(self) -> None:
         """Draw the header, the status line and the keys again where they differ."""
@@ -297,6 +314,10 @@ class Workbench(App[int]):
         if self._silence is not None:
             self._silence.stop()
         self._silence = self.set_timer(MESSAGE_SECONDS, self._be_silent)
+        self.update_chrome()
+
+    def _second(self) -> None:
+        self._note_busy()
         self.update_chrome()
 
     def _be_silent(self) -> None:
@@ -435,6 +456,11 @@ class Workbench(App[int]):
         self.session.auto_run = not self.session.auto_run
         self.say("every edit is run" if self.session.auto_run else "the program is run on r only")
 
+    def toggle_watch(self) -> None:
+        self.session.toggle_watching()
+        on = self.session.watching
+        self.say("the program is loaded again when its files change" if on else "files are no longer watched")
+
     @property
     def cache(self) -> LineCache:
         return self.session.cache
@@ -542,6 +568,7 @@ def run_workbench(
     theme: str | None = None,
     log: Path | None = None,
     plugins: tuple[PluginFile, ...] = (),
+    watch: bool = False,
 ) -> int:
     """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
     import msgspec
@@ -554,7 +581,7 @@ def run_workbench(
         settings = msgspec.structs.replace(settings, theme=theme)
     bench = Workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
-        plugins=plugins,
+        plugins=plugins, watch=watch,
     )  # fmt: skip
     if problems:
         bench.call_later(bench.say, "; ".join(problems))

@@ -165,12 +165,16 @@ class Workspace:
 
     def _keep(self) -> None:
         # What cannot be encoded is found before any file has been written.
-        edits, recipe = msgspec.msgpack.encode(self._history.kept()), to_toml(self.recipe)
+        kept = self._history.kept()
+        edits, recipe = msgspec.msgpack.encode(kept) if kept is not None else b"", to_toml(self.recipe)
         if self.recipe == self.preset:
             self.path.unlink(missing_ok=True)
         else:
             write_whole(self.path, recipe)
-        write_whole_bytes(self._edits_path(self.graph), edits)
+        if edits:
+            write_whole_bytes(self._edits_path(self.graph), edits)
+        else:
+            self._edits_path(self.graph).unlink(missing_ok=True)
 
     def _edits_path(self, graph: int) -> Path:
         return self.path_of(graph).with_suffix(".edits")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from traceback import format_exc
-from typing import Any
+from typing import IO, Any
 
 from buddy.compiler import passes
 from buddy.compiler.bindings import ir, passmanager
@@ -16,6 +20,8 @@ from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registe
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep
 
+_REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
+_PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
 _UNREGISTERED = re.compile(r"does not refer to a registered pass")
 
 
@@ -77,9 +83,44 @@ def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassConte
 
 def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
     nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
-    manager = passmanager.PassManager.parse(f"builtin.module({nested})", context=context)
+    pipeline = f"builtin.module({nested})"
+    try:
+        manager = passmanager.PassManager.parse(pipeline, context=context)
+    except ValueError as error:
+        if (found := _REFUSED.search(str(error))) is None:
+            raise
+        why = _why_refused(str(error), pipeline, context)
+        raise PassError(f"{step.name} does not take the options `{found[1]}`{why and f': {why}'}") from error
     manager.enable_verifier(verify)
     return manager
+
+
+def _why_refused(said: str, pipeline: str, context: Any) -> str:
+    """What is wrong with an option.
+
+    LLVM's parser of options prints that where no binding hears it, so it is asked again with an ear on the process's
+    own stream of errors.
+    """
+    with tempfile.TemporaryFile() as heard, _errors_into(heard):
+        with contextlib.suppress(ValueError):
+            passmanager.PassManager.parse(pipeline, context=context)
+        heard.seek(0)
+        text = heard.read().decode(errors="replace")
+    lines = (line.strip() for line in (*text.splitlines(), said.partition("failed to add")[0]))
+    line = next((line for line in lines if line), "")
+    return _PARSER.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
+
+
+@contextlib.contextmanager
+def _errors_into(file: IO[bytes]) -> Iterator[None]:
+    """Whatever the process writes to its stream of errors meanwhile goes to `file`."""
+    before = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 @dataclass
@@ -113,7 +154,7 @@ class _Diagnostics:
         text = str(error)
         if _UNREGISTERED.search(text):
             return StepError("no such pass", text)
-        first = self.messages[0] if self.messages else text.splitlines()[0]
+        first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
         # What follows is the op in generic form: pages of it, for some.
         message = first.partition(" that was explicitly marked illegal")[0]
         return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.place)

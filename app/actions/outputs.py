@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
-from buddy.app.actions.situation import needs_captured, needs_problem
+from buddy.app.actions.situation import needs_captured, needs_problem, needs_report
 
 A = Action
 ACTIONS: tuple[Action, ...] = (
@@ -25,5 +25,25 @@ ACTIONS: tuple[Action, ...] = (
         "outputs",
         needs_problem,
         "diagnostic",
+    ),
+    A(
+        "outputs.values",
+        ("v",),
+        "Values",
+        "Values of outputs, of eager's, their difference, and inputs, by pages and slices",
+        "show_values",
+        "outputs",
+        needs_report,
+        "values",
+    ),
+    A(
+        "outputs.map",
+        ("m",),
+        "Difference map",
+        "Where an output differs from eager, block by block; enter goes to the values",
+        "show_difference_map",
+        "outputs",
+        needs_report,
+        "map",
     ),
 )

@@ -37,6 +37,7 @@ class Situation:
     runs: bool = False
     wrapped: bool = False
     profile: bool = False
+    report: bool = False
 
 
 def needs_engine(s: Situation) -> str:
@@ -137,6 +138,10 @@ def needs_runs(s: Situation) -> str:
 
 def needs_profile(s: Situation) -> str:
     return needs_captured(s) or ("" if s.profile else "nothing has been profiled yet: g c does")
+
+
+def needs_report(s: Situation) -> str:
+    return needs_captured(s) or ("" if s.report else "the graph has not been run yet: r runs it")
 
 
 def needs_mlir(s: Situation) -> str:

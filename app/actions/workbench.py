@@ -53,6 +53,13 @@ ACTIONS: tuple[Action, ...] = (
         needs_recipe,
     ),
     A("auto", ("A",), "Run after each edit", "Run by itself after each edit, or only on r", "toggle_auto"),
+    A(
+        "watch",
+        ("g W",),
+        "Watch files",
+        "Load the program again whenever the script, what it imports, or a plug-in changes, or no longer",
+        "toggle_watch",
+    ),
     A("graph-next", ("g t",), "Next graph", "The next graph of the program", "next_graph", "app", needs_graphs),
     A("graph-previous", ("g T",), "Previous graph", "The graph before", "previous_graph", "app", needs_graphs),
     A("graph-choose", ("g l",), "Graphs", "The program's graphs, to choose from", "choose_graph", "app", needs_graphs),

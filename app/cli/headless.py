@@ -102,12 +102,13 @@ class _Opening:
 class Headless:
     """An engine, asked one thing after another, with a console for what happens meanwhile.
 
-    `graphs` are those of the program that was opened.
+    `graphs` are those of the program that was opened, `files` what it is made of.
     """
 
     def __init__(self, client: EngineClient, console: Console) -> None:
         self.client, self.console = client, console
         self.graphs: tuple[GraphInfo, ...] = ()
+        self.files: tuple[str, ...] = ()
 
     async def program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Open the source; the recipes of its graphs that the options ask for."""
@@ -119,7 +120,7 @@ class Headless:
         for note in captured.notes:
             self.console.note(f"note: {note}")
         bases = [msgspec.structs.replace(base, plugins=captured.plugins) for base in bases]
-        self.graphs = captured.graphs
+        self.graphs, self.files = captured.graphs, captured.files
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 

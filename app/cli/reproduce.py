@@ -42,12 +42,14 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     made = Engine(
         client.compile_beside, client.fetch_text, lambda each: client.run_beside(each, 1, inputs, values=True)
     )
-    subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs))
+    subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files)
     try:
         found = await write_reproducer(options.output, subject, made, RequestFailed)
     except OSError as error:
         raise UsageError(f"cannot write to {options.output}: {error.strerror or error}") from error
     engine.console.note(f"{len(found.stages)} stages in {options.output}; {options.output / 'replay.sh'} does it again")
+    if found.lacks:
+        engine.console.note(found.lacks)
     if found.problem:
         engine.console.note(f"without outputs, since it did not run: {found.problem}")
     return FAILURE if found.problem else 0

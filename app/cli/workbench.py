@@ -22,6 +22,8 @@ def parser() -> arguments.Parser:
     group = found.add_argument_group("screen")
     group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII alone")
+    text = "load the script, and plug-ins, again whenever their files change"
+    group.add_argument("--watch", action="store_true", help=text)
     group.add_argument("--theme", help="start with this theme")
     group = found.add_argument_group("browser")
     group.add_argument(
@@ -54,6 +56,7 @@ def main(words: Sequence[str]) -> int:
         theme=options.theme,
         log=options.log,
         plugins=arguments.plugins(options),
+        watch=options.watch,
     )
 
 

@@ -74,10 +74,10 @@ def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: 
     line += [("  rel ", "dim"), (figures.error(output.max_rel), "text")]
     if was is not None and was.max_abs != output.max_abs:
         line.append((f"  (was {figures.error(was.max_abs)})", "dim"))
-    return [line, *_output_details(output, glyphs), *_difference_map(output, width, glyphs)]
+    return [line, *output_details(output, glyphs), *_difference_map(output, width, glyphs)]
 
 
-def _output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
+def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
     facts = [
         f"first differs at {output.where}" if output.where else "",
         f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
@@ -103,12 +103,12 @@ def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Ce
     steps = len(glyphs.levels) - 1
     lines: list[Cells] = [[(f"{'':9}where it differs, a row of blocks a line:", "dim")]]
     for row in output.map:
-        levels = (_level(value / greatest, steps) for value in row)
+        levels = (difference_level(value / greatest, steps) for value in row)
         lines.append([(f"{'':9}", "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - 9], "bad")])
     return lines
 
 
-def _level(share: float, steps: int) -> int:
+def difference_level(share: float, steps: int) -> int:
     """How dark a block is; what is not finite is as dark as can be."""
     if not math.isfinite(share):
         return steps

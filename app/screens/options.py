@@ -10,7 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from buddy.app.pipeline_text import option_text, option_value
+from buddy.app.pipeline_text import misfit, option_text, option_value
 from buddy.app.widgets.still_input import StillInput
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.recipe import OptionValue, PassStep
@@ -41,6 +41,7 @@ class OptionScreen(ModalScreen[Options]):
                 for k, option in enumerate(self._info.options):
                     yield Static(_title(option), markup=False, classes="option")
                     yield StillInput(self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}")
+                    yield Static("", markup=False, classes="misfit", id=f"misfit-{k}")
 
     def on_mount(self) -> None:
         self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
@@ -51,10 +52,31 @@ class OptionScreen(ModalScreen[Options]):
 
     def action_accept(self) -> None:
         typed = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
+        if self._misfits(typed):
+            return
         pairs = zip(self._info.options, typed, strict=True)
         self.dismiss(
             tuple((option.name, option_value(text)) for option, text in pairs if text not in ("", option.default))
         )
+
+    def _misfits(self, typed: list[str]) -> bool:
+        """Whether a text is not of its option's type: that is said at its field, and the first such gets the keys."""
+        reasons = [misfit(text, option.default) for option, text in zip(self._info.options, typed, strict=True)]
+        for k, reason in enumerate(reasons):
+            self._say(k, reason)
+        wrong = next((k for k, reason in enumerate(reasons) if reason), None)
+        if wrong is not None:
+            self.query_one(f"#option-{wrong}", Input).focus()
+        return wrong is not None
+
+    def _say(self, number: int, reason: str) -> None:
+        line = self.query_one(f"#misfit-{number}", Static)
+        line.update(f"[!] {reason}" if reason else "")
+        line.display = bool(reason)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """A field that is being mended is no longer complained of."""
+        self._say(int((event.input.id or "").rpartition("-")[2]), "")
 
 
 def _title(option: OptionInfo) -> str:

@@ -77,7 +77,8 @@ class Host:
             self._program = _load_program(request, self._progress)
             graphs = tuple(_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
-            return Loaded(graphs, notes, time.perf_counter() - started, _own_code(self._program, before))
+            own = _own_code(self._program, before)
+            return Loaded(graphs, notes, time.perf_counter() - started, own, self._program.files)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
             return Refused(_diagnostic(error, request.source))

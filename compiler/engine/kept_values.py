@@ -23,6 +23,7 @@ from buddy.compiler.protocol.values import (
     ValueList,
     Values,
 )
+from buddy.compiler.scratch import scratch_folder
 
 Index = tuple[int | slice, ...]
 _INDEX = "index.json"
@@ -43,7 +44,7 @@ class KeptValues:
     def fresh(self) -> Path:
         """An empty folder for the runner of a run that is about to begin."""
         if self._base is None:
-            self._base = tempfile.TemporaryDirectory(prefix="buddy-tui-values-")
+            self._base = scratch_folder("values")
         self._count += 1
         folder = Path(self._base.name) / str(self._count)
         folder.mkdir()

@@ -223,12 +223,16 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
 
 
 class Loaded(Reply, frozen=True):
-    """`own` is a hash of the code with which the script added to the registries, "" where it added nothing."""
+    """`own` is a hash of the code with which the script added to the registries, "" where it added nothing.
+
+    `files` are those that the program is made of.
+    """
 
     graphs: tuple[CapturedGraphData, ...]
     notes: tuple[str, ...]
     seconds: float
     own: str = ""
+    files: tuple[str, ...] = ()
 
 
 class NodesExtracted(Reply, frozen=True):

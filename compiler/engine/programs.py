@@ -47,6 +47,7 @@ class Program:
     graphs: tuple[GraphRecord, ...]
     notes: tuple[str, ...]
     seconds: float
+    files: tuple[str, ...] = ()
     extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
@@ -81,7 +82,7 @@ class CompileResult:
 
 def program_of(key: ProgramKey, loaded: Loaded) -> Program:
     graphs = tuple(_record(data, loaded.own) for data in loaded.graphs)
-    return Program(key, graphs, loaded.notes, loaded.seconds)
+    return Program(key, graphs, loaded.notes, loaded.seconds, loaded.files)
 
 
 def _record(data: CapturedGraphData, own: str) -> GraphRecord:

@@ -25,6 +25,7 @@ from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
 from buddy.compiler.engine.trials import Trials
+from buddy.compiler.engine.watching import Watching
 from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
@@ -67,6 +68,7 @@ from buddy.compiler.protocol import (
     SearchEach,
     Shutdown,
     TryPasses,
+    Watch,
     Welcome,
     WriteScript,
 )
@@ -105,6 +107,7 @@ class Server:
         self._numerics = Numerics(self._session, self._send)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
         self._profiles = Profiles(self._session, self._send)
+        self._watching = Watching(self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
         self._utf8: dict[str, codecs.IncrementalDecoder] = {}
@@ -215,6 +218,7 @@ class Server:
             ListValues: session.values.tensors,
             FetchValues: session.values.window,
             MapDifferences: session.values.differences,
+            Watch: self._watching.watch,
             Profile: self._profiles.profile,
         }
         answer = answers[type(frame)]

@@ -97,7 +97,8 @@ class Session:
         self._forget(self._programs.add(program), program)
         self.values.forget()
         graphs = tuple(record.info for record in program.graphs)
-        self._send(Captured(job.request, graphs, (*changed, *program.notes), program.seconds, plugins))
+        notes = (*changed, *program.notes)
+        self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
 
     def _forget(self, old: Program | None, new: Program) -> None:
         """Let go of the texts of graphs that a source no longer has."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-import tempfile
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from buddy.compiler.objects import workers
 from buddy.compiler.objects.emit import emit, new_context
 from buddy.compiler.objects.workers import Worker
+from buddy.compiler.scratch import scratch_folder
 
 # Modules from which on processes are started where there are none: starting one takes as long as some ten modules.
 MANY = 16
@@ -29,7 +29,7 @@ def objects_of(modules: Sequence[bytes], opt_level: int) -> list[bytes]:
         return []
     if len(modules) >= MANY:
         workers.start()
-    with tempfile.TemporaryDirectory(prefix="buddy-") as folder:
+    with scratch_folder("objects") as folder:
         return _Batch(modules, opt_level, Path(folder)).run()
 
 

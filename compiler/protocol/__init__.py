@@ -109,6 +109,8 @@ from buddy.compiler.protocol.values import ListValues as ListValues
 from buddy.compiler.protocol.values import MapDifferences as MapDifferences
 from buddy.compiler.protocol.values import ValueList as ValueList
 from buddy.compiler.protocol.values import Values as Values
+from buddy.compiler.protocol.watching import FilesChanged as FilesChanged
+from buddy.compiler.protocol.watching import Watch as Watch
 from buddy.compiler.run_report import InputChoice as InputChoice
 from buddy.compiler.run_report import Memory as Memory
 from buddy.compiler.run_report import OutputReport as OutputReport
@@ -147,6 +149,7 @@ ClientFrame = (
     | ListValues
     | FetchValues
     | MapDifferences
+    | Watch
     | ListPasses
     | ListOps
     | ListPresets
@@ -188,6 +191,7 @@ EngineFrame = (
     | ValueList
     | Values
     | DifferenceMap
+    | FilesChanged
     | Passes
     | Ops
     | Presets

@@ -56,13 +56,17 @@ class Run(Frame, frozen=True):
 
 
 class Captured(Frame, frozen=True):
-    """The graphs of a program, and the plug-ins as they were loaded, which recipes of it must name."""
+    """The graphs of a program, and the plug-ins as they were loaded, which recipes of it must name.
+
+    `files` are whole paths of the script and of what it imports that belongs to no installed package.
+    """
 
     request: int
     graphs: tuple[GraphInfo, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     plugins: tuple[PluginFile, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 class Assigned(Frame, frozen=True):

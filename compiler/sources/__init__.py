@@ -15,6 +15,7 @@ from torch._dynamo.exc import TorchDynamoException
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of, defines_both
 from buddy.compiler.sources.locate import Location, locate
+from buddy.compiler.sources.own_files import own_files
 from buddy.compiler.sources.pretrained import offline_models
 from buddy.compiler.sources.program import Program, SourceError, source_error
 from buddy.compiler.sources.script import execute, import_module, prepare, script_world, told
@@ -73,7 +74,7 @@ class _Loading:
             elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
                 self._capture_defined()
         notes += self._tape.notes
-        return Program(self._graphs(), list(dict.fromkeys(notes)))
+        return Program(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
 
     def _run_code(self) -> None:
         self._tell(f"running {self._source}")

@@ -22,7 +22,8 @@ def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -
 
 @dataclass
 class Program:
-    """The graphs of a program, in the order they ran, and what was noted on the way."""
+    """The graphs of a program, in the order they ran, what was noted on the way, and the files that it is made of."""
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    files: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from buddy.app.pipeline_text import (
     PipelineError,
     check,
     completions,
+    misfit,
     mlir_pipeline,
     parse,
     pipeline_text,
@@ -119,3 +120,14 @@ def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str
     again.begin(Recipe())
     assert again.recipe == workspace.recipe
     assert again.undo() == "by hand"
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "reason"),
+    [("", "true", ""), ("false", "true", ""), ("0", "false", ""), ("maybe", "true", "neither true nor false"),
+     ("-3", "10", ""), ("ten", "10", "no whole number"), ("1.5", "10", "no whole number"),
+     ("99999999999999999999", "10", "too great"), ("anything", "", ""), ("wrong", "aggressive", "")],
+)  # fmt: skip
+def test_a_text_that_is_not_of_an_options_type_is_told(text: str, default: str, reason: str) -> None:
+    assert (misfit(text, default) == "") == (reason == "")
+    assert reason in misfit(text, default)

@@ -192,3 +192,19 @@ def test_a_recipe_is_told_by_what_differs_from_its_preset(recipe: Recipe) -> Non
     assert told_recipe(replace(recipe, steps=(*recipe.steps, PassStep("cse")), flavour="tosa"), recipe) == (
         "default +1 tosa"
     )
+
+
+@slow
+async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: Open, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "act.py").write_text("import torch\n\ndef act(x):\n    return torch.relu(x)\n")
+    script = tmp_path / "imports.py"
+    script.write_text("import torch\nfrom parts.act import act\nmodel = act\nexample_inputs = (torch.ones(3, 5),)\n")
+    async with workbench(script, size=(120, 40)) as bench:
+        folder = tmp_path / "made"
+        bench.app.sessions.write_reproducer(str(folder))
+        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.waiting, "the folder")
+        described = json.loads((folder / "reproducer.json").read_text())
+        assert described["files"] == ["script/parts/act.py"]
+        assert described["elsewhere"] == []
+        assert (folder / "script" / "parts" / "act.py").read_text() == (tmp_path / "parts" / "act.py").read_text()

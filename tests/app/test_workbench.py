@@ -205,7 +205,12 @@ async def test_options_are_edited_in_a_form(workbench: Open) -> None:
         number = next(k for k, option in enumerate(info.options) if option.name == "max-iterations")
         await bench.press("E")
         await bench.press(*["tab"] * number)
+        await bench.type("many")
+        await bench.press("enter")
+        assert bench.shows("[!] many is no whole number")
+        await bench.press(*["backspace"] * 4)
         await bench.type("7")
+        assert not bench.shows("no whole number")
         await bench.press("enter")
         assert ("max-iterations", 7) in passes.rows[place].step.options
 

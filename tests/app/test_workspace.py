@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from buddy.app import history
 from buddy.app.editing import thread_choices
 from buddy.app.input_files import file_choice
 from buddy.app.workspace import Workspace, recipe_path, write_whole_bytes
@@ -211,3 +213,24 @@ def test_inputs_are_read_from_regular_files_alone(tmp_path: Path) -> None:
         file_choice(tmp_path / "pipe.npy")
     with pytest.raises(ValueError, match=r"^No such file or directory$"):
         file_choice(tmp_path / "nosuch.npy")
+
+
+def test_edits_both_ways_are_kept_within_bounds(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "KEPT_BYTES", 20_000)
+    made = history.History(recipe)
+
+    def edit(number: int, length: int) -> None:
+        step = msgspec.structs.replace(recipe.steps[0], options=(("ir", str(number) * length),))
+        made.edit(msgspec.structs.replace(recipe, steps=(step,)), f"edit {number}")
+
+    for number in range(1, 9):
+        edit(number, 3000)
+    for _ in range(4):
+        made.undo()
+    kept = made.kept()
+    assert kept is not None
+    assert len(msgspec.msgpack.encode(kept)) <= 20_000
+    assert kept.past[-1].title == "edit 3"
+    assert kept.future[-1].title == "edit 5"
+    edit(9, 30_000)
+    assert made.kept() is None

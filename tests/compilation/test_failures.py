@@ -48,7 +48,8 @@ def test_an_unknown_graph_pass_is_named(line: Line) -> None:
 @pytest.mark.parametrize(
     ("name", "option", "said"),
     [
-        ("canonicalize", ("max-iterations", "many"), "many"),
+        ("canonicalize", ("max-iterations", "many"), "max-iterations: 'many' value invalid"),
+        ("canonicalize", ("region-simplify", "wrong"), "region-simplify: Cannot find option named 'wrong'"),
         ("canonicalize", ("no-such-option", 1), "no-such-option"),
         ("plan-memory", ("no-such-option", 1), "no option 'no-such-option'"),
         ("contractions-to-kernels", ("packing", 1), "it has "),
@@ -57,7 +58,7 @@ def test_an_unknown_graph_pass_is_named(line: Line) -> None:
 def test_a_wrong_option_is_named(line: Line, name: str, option: tuple[str, Any], said: str) -> None:
     diagnostic = line.fail(with_options(default_recipe(), name, option)).diagnostic
     assert name in diagnostic.where
-    assert said in f"{diagnostic.what} {diagnostic.detail}"
+    assert said in diagnostic.what
 
 
 def test_a_wrong_anchor_is_named(line: Line) -> None:

@@ -1,0 +1,386 @@
+"""The values of a run, by pages: outputs, eager's and their difference, inputs; and maps of where outputs differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from buddy.app import figures
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.report import difference_level, output_details
+from buddy.app.value_pages import CELL, COLUMNS, ROWS, Entry, Pages, entries_of, role_of, written
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells, cut
+from buddy.app.widgets.prompt import Prompt
+from buddy.compiler.protocol import (
+    DifferenceMap,
+    FetchValues,
+    ListValues,
+    MapDifferences,
+    OutputReport,
+    ValueList,
+    Values,
+)
+from buddy.compiler.protocol.values import Which
+
+Ask = Callable[[Callable[[int], Any], type], Awaitable[Any]]
+_NAME = 12
+_MAP_ROWS = 200
+
+
+class ValueGrid(CursorView):
+    """Values as a table with a cell under the cursor, or a map of differences with a block under it."""
+
+    def __init__(self, tell: Callable[[], object], want: Callable[[], object]) -> None:
+        super().__init__()
+        self._tell, self._want = tell, want
+        self.side: Which = "output"
+        self.pages = Pages()
+        self.map: DifferenceMap | None = None
+        self.worst = 0.0
+        self.column, self.first = 0, 0
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    def show(self, side: Which, pages: Pages, worst: float) -> None:
+        self.side, self.pages, self.worst, self.map = side, pages, worst, None
+        self.arrived()
+
+    def go_home(self) -> None:
+        """To the first value."""
+        self.cursor, self.column, self.first = 0, 0, 0
+
+    def show_map(self, found: DifferenceMap) -> None:
+        self.map = found
+        self.go_home()
+        self.arrived()
+
+    def arrived(self) -> None:
+        """Values have come."""
+        self.column = max(0, min(self.column, self.columns - 1))
+        self.first = min(self.first, self.column)
+        self.rows_changed()
+        self._tell()
+
+    @property
+    def row_count(self) -> int:
+        return len(self.map.blocks) if self.map is not None else self.pages.height
+
+    @property
+    def columns(self) -> int:
+        """How many columns there are."""
+        if self.map is not None:
+            return len(self.map.column_starts) - 1
+        return self.pages.width
+
+    @property
+    def shown(self) -> int:
+        """How many columns there is room for."""
+        room = max(self.width - _NAME - 2, CELL)
+        return room if self.map is not None else room // CELL
+
+    def head(self, width: int) -> list[Cells]:
+        if self.map is not None:
+            return [[(f"{'':{_NAME + 2}}a character a block, the darker the worse; enter shows its values", "dim")]]
+        names = (self.pages.column_name(column) for column in self._visible())
+        return [[(f"{'':{_NAME + 2}}", "dim"), ("".join(f"{name:>{CELL - 1}} " for name in names), "dim")]]
+
+    def _visible(self) -> range:
+        return range(self.first, min(self.first + self.shown, self.columns))
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        marker = (">" if row == self.cursor else " ", "key")
+        if self.map is not None:
+            return [marker, *self._map_cells(self.map, row)]
+        cells: Cells = [marker, (f"{self.pages.row_name(row)[-_NAME:]:>{_NAME}} ", "number")]
+        for column in self._visible():
+            value = self.pages.cell(row, column)
+            here = row == self.cursor and column == self.column
+            cells.append((f"{written(value):>{CELL - 1}}", "match" if here else role_of(value, self.side, self.worst)))
+            cells.append((" ", "text"))
+        return cells
+
+    def _map_cells(self, found: DifferenceMap, row: int) -> Cells:
+        greatest = max((v for line in found.blocks for v in line if math.isfinite(v)), default=0.0) or 1.0
+        levels = self.glyphs.levels
+        cells: Cells = [(f"{found.row_starts[row]:>{_NAME}} ", "number")]
+        for column in self._visible():
+            level = difference_level(found.blocks[row][column] / greatest, len(levels) - 1)
+            here = row == self.cursor and column == self.column
+            cells.append((levels[level], "match" if here else "bad"))
+        return cells
+
+    # ---- moving --------------------------------------------------------------------------------------------------
+
+    def move_to(self, row: int, *, tell: bool = True) -> None:
+        super().move_to(row, tell=tell)
+        self._want()
+        self._tell()
+
+    def move_across(self, by: int) -> None:
+        """To another column, which comes on the screen."""
+        self.column = max(0, min(self.column + by, self.columns - 1))
+        self.first = max(min(self.first, self.column), self.column - self.shown + 1, 0)
+        self._want()
+        self._tell()
+        self.rows_changed()
+
+    def move_page_across(self, by: int) -> None:
+        self.move_across(by * self.shown)
+
+
+class ValuesScreen(ModalScreen[None]):
+    """Looks into the latest run of a graph. `reports` are those of its outputs; `as_map` begins with the map."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c,f1,question_mark", "close", "Close", show=False, priority=True),
+        Binding("j,down", "move('move_down')", show=False),
+        Binding("k,up", "move('move_up')", show=False),
+        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
+        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
+        Binding("home", "move('move_top')", show=False),
+        Binding("G,end", "move('move_bottom')", show=False),
+        Binding("l,right", "across(1)", show=False),
+        Binding("h,left", "across(-1)", show=False),
+        Binding("greater_than_sign", "page_across(1)", show=False),
+        Binding("less_than_sign", "page_across(-1)", show=False),
+        Binding("tab,d", "turn_side", show=False),
+        Binding("n,right_square_bracket", "turn(1)", show=False),
+        Binding("p,left_square_bracket", "turn(-1)", show=False),
+        Binding("colon,s", "ask_slices", show=False),
+        Binding("m", "toggle_map", show=False),
+        Binding("enter", "enter_block", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, graph: int, reports: tuple[OutputReport, ...], ask: Ask, *, as_map: bool = False) -> None:
+        super().__init__()
+        self._graph, self._ask, self._as_map = graph, ask, as_map
+        self._reports = {report.name: report for report in reports}
+        self._entries: list[Entry] = []
+        self._number = 0
+        self._slices = ""
+        self._problem = ""
+        self._pages: dict[tuple[int, str, str], Pages] = {}
+        self._grid = ValueGrid(self._tell, self._want)
+        self._line = ValueLine(self._told)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box", classes="plot"):
+            yield self._grid
+            yield self._line
+            yield Prompt()
+
+    def on_mount(self) -> None:
+        self._grid.focus()
+        self.run_worker(self._begin(), group="values")
+
+    async def _begin(self) -> None:
+        found = await self._asked(lambda number: ListValues(number, self._graph), ValueList)
+        self._entries = entries_of(found.tensors) if found else []
+        if self._entries:
+            self._show()
+            if self._as_map:
+                self.action_toggle_map()
+        elif found:
+            self._problem = "the graph has neither inputs nor outputs"
+        self._tell()
+
+    async def _asked(self, make: Callable[[int], Any], answer: type) -> Any:
+        """The engine's answer, or `None`: why there is none is said under the table."""
+        try:
+            self._problem = ""
+            return await self._ask(make, answer)
+        except UnavailableError as error:
+            self._problem = str(error)
+            self._tell()
+            return None
+
+    # ---- what is shown -------------------------------------------------------------------------------------------
+
+    @property
+    def entry(self) -> Entry:
+        return self._entries[self._number]
+
+    def _show(self, side: Which | None = None) -> None:
+        """Show a side of the entry as it is sliced, from what is at hand."""
+        sides = self.entry.sides
+        side = side or (self._grid.side if self._grid.side in sides else sides[0])
+        report = self._reports.get(self.entry.tensor.name)
+        pages = self._pages.setdefault((self._number, side, self._slices), Pages(*self._known_size()))
+        self._grid.show(side, pages, report.max_abs if report else 0.0)
+        self._want()
+        self._entitle()
+
+    def _known_size(self) -> tuple[int, int]:
+        """Height and width of the tensor as it is sliced, as far as another side of it has told."""
+        known = (self._pages.get((self._number, side, self._slices)) for side in self.entry.sides)
+        return next(((pages.height, pages.width) for pages in known if pages and pages.known), (0, 0))
+
+    def _entitle(self) -> None:
+        box, side = self.query_one("#box"), "map of differences" if self._grid.map is not None else self._grid.side
+        several = f" ({self._number + 1} of {len(self._entries)})"
+        box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
+        keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
+        box.border_subtitle = figures.fitting(keys, ", ", max(self.app.size.width - 8, 20))
+
+    def _want(self) -> None:
+        """Ask for what is on the screen and not at hand."""
+        if self._entries and self._grid.map is None:
+            self.run_worker(self._fetch(), group="values", exclusive=True)
+
+    async def _fetch(self) -> None:
+        grid, pages = self._grid, self._grid.pages
+        places = pages.missing(max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.shown)
+        for row, column in places:
+            found = await self._asked(partial(self._frame, row, column), Values)
+            if found is None:
+                return
+            pages.take(found)
+            grid.arrived()
+
+    def _frame(self, row: int, column: int, number: int) -> FetchValues:
+        name, side = self.entry.tensor.name, self._grid.side
+        return FetchValues(number, self._graph, side, name, self._slices, row, ROWS, column, COLUMNS)
+
+    # ---- the line below ------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        self._line.refresh()
+
+    def _told(self, width: int) -> list[Cells]:
+        """What is under the cursor, and how all of the tensor's values are spread."""
+        if self._problem:
+            return [[(f" {self._problem}", "warn")]]
+        if not self._entries:
+            return [[(" reading", "dim")]]
+        report = self._reports.get(self.entry.tensor.name)
+        lines = [self._under_cursor()]
+        lines += output_details(report, self._grid.glyphs)[-1:] if report and self._grid.side != "input" else []
+        return [cut(line, width) for line in lines]
+
+    def _under_cursor(self) -> Cells:
+        grid = self._grid
+        if grid.map is not None and grid.map.blocks:
+            found, row, column = grid.map, grid.cursor, grid.column
+            where = f"rows {_span(found.row_starts, row)}, columns {_span(found.column_starts, column)}"
+            return [(f" {where}  ", "dim"), (f"max|{grid.glyphs.delta}| {found.blocks[row][column]:.6g}", "accent")]
+        value = grid.pages.cell(grid.cursor, grid.column) if grid.pages.width and grid.pages.height else None
+        if value is None:
+            return [(" no differences" if grid.map is not None else "", "dim")]
+        name = ",".join(
+            part for part in (grid.pages.row_name(grid.cursor), grid.pages.column_name(grid.column)) if part
+        )
+        return [(f" [{name}]  ", "dim"), (repr(value) if not isinstance(value, str) else value, "accent")]
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    def action_close(self) -> None:
+        """Close the line of input where it is open, else the screen."""
+        prompt = self.query_one(Prompt)
+        if prompt.display:
+            prompt.action_cancel()
+        else:
+            self.dismiss(None)
+
+    def action_move(self, method: str) -> None:
+        getattr(self._grid, method)()
+
+    def action_across(self, by: int) -> None:
+        self._grid.move_across(by)
+
+    def action_page_across(self, by: int) -> None:
+        self._grid.move_page_across(by)
+
+    def action_turn_side(self) -> None:
+        if self._entries:
+            sides = self.entry.sides
+            place = sides.index(self._grid.side) if self._grid.side in sides else -1
+            self._show(sides[(place + 1) % len(sides)])
+
+    def action_turn(self, by: int) -> None:
+        if self._entries:
+            self._number = (self._number + by) % len(self._entries)
+            self._slices = ""
+            self._grid.go_home()
+            self._show()
+
+    def action_ask_slices(self) -> None:
+        if self._entries:
+            self.query_one(Prompt).ask("slice", self._slices, self._slice)
+
+    def _slice(self, text: str) -> None:
+        self._slices = text.strip().removeprefix("[").removesuffix("]").strip()
+        self._grid.go_home()
+        self._show()
+
+    def action_toggle_map(self) -> None:
+        if not self._entries:
+            return
+        if self._grid.map is not None:
+            self._show()
+        elif "difference" in self.entry.sides:
+            self.run_worker(self._fetch_map(), group="values", exclusive=True)
+        else:
+            self._problem = "only outputs have eager's beside them"
+            self._tell()
+
+    async def _fetch_map(self) -> None:
+        name, grid = self.entry.tensor.name, self._grid
+        columns = max(grid.width - _NAME - 2, CELL)
+        rows = min(max(grid.size.height - 1, 4), _MAP_ROWS)
+        found = await self._asked(
+            lambda number: MapDifferences(number, self._graph, name, self._slices, rows, columns), DifferenceMap
+        )
+        if found is not None:
+            grid.show_map(found)
+            self._entitle()
+
+    def action_enter_block(self) -> None:
+        """From a block of the map to its values."""
+        grid, found = self._grid, self._grid.map
+        if found is None or not found.blocks:
+            return
+        row, column = found.row_starts[grid.cursor], found.column_starts[grid.column]
+        self._show("difference")
+        if not grid.pages.known:
+            grid.pages.height, grid.pages.width = found.row_starts[-1], found.column_starts[-1]
+        grid.rows_changed()
+        grid.center(row)
+        grid.move_across(column - grid.column)
+
+    def action_copy(self) -> None:
+        """What is at hand of the row."""
+        if self._grid.map is None and self._grid.row_count:
+            self.app.copy_to_clipboard("\t".join(map(str, self._grid.pages.row_values(self._grid.cursor))))
+
+
+class ValueLine(CursorView, can_focus=False):
+    """Two lines under the table."""
+
+    def __init__(self, lines: Callable[[int], list[Cells]]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    @property
+    def row_count(self) -> int:
+        return 2
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        lines = self._lines(width)
+        return lines[row] if row < len(lines) else []
+
+    def background(self, row: int) -> str:
+        return ""
+
+
+def _span(starts: tuple[int, ...], place: int) -> str:
+    first, last = starts[place], starts[place + 1] - 1
+    return str(first) if first == last else f"{first}:{last + 1}"

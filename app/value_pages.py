@@ -1,0 +1,102 @@
+"""The values of a run as pages: its tensors, the blocks at hand, how numbers are written. No Textual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from buddy.compiler.protocol import KeptTensor, Values
+from buddy.compiler.protocol.values import Element, Which
+
+# What is asked for at once: about a screen.
+ROWS, COLUMNS = 64, 32
+SIDES: tuple[Which, ...] = ("output", "eager", "difference")
+CELL = 11
+
+
+class Entry(NamedTuple):
+    """A tensor to look at, and the sides that it has: an output's own, eager's and their difference, or an input."""
+
+    tensor: KeptTensor
+    sides: tuple[Which, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.tensor.name} {self.tensor.dtype}[{','.join(map(str, self.tensor.shape))}]"
+
+
+def entries_of(tensors: Sequence[KeptTensor]) -> list[Entry]:
+    """Outputs first, then inputs. An output that did not come as eager's has no difference."""
+    by_side = {(tensor.which, tensor.name): tensor for tensor in tensors}
+    found = []
+    for tensor in tensors:
+        if tensor.which == "eager":
+            ours = by_side.get(("output", tensor.name))
+            same = ours is not None and ours.shape == tensor.shape
+            found.append(Entry(tensor, SIDES if same else ("output", "eager") if ours else ("eager",)))
+    return [*found, *(Entry(tensor, ("input",)) for tensor in tensors if tensor.which == "input")]
+
+
+class Pages:
+    """The blocks that have come of one side of a tensor, sliced in one way."""
+
+    def __init__(self, height: int = 0, width: int = 0) -> None:
+        self.height, self.width = height, width
+        self.known = bool(height or width)
+        self._blocks: dict[tuple[int, int], Values] = {}
+
+    def take(self, values: Values) -> None:
+        self.height, self.width, self.known = values.height, values.width, True
+        self._blocks[values.row // ROWS, values.column // COLUMNS] = values
+
+    def missing(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
+        """Where the blocks begin that are needed for a window and not at hand."""
+        down = range(row // ROWS, (row + max(rows, 1) - 1) // ROWS + 1)
+        across = range(column // COLUMNS, (column + max(columns, 1) - 1) // COLUMNS + 1)
+        places = [(i, j) for i in down for j in across if (i, j) not in self._blocks]
+        return [(i * ROWS, j * COLUMNS) for i, j in places if not self.known or self._inside(i, j)]
+
+    def _inside(self, i: int, j: int) -> bool:
+        return i * ROWS < self.height and j * COLUMNS < self.width
+
+    def cell(self, row: int, column: int) -> Element | None:
+        """A value, `None` while it is not at hand."""
+        block = self._blocks.get((row // ROWS, column // COLUMNS))
+        return block.cells[row % ROWS][column % COLUMNS] if block is not None else None
+
+    def row_name(self, row: int) -> str:
+        """The index of a row, "" while none of it is at hand."""
+        block = next((found for (i, _), found in self._blocks.items() if i == row // ROWS), None)
+        return block.row_names[row % ROWS] if block is not None else ""
+
+    def column_name(self, column: int) -> str:
+        block = next((found for (_, j), found in self._blocks.items() if j == column // COLUMNS), None)
+        return str(block.column_names[column % COLUMNS]) if block is not None else ""
+
+    def row_values(self, row: int) -> list[Element]:
+        """What is at hand of a row."""
+        return [cell for column in range(self.width) if (cell := self.cell(row, column)) is not None]
+
+
+def written(value: Element | None, width: int = CELL - 1) -> str:
+    """A value in at most `width` characters; a dot for one that is not at hand yet."""
+    if value is None:
+        return "."
+    if isinstance(value, bool) or not isinstance(value, float):
+        text = str(value)
+        return text if len(text) <= width else text[: width - 1] + "~"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    text = f"{value:.5g}"
+    return text if len(text) <= width else f"{value:.2e}"
+
+
+def role_of(value: Element | None, side: Which, worst: float) -> str:
+    """How a value stands out: differences by how near they are to the worst, others where they are not finite."""
+    if side == "difference" and isinstance(value, int | float):
+        size = abs(value)
+        if size == 0:
+            return "faint"
+        return "bad" if not math.isfinite(size) or size >= worst / 2 > 0 else "warn"
+    return "bad" if isinstance(value, float) and not math.isfinite(value) else "text"

@@ -1,0 +1,21 @@
+"""Frames that wait for files to change."""
+
+from __future__ import annotations
+
+from buddy.compiler.protocol.frame import Frame
+
+
+class Watch(Frame, frozen=True):
+    """Wait until one of `files` (relative to `directory`) holds something else than now: `FilesChanged`, once."""
+
+    request: int
+    files: tuple[str, ...]
+    directory: str = ""
+
+
+class FilesChanged(Frame, frozen=True):
+    """The files, as they were named, that hold something else, or are gone for longer than an editor would take."""
+
+    request: int
+    changed: tuple[str, ...]
+    gone: tuple[str, ...] = ()

@@ -1,0 +1,45 @@
+"""Folders for what is needed for a moment, and the end of those whose processes did not live to remove them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+_NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
+
+
+def scratch_folder(kind: str) -> tempfile.TemporaryDirectory[str]:
+    """An empty folder named after what it is for, a word, and this process; `cleanup` removes it.
+
+    Folders of processes of this user's that have been killed are removed first.
+    """
+    sweep(Path(tempfile.gettempdir()), kind)
+    return tempfile.TemporaryDirectory(prefix=f"buddy-{kind}-{os.getpid()}-", ignore_cleanup_errors=True)
+
+
+def sweep(place: Path, kind: str) -> None:
+    """Remove the folders of that kind in `place` whose processes have ended; others' stay as they are."""
+    for folder in place.glob(f"buddy-{kind}-*"):
+        found = _NAME.fullmatch(folder.name)
+        if found is not None and _ours(folder) and not _lives(int(found[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ours(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

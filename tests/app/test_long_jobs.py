@@ -1,0 +1,76 @@
+"""How long work may still take, and the bell at the end of what took long."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app.long_jobs import LongJobs, Pace, told_left
+from buddy.app.settings import Settings, read_settings
+from buddy.app.stages import StageBoard
+from buddy.compiler.protocol import Stage
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pace.note(7, 0.0)
+    assert pace.left() is None
+    clock.now = 10.0
+    pace.note(7, 0.25)
+    assert pace.left() == pytest.approx(30)
+    clock.now = 15.0
+    assert pace.left() == pytest.approx(25)
+    pace.note(8, 0.0)
+    assert pace.left() is None
+    clock.now = 30.0
+    pace.note(8, -1.0)
+    assert pace.left() is None
+
+
+def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
+    clock = Clock()
+    jobs = LongJobs(clock)
+    rang = []
+    for now, busy in ((0, True), (5, True), (12, False), (13, False), (20, True), (22, False)):
+        clock.now = now
+        rang.append(jobs.ended(busy, 10.0))
+    assert rang == [False, False, True, False, False, False]
+    clock.now = 100
+    assert not jobs.ended(True, 0.0)
+    clock.now = 200
+    assert not jobs.ended(False, 0.0)
+
+
+def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage]) -> None:
+    board = StageBoard()
+    slow = [Stage(s.index, s.name, s.phase, s.text, s.lines, milliseconds=10_000.0 * s.index) for s in stages]
+    board.begin("first")
+    assert board.seconds_left() is None
+    board.finish(slow)
+    board.begin("again")
+    board.add(slow[0])
+    board.add(slow[1])
+    board.add(slow[2])
+    assert board.seconds_left() == pytest.approx(70, abs=1)
+    board.finish(slow)
+    assert board.seconds_left() is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, ""), (0.5, ""), (40.2, "about 40 s left"), (600, "about 10 min left")]
+)
+def test_an_estimate_is_told_roughly(seconds: float | None, text: str) -> None:
+    assert told_left(seconds) == text
+
+
+def test_the_bell_is_a_setting(tmp_path: object) -> None:
+    path = tmp_path / "config.toml"  # type: ignore[operator]
+    path.write_text("bell_after = 0\n")
+    assert read_settings(path) == (Settings(bell_after=0.0), "")

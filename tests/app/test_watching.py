@@ -1,0 +1,56 @@
+"""`--watch`: the program and its plug-ins are loaded again when their files change, and the recipe stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+SCRIPT = """
+import torch
+from helper import act
+
+def model(x):
+    return act(x * 2) {more}
+
+example_inputs = (torch.ones(4, 4),)
+"""
+HELPER = "import torch\n\ndef act(x):\n    return torch.{name}(x)\n"
+
+
+async def test_the_program_follows_its_files_with_its_recipe(workbench: Callable[..., Any], tmp_path: Path) -> None:
+    script, helper = tmp_path / "watched.py", tmp_path / "helper.py"
+    script.write_text(SCRIPT.format(more=""))
+    helper.write_text(HELPER.format(name="relu"))
+    async with workbench(script, size=(120, 40), watch=True) as bench:
+        app = bench.app
+
+        def targets() -> list[str]:
+            return [row.target for row in app.state.info.rows]
+
+        assert str(helper) in app.state.files
+        mul = next(row for row in app.state.info.rows if row.target.startswith("aten.mul"))
+        app.graph.show_node(mul.stable)
+        await bench.press("space")
+        await bench.settled()
+        assert app.workspace.recipe.choice_map() == {mul.stable: "eager"}
+
+        helper.write_text(HELPER.format(name="tanh"))
+        await bench.until(lambda: any("tanh" in target for target in targets()), "the helper to be loaded again")
+        await bench.settled()
+        assert app.workspace.recipe.choice_map() == {mul.stable: "eager"}
+
+        script.write_text(SCRIPT.format(more=" +"))
+        await bench.until(lambda: app.state.problem is not None, "the syntax error")
+        assert "is not valid Python" in app.state.problem.what
+        await bench.until(lambda: all(row.stale for row in app.state.board.rows()), "the stages to be stale")
+        assert any("tanh" in target for target in targets())
+
+        script.write_text(SCRIPT.format(more=" + 1"))
+        await bench.until(lambda: any("add" in target for target in targets()), "the mended script")
+        await bench.settled()
+        assert app.state.problem is None
+        assert app.workspace.recipe.choice_map() == {mul.stable: "eager"}

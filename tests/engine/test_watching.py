@@ -1,0 +1,92 @@
+"""Waiting for files to change, however an editor writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.compiler.engine import watching
+from buddy.compiler.engine.jobs import Job
+from buddy.compiler.engine.watching import Watching
+from buddy.compiler.protocol import FilesChanged, Watch
+
+
+class Waiting:
+    """A `Watch` on the files of a folder that is under way."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.sent: list[Any] = []
+        self._watch = Watching(self.sent.append).watch(Watch(1, names, str(folder)), Job(1))
+
+    async def __aenter__(self) -> Waiting:
+        self.task = asyncio.ensure_future(self._watch)
+        await asyncio.sleep(0.3)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+
+    async def answer(self) -> FilesChanged:
+        await asyncio.wait_for(self.task, 10)
+        (found,) = self.sent
+        return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(watching, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watching, "_GONE_SECONDS", 0.5)
+    (tmp_path / "a.py").write_text("a = 1\n")
+    (tmp_path / "b.py").write_text("b = 1\n")
+    return tmp_path
+
+
+async def test_a_file_that_is_written_or_replaced_is_told(folder: Path) -> None:
+    async with Waiting(folder, "a.py", "b.py") as waiting:
+        (folder / "a.py").write_text("a = 2\n")
+        assert await waiting.answer() == FilesChanged(1, ("a.py",))
+    async with Waiting(folder, "a.py", "b.py") as waiting:
+        (folder / "new").write_text("b = 2\n")
+        os.replace(folder / "new", folder / "b.py")
+        assert await waiting.answer() == FilesChanged(1, ("b.py",))
+
+
+async def test_a_file_that_is_touched_or_away_for_a_moment_has_not_changed(folder: Path) -> None:
+    async with Waiting(folder, "a.py") as waiting:
+        os.utime(folder / "a.py", (1, 1))
+        await asyncio.sleep(0.3)
+        text = (folder / "a.py").read_text()
+        (folder / "a.py").unlink()
+        await asyncio.sleep(0.2)
+        (folder / "a.py").write_text(text)
+        await asyncio.sleep(0.4)
+        assert waiting.sent == []
+        (folder / "a.py").unlink()
+        await asyncio.sleep(0.1)
+        (folder / "a.py").write_text("a = 3\n")
+        assert await waiting.answer() == FilesChanged(1, ("a.py",))
+
+
+async def test_a_file_that_stays_away_is_gone_and_one_that_comes_has_changed(folder: Path) -> None:
+    async with Waiting(folder, "a.py") as waiting:
+        (folder / "a.py").unlink()
+        assert await waiting.answer() == FilesChanged(1, (), ("a.py",))
+    async with Waiting(folder, "a.py") as waiting:
+        (folder / "a.py").write_text("a = 4\n")
+        assert await waiting.answer() == FilesChanged(1, ("a.py",))
+
+
+async def test_what_is_written_bit_by_bit_is_told_once_it_is_whole(folder: Path) -> None:
+    async with Waiting(folder, "a.py") as waiting:
+        for number in range(12):
+            with (folder / "a.py").open("a") as file:
+                file.write(f"x{number} = 1\n")
+            await asyncio.sleep(0.03)
+            if waiting.sent:
+                break
+        await waiting.answer()
+        assert len((folder / "a.py").read_text().splitlines()) == 13
