@@ -113,13 +113,14 @@ def flame(report: ProfileReport, info: GraphInfo) -> Flame:
     root = Flame(info.name)
     for each in timed(report, info):
         path = [part for part in each.row.module.split(".") if part]
-        _add(root, [*path, each.row.name], each.time.seconds, each.time.node)
-    _add(root, [CALLS], report.outside)
-    _add(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
+        add(root, [*path, each.row.name], each.time.seconds, each.time.node)
+    add(root, [CALLS], report.outside)
+    add(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
     return root
 
 
-def _add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> None:
+def add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> None:
+    """Add `seconds` to `root` and to all that `path` goes through; its end stands for `node`, if for any."""
     if seconds <= 0:
         return
     root.seconds += seconds
@@ -146,15 +147,15 @@ def tree_lines(root: Flame, glyphs: figures.Glyphs, least: float = 0.01, bar: in
     """The tree as text, its bars of `bar` cells for the whole; what takes less than the share `least` is left out."""
     lines = []
 
-    def add(flame: Flame, depth: int) -> None:
+    def walk(flame: Flame, depth: int) -> None:
         share = _ratio(flame.seconds, root.seconds)
         drawn = figures.bar(share, bar, glyphs)
         lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {drawn:<{bar}}  {'  ' * depth}{flame.name}")
         for inner in flame.by_time():
             if inner.seconds >= least * root.seconds:
-                add(inner, depth + 1)
+                walk(inner, depth + 1)
 
-    add(root, 0)
+    walk(root, 0)
     return lines
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from buddy.app import figures, profile
 from buddy.app.cli import FAILURE, VERBS, arguments
@@ -14,11 +14,20 @@ from buddy.app.cli.console import Console, table
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.recipes import UsageError, inputs_of
 from buddy.app.cli.report import failure_json
+from buddy.app.compile_times import compile_flame, compile_json
 from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport
 from buddy.compiler.recipe import Recipe
 
 _SHOWN = 20
 _LEFT = frozenset({"node", "op", "result", "with it"})
+
+
+class _Told(NamedTuple):
+    """What is told of a graph: as JSON, as a tree, as text."""
+
+    json: dict[str, Any]
+    root: profile.Flame
+    text: str
 
 
 def parser() -> arguments.Parser:
@@ -32,6 +41,8 @@ def parser() -> arguments.Parser:
         "--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=f"list N nodes ({_SHOWN})"
     )
     text = "write the stacks of modules to FILE, as flamegraph.pl and speedscope read them"
+    compiling = "instead of a run, the compilation: the time of each phase and pass"
+    group.add_argument("--compile", action="store_true", dest="compiling", help=compiling)
     group.add_argument("--folded", type=Path, metavar="FILE", help=text)
     return found
 
@@ -47,18 +58,17 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
     found: list[dict[str, Any]] = []
     stacks, code = "", 0
     for recipe in await engine.program(options, script):
-        info = engine.graphs[recipe.graph]
         try:
-            report = await _profiled(engine, options, recipe)
+            told, root, text = await (_compilation if options.compiling else _run)(engine, options, recipe)
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             found.append({"graph": recipe.graph, "error": failure_json(failure.diagnostic)})
             code = FAILURE
             continue
-        found.append(profile.as_json(report, info))
-        stacks += profile.folded(profile.flame(report, info))
+        found.append(told)
+        stacks += profile.folded(root)
         if not options.json:
-            print(_text(report, info, options.top))
+            print(text)
     if options.folded is not None:
         _write(options.folded, stacks)
     if options.json:
@@ -66,10 +76,24 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
     return code
 
 
-async def _profiled(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> ProfileReport:
+async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
+    """Where the time of runs goes."""
     request = engine.client.next_request()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
-    return (await engine.answer(frame, Profiled)).report
+    report, info = (await engine.answer(frame, Profiled)).report, engine.graphs[recipe.graph]
+    root = profile.flame(report, info)
+    return _Told(profile.as_json(report, info), root, _text(report, info, root, options.top))
+
+
+async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
+    """Where the time of compiling goes."""
+    compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
+    stages, compiled = compilation.ordered(), compilation.compiled
+    assert compiled is not None
+    root = compile_flame(stages, compiled, info)
+    head = f"graph {recipe.graph}, {info.name}: compiled in {compiled.seconds:.2f} s; milliseconds by phase and pass"
+    lines = profile.tree_lines(root, figures.UNICODE)
+    return _Told(compile_json(stages, compiled, info), root, "\n".join([head, *lines]))
 
 
 def _write(path: Path, text: str) -> None:
@@ -79,7 +103,7 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"cannot write to {path}: {error.strerror or error}") from error
 
 
-def _text(report: ProfileReport, info: GraphInfo, top: int) -> str:
+def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int) -> str:
     """The report on a graph for a person: sentences, the longest nodes, the modules."""
     longest = profile.timed(report, info)
     names = {row.stable: row.name for row in info.rows}
@@ -93,7 +117,7 @@ def _text(report: ProfileReport, info: GraphInfo, top: int) -> str:
             table(heading, rows, _LEFT),
             *more,
             "",
-            *profile.tree_lines(profile.flame(report, info), figures.UNICODE),
+            *profile.tree_lines(root, figures.UNICODE),
         ]
     )
 

@@ -57,6 +57,21 @@ def test_a_recipe_that_cannot_be_compiled_is_told_of(verb: Verb) -> None:
     assert graph["error"]["what"]
 
 
+def test_a_compilation_is_told_by_phase_and_pass(verb: Verb, tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks.txt"
+    done = verb("profile", "samples/addmm.py", "--compile", "--json", "--folded", str(stacks))
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    passes = {found["pass"]: found for found in graph["passes"]}
+    assert passes["one-shot-bufferize"]["phase"] == "buffers"
+    assert {"canonicalize", "canonicalize#2", "translate", "codegen"} <= set(passes)
+    by_phase = {found["phase"]: found["seconds"] for found in graph["phases"]}
+    inside = sum(found["seconds"] for found in graph["passes"] if found["phase"] == "llvm")
+    assert by_phase["llvm"] == pytest.approx(inside)
+    assert sum(by_phase.values()) <= graph["seconds"]
+    assert any(line.split(";")[1:2] == ["buffers"] for line in stacks.read_text().splitlines())
+
+
 def test_stacks_that_cannot_be_written_are_told_of(verb: Verb, tmp_path: Path) -> None:
     done = verb("profile", "samples/addmm.py", "--repeats", "1", "--folded", str(tmp_path / "none" / "stacks"))
     assert done.returncode == 2
