@@ -1,4 +1,4 @@
-"""A pass that makes scalar loops of long element-wise ops, the innermost of them over the dim that is not contiguous."""
+"""A pass that makes scalar loops of long element-wise ops, the innermost of them over a dim that is not contiguous."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
