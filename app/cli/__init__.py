@@ -29,6 +29,7 @@ VERBS = {
     "coverage": "compile PyTorch's own operator samples and compare them with eager",
     "config": "show where the settings are, which hold, and all keys",
     "cache": "show or clear the compiled code that is kept on disk",
+    "doctor": "what is installed here, and whether a small program works: the text for a report",
     "engine": "serve a workbench on stdin and stdout",
 }
 USAGE, FAILURE, INTERRUPTED = 2, 1, 130

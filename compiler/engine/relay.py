@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from buddy.compiler.engine.process import safe_path
@@ -21,6 +22,7 @@ from buddy.compiler.resuming import refusal
 
 _READ = 1 << 16
 _TAIL = 2000
+_DAY = 24 * 3600.0
 
 
 class RelayError(Exception):
@@ -79,7 +81,7 @@ def _linked(path: Path) -> socket.socket | None:
 
 def _started(path: Path, patience: float) -> socket.socket | None:
     """A link to a new engine. The socket is there before the engine is, so nobody has to wait for it to appear."""
-    path.unlink(missing_ok=True)
+    _tidy(path.parent)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(4)
@@ -96,6 +98,19 @@ def _started(path: Path, patience: float) -> socket.socket | None:
                 cwd=os.getcwd(),
             )
         return _linked(path)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what engines that were killed have left: sockets that nobody listens at, and logs, after a day."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime < _DAY:
+                continue
+            engine = _linked(path.with_suffix(""))
+            if engine is None:
+                path.unlink()
+            else:
+                engine.close()
 
 
 def log_path(path: Path) -> Path:

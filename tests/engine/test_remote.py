@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from engine_processes import everything_below, gone, lives
 
 from buddy.app.client import EngineClient, EngineLost
 from buddy.app.ssh import Remote, checked_host
+from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import RelayError, engines_folder, log_path
 from buddy.compiler.protocol import Captured, Compile, Ran, Run
 
@@ -195,12 +197,33 @@ async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: 
 async def test_the_sockets_are_the_users_alone(linked: Linked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = engines_folder()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    socket = next(path for path in folder.iterdir() if path.is_socket())
-    assert stat.S_IMODE(log_path(socket).stat().st_mode) == 0o600
+    listening = next(path for path in folder.iterdir() if path.is_socket())
+    assert stat.S_IMODE(log_path(listening).stat().st_mode) == 0o600
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / f"buddy-tui-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(RelayError, match="not a folder of this user's alone"):
         engines_folder()
+
+
+def test_what_killed_engines_have_left_is_removed_after_a_day(far: Far) -> None:
+    folder = engines_folder()
+    alive, dead, fresh = (folder / name for name in ("a" * 16, "d" * 16, "f" * 16))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(alive))
+        listener.listen()
+        for path in (dead, fresh):
+            with socket.socket(socket.AF_UNIX) as one:
+                one.bind(str(path))
+        for path in (alive, dead, fresh):
+            log_path(path).write_text("log")
+        for path in (alive, dead, log_path(alive), log_path(dead)):
+            os.utime(path, (1, 1))
+        relay._tidy(folder)
+        assert {path for path in folder.iterdir() if path.stem[0] in "adf" and len(set(path.stem)) == 1} == {
+            alive, log_path(alive), fresh, log_path(fresh),
+        }  # fmt: skip
+    for path in (alive, log_path(alive), fresh, log_path(fresh)):
+        path.unlink()
 
 
 # ---- what cannot be reached ----------------------------------------------------------------------------------------

@@ -1,0 +1,16 @@
+"""A program to try a whole installation on: a matrix product, and what is done to it element by element."""
+
+from __future__ import annotations
+
+import torch
+
+
+def model(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x @ weight + bias)
+
+
+example_inputs = (
+    torch.linspace(-1, 1, 8 * 16).reshape(8, 16),
+    torch.linspace(0, 1, 16 * 4).reshape(16, 4),
+    torch.ones(4),
+)
