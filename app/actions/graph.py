@@ -52,7 +52,15 @@ ACTIONS: tuple[Action, ...] = (
         "graph",
         footer="filter",
     ),
-    A("graph.sort", ("s",), "Sort", "Sort by number, name, target or lowering in turn", "sort", "graph", footer="sort"),
+    A(
+        "graph.sort",
+        ("s",),
+        "Sort",
+        "Sort by number, name, target, lowering or, once profiled, time in turn",
+        "sort",
+        "graph",
+        footer="sort",
+    ),
     A("graph.pick", ("v",), "Pick", "Pick the node, or the module's nodes; space takes all picked", "pick", "graph"),
     A("graph.pick-all", ("V",), "Pick all", "Pick all nodes that are shown, or none", "pick_all", "graph"),
     A(
