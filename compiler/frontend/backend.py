@@ -19,7 +19,7 @@ from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.frontend.others import load_plugins
-from buddy.compiler.frontend.pieces import Pieces, cut_around
+from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
 from buddy.compiler.frontend.results import Results
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
@@ -154,12 +154,16 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
         return make(aten)
     except UnsupportedGraphError as error:
         cut = cut_around(aten, error, lambda part: Results(converted(part)))
-        if not cut.in_eager:
-            return Pieces(cut, make)
-        if settings.fallback == "error":
-            raise
-        warnings.warn(str(cut), stacklevel=2)
-        return Pieces(cut, make) if cut.compiled else aten.module
+        return _in_pieces(cut, make, error if settings.fallback == "error" else None)
+
+
+def _in_pieces(cut: Cut, make: Callable[[AtenGraph], Runner], refusal: UnsupportedGraphError | None) -> Runner:
+    """A cut graph; where nodes of it would be in eager, the `refusal` is raised, if there is one."""
+    if cut.in_eager:
+        if refusal is not None:
+            raise refusal
+        warnings.warn(str(cut), stacklevel=3)
+    return Pieces(cut, make) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
 class CompiledGraph:
@@ -253,6 +257,15 @@ def compiled_for_all_sizes(
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
             return compile_aten(aten, settings)  # too late for another road
+        try:
+            return compile_piece(aten)
+        except UnsupportedGraphError as error:
+            cut = cut_around(aten, error, lambda part: Results(to_buddy(part)))
+            # Graphs with sizes that depend on data cannot be traced anew for each set of sizes.
+            eager_too = cut.reads_numbers and settings.fallback == "eager"
+            return _in_pieces(cut, compile_piece, None if eager_too else error)
+
+    def compile_piece(aten: AtenGraph) -> Runner:
         conversion = to_buddy(aten)
         _check_images(conversion.graph)
         return CompiledGraph(conversion, settings, training=aten.kind != "inference")

@@ -63,6 +63,11 @@ class Cut:
         numbers = {node.name for node in computing(self.aten.module) if gives_numbers(node)}
         return {name: why for name, why in self.refused.items() if name not in numbers}
 
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether numbers are read out of tensors between pieces."""
+        return any(node.target is _READ for node in self.aten.module.graph.nodes)
+
     def __str__(self) -> str:
         parts, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.in_eager.values()))
         if not reasons:

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.sizes import product
+from buddy.compiler.graph.sizes import product, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
@@ -215,8 +215,6 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     axes = axes[len(axes) - len(sizes) :]
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
         return _chosen(node, symbol_table, inside, axes, add)
-    if add:
-        raise LoweringError("values to add one after another where a mask is set")
     kind = node.args[2].tensor_meta.dtype
 
     def given(at: Positions, before: Any) -> Scalar:
@@ -224,8 +222,9 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
         inner = [_up_to(before, size) if axis is None else _up_to(at[axis], size) for axis, size in limits]
         return element(values, inner, kind)
 
-    ones = _Ones(value_of(mask, symbol_table), mask.tensor_meta.dtype, inside)
-    return _one_by_one(target, node.tensor_meta.dtype, ones, given)
+    count = next(size for axis, size in zip(axes, sizes, strict=True) if axis is None)
+    ones = _Ones(value_of(mask, symbol_table), mask.tensor_meta.dtype, inside, count)
+    return _one_by_one(target, node.tensor_meta.dtype, ones, given, _COMBINE["add" if add else ""])
 
 
 def _up_to(at: Any, size: Any) -> Any:
@@ -254,15 +253,19 @@ def _chosen(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[i
 
 @dataclass(frozen=True)
 class _Ones:
-    """A mask over the dims `inside` of a target."""
+    """A mask over the dims `inside` of a target, for whose ones there are `count` values."""
 
     flags: Any
     dtype: TensorDType
     inside: list[int]
+    count: Any
 
 
-def _one_by_one(target: Any, dtype: TensorDType, ones: _Ones, given: Callable[[Positions, Any], Scalar]) -> Any:
-    """`target` with `given(position, how many ones came before)` where the mask is set."""
+def _one_by_one(
+    target: Any, dtype: TensorDType, ones: _Ones, given: Callable[[Positions, Any], Scalar],
+    combine: Combine = _replace,
+) -> Any:  # fmt: skip
+    """`target` combined with `given(position, how many ones came before)` where the mask is set."""
     sizes = st.shape_of(target)
     outside = [axis for axis in range(len(sizes)) if axis not in ones.inside]
 
@@ -272,13 +275,16 @@ def _one_by_one(target: Any, dtype: TensorDType, ones: _Ones, given: Callable[[P
         def write(rest: list[Any], carried: list[Any]) -> list[Any]:
             whole = dict(zip([*ones.inside, *outside], [*at, *rest], strict=True))
             where = [whole[axis] for axis in range(len(sizes))]
-            new = s.select(flag, cast(given(where, held[1]), dtype), element(carried[0], where, dtype))
+            old = element(carried[0], where, dtype)
+            new = s.select(flag, combine(old, cast(given(where, held[1]), dtype)), old)
             return [insert(new, where, carried[0])]
 
         (found,) = for_each([sizes[axis] for axis in outside], [held[0]], write)
         return [found, arith.addi(held[1], arith.index_castui(ir.IndexType.get(), flag.value))]
 
-    return for_each([sizes[axis] for axis in ones.inside], [target, position(0)], visit)[0]
+    box = [sizes[axis] for axis in ones.inside]
+    box[:1] = [size * smallest(ones.count, 1) for size in box[:1]]  # nothing is visited without a value to read
+    return for_each(box, [target, position(0)], visit)[0]
 
 
 @lowering("MaskedScatterOp")
@@ -287,10 +293,12 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     (target, flags, source), meta = (value_of(arg, symbol_table) for arg in node.args[:3]), node.tensor_meta
     kind = node.args[2].tensor_meta.dtype
     count = product(st.shape_of(source))
-    if not count or 0 in meta.shape:
+    if count == 0 or 0 in meta.shape:
         return target
     line = st.reshape(source, [count], kind)
-    ones = _Ones(st.broadcast(flags, meta.shape, TensorDType.Bool), TensorDType.Bool, list(range(len(meta.shape))))
+    ones = _Ones(
+        st.broadcast(flags, meta.shape, TensorDType.Bool), TensorDType.Bool, list(range(len(meta.shape))), count
+    )
     start = st.broadcast(target, meta.shape, meta.dtype)
 
     def given(_at: Positions, before: Any) -> Scalar:

@@ -87,6 +87,32 @@ def test_nothing_is_in_eager_and_one_compilation_serves_every_count(function: Ca
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 1
 
 
+def test_sizes_of_calls_beside_sizes_of_data() -> None:
+    def function(x: torch.Tensor) -> Results:
+        return x[x > 0] * 2, torch.nonzero(x)[:, 0] + x.shape[0]
+
+    with torch._dynamo.config.patch(CAPTURED):
+        options = {"fallback": "error"}
+        compiled = torch.compile(function, backend="buddy", fullgraph=True, dynamic=True, options=options)
+        for x in (SOME, FULL[:2], torch.cat([SOME, FULL])):
+            for ours, eager in zip(compiled(x), function(x), strict=True):
+                torch.testing.assert_close(ours, eager)
+
+
+def test_gradients_through_what_was_chosen() -> None:
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * w
+        return (y[y > 2] ** 2).sum() + y.masked_select(y < 9).exp().sum() + y[y[:, 0] > 5].mean()
+
+    def gradients(function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        leaves = [FULL.clone().requires_grad_(), FULL.sin().requires_grad_()]
+        return torch.autograd.grad(function(*leaves), leaves)
+
+    with torch._dynamo.config.patch(CAPTURED):
+        ours = gradients(torch.compile(loss, backend="buddy", fullgraph=True, options={"fallback": "error"}))
+    torch.testing.assert_close(ours, gradients(loss))
+
+
 def test_positions_lie_in_memory_as_eagers_do() -> None:
     with torch._dynamo.config.patch(CAPTURED):
         found = torch.compile(torch.nonzero, backend="buddy", fullgraph=True)(SOME)

@@ -264,6 +264,12 @@ CASES: dict[str, OneOp] = {
     "NonzeroStaticOp": _of(whole(0, 2, 3, 4))(
         lambda x: torch.nonzero_static(x, size=9), "no lowering of NonzeroStaticOp", LOOPS
     ),
+    "RepeatInterleaveOp": _of(torch.tensor([2, 0, 3]))(
+        lambda i: aten.repeat_interleave(i, output_size=5), "no lowering of RepeatInterleaveOp", LOOPS
+    ),
+    "SegmentReduceOp": _of(normal(6, 4), torch.tensor([2, 0, 4]))(
+        lambda x, i: torch.segment_reduce(x, "sum", lengths=i), "no lowering of SegmentReduceOp", LOOPS
+    ),
     "IndexSelectOp": _of(normal(4, 5), whole(0, 5, 3))(
         lambda x, i: x.index_select(1, i), "no lowering of IndexSelectOp"
     ),
@@ -307,6 +313,8 @@ _only_linalg(
         "FrexpOp": one(lambda x: torch.frexp(x)[0], ""),
         "PolygammaOp": positive(lambda x: torch.polygamma(2, x), ""),
         "ZetaOp": _of(normal(3, 4).abs() + 1.5, normal(3, 4).abs())(torch.special.zeta, ""),
+        "IgammaOp": _of(normal(3, 4).abs(), normal(3, 4).abs())(torch.special.gammainc, ""),
+        "IgammacOp": _of(normal(3, 4).abs(), normal(3, 4).abs())(torch.special.gammaincc, ""),
         "ErfinvOp": one(lambda x: torch.erfinv(x), ""),
         "NdtriOp": one(torch.special.ndtri, ""),
         "LdexpOp": ints(lambda x, y: torch.ldexp(x, y), ""),

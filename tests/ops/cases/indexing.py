@@ -68,6 +68,7 @@ WRITES: dict[str, Callable[..., Any]] = {
     "put": lambda x, i: x.put(i - 3, x[:2, :3]),
     "put that adds": lambda x, i: x.put(i, x[:2, :3], accumulate=True),
     "masked": lambda x, i: x.index_put((x > 0,), x[0, 0]),
+    "masked, adding": lambda x, i: x.index_put((x[:, 0] < 99,), x * 2, accumulate=True),
     "masked rows": lambda x, i: x.index_put((x[:, 0] > 0,), x[0, 0]),
     "masked columns": lambda x, i: aten.index_put(x, [None, x[0] >= x[0, 1]], x[:, :1]),
     "masked_scatter": lambda x, i: x.masked_scatter(x > 0, x * 2),
