@@ -58,8 +58,14 @@ def status_cells(
     state: State, message: str, hint: str, panes: Sequence[Pane], shown: Pane | None, width: int, glyphs: figures.Glyphs
 ) -> Cells:
     """A two-key hint, a message, what is under way, or what is wrong; at the right, which pane is shown when folded."""
+    left = _status_left(state, message, hint, glyphs)
     right: Cells = [] if hint else _pane_cells(panes, shown) if shown else _job_cells(state)
-    return ends(_status_left(state, message, hint, glyphs), right, width)
+    if shown and length(left) + length(right) >= width:
+        # What is said goes before the names of panes that are not shown.
+        right = _pane_cells((shown,), shown)
+    if message and length(left) + length(right) >= width:
+        right = []
+    return ends(left, right, width)
 
 
 def _status_left(state: State, message: str, hint: str, glyphs: figures.Glyphs) -> Cells:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from buddy.app import keys
+from buddy.app.typed import read_file
 from buddy.themes.palette import add_themes, no_such_theme
 from buddy.themes.toml import TomlError, line_of, parse_toml
 
@@ -53,7 +54,7 @@ def themes_folder(path: Path) -> Path:
 def read_settings(path: Path) -> tuple[Settings, str]:
     """The settings in the file at `path`, and what is wrong with it ("" where nothing is, or there is no file)."""
     try:
-        text = path.read_text("utf-8")
+        text = read_file(path)
     except FileNotFoundError:
         return Settings(), ""
     except (OSError, ValueError) as error:

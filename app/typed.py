@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# How the shell calls what it hands over as `<(command)` or as standard input.
+SHELL_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 # What generators take: the range of a 64-bit integer with its sign.
 LEAST_SEED, GREATEST_SEED = -(2**63), 2**63 - 1
 
@@ -17,6 +19,16 @@ def typed_path(text: str) -> Path:
     if "\0" in str(path):
         raise ValueError("a path holds no character 0")
     return path
+
+
+def read_file(path: Path) -> str:
+    """The text of a file that the user names. Raises `OSError`, and `ValueError` for what is no text or no file.
+
+    A named pipe would be waited for without end; one that a shell has opened has something that writes to it.
+    """
+    if not path.is_file() and path.exists() and not str(path).startswith(SHELL_PIPES):
+        raise ValueError("is no regular file")
+    return path.read_text("utf-8")
 
 
 def typed_seed(text: str) -> int:

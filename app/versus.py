@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
-from buddy.app.typed import typed_path
+from buddy.app.typed import read_file, typed_path
 from buddy.compiler.recipe import Recipe, from_toml, rebased
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Versus:
         if not path.strip():
             return
         try:
-            found = from_toml(typed_path(path).read_text("utf-8"))
+            found = from_toml(read_file(typed_path(path)))
         except (OSError, ValueError) as error:
             self._bench.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return

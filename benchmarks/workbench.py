@@ -1,9 +1,12 @@
 """The workbench's budgets, measured in a real pseudo-terminal on the real engine; prints one JSON object.
 
     python benchmarks/workbench.py [--blocks 226] [--columns 160] [--rows 50] [--colors truecolor|256]
+    python benchmarks/workbench.py --lines 1000000
+    python benchmarks/workbench.py --source samples/bert.py
 
 `--blocks` sets the length of the program: 226 feed-forward blocks give an LLVM-dialect stage of about 200,000 lines.
-Times are from the key to the last byte of its answer.
+`--lines` has a plug-in's pass add a function of that many lines to a short program, another one change a line in 100 of
+it, and a third take it away; `--source` opens a script as it is. Times are from the key to the last byte of its answer.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import msgspec
 
 from buddy.app.workspace import Workspace
 from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import PassStep
 from buddy.compiler.text.diff import difference
 
 PROGRAM = """
@@ -48,6 +52,7 @@ class Block(nn.Module):
 model = nn.Sequential(*(Block(64) for _ in range({blocks}))).eval()
 example_inputs = torch.randn(32, 64)
 """
+PLUGIN = Path(__file__).parent / "programs" / "grow.py"
 BUDGETS = {
     "first_paint_ms": 500,
     "page_ms": 50,
@@ -126,6 +131,12 @@ class Terminal:
             size += got
         return (self.last - start) * 1e3 if size else 0.0, size
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Tell the program that the terminal has another size."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.killpg(self.process.pid, signal.SIGWINCH)
+        self.read(0.01)
+
     def end(self) -> None:
         os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait()
@@ -138,14 +149,25 @@ def environment(colors: str, state: Path) -> dict[str, str]:
     return kept | (truecolor if colors == "truecolor" else {"TERM": "tmux-256color"})
 
 
-def prepare(folder: Path, blocks: int) -> Path:
-    """The program, with a recipe that keeps it in one function, so that no block is shared."""
+def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
+    """What to open: a script as it is, or a program with a recipe of its own and perhaps a plug-in."""
+    if options.source:
+        return options.source
     source = folder / "program.py"
-    source.write_text(PROGRAM.format(blocks=blocks))
+    source.write_text(PROGRAM.format(blocks=1 if options.lines else options.blocks))
     workspace = Workspace(str(source), (), folder)
     workspace.begin(default_recipe())
-    workspace.edit(msgspec.structs.replace(workspace.recipe, partition="whole"), "whole")
-    return source
+    if not options.lines:
+        # One function, so that no block is shared.
+        workspace.edit(msgspec.structs.replace(workspace.recipe, partition="whole"), "whole")
+        return [str(source)]
+    steps = list(workspace.recipe.steps)
+    place = next(k for k, step in enumerate(steps) if step.level != "graph")
+    phase = steps[place].phase
+    names = (("grow", (("lines", options.lines),)), ("touch", ()), ("shorten", ()))
+    steps[place:place] = [PassStep(name, options=given, phase=phase) for name, given in names]
+    workspace.edit(msgspec.structs.replace(workspace.recipe, steps=tuple(steps)), "grown")
+    return ["--plugin", str(PLUGIN), str(source)]
 
 
 def memory(pid: int) -> float:
@@ -185,8 +207,7 @@ def pages(terminal: Terminal, count: int) -> tuple[dict[str, float], dict[str, f
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    source = prepare(folder, options.blocks)
-    command = [sys.executable, "-m", "buddy.app.cli", "--no-mouse", str(source)]
+    command = [sys.executable, "-m", "buddy.app.cli", "--no-mouse", *prepare(options, folder)]
     terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
     try:
         found: dict[str, object] = {"first_paint_ms": round(terminal.until("engine starting", 20) * 1e3)}
@@ -197,8 +218,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         terminal.wait(1.0)
         found["key_during_compile_ms"] = during_compile(terminal, options.timeout)
         terminal.settle()
-        terminal.key("8")
-        found["stage_lines"] = go_to_longest(terminal)
+        found["stage_lines"] = go_to_grown(terminal) if options.lines else go_to_longest(terminal)
         found["page_ms"], found["page_bytes"] = pages(terminal, 30)
         found["to_the_end_ms"] = round(terminal.key("G")[0], 1)
         found |= diff_in_terminal(terminal, options.timeout)
@@ -240,7 +260,8 @@ def structural_diff() -> float:
 
 
 def go_to_longest(terminal: Terminal) -> int:
-    """Go back through the snapshots to the longest of the last few; returns its number of lines."""
+    """Go back from the LLVM dialect to the longest of the last few snapshots; returns its number of lines."""
+    terminal.key("8")
     lengths = []
     for _ in range(LOOK_BACK):
         terminal.forget()
@@ -250,6 +271,18 @@ def go_to_longest(terminal: Terminal) -> int:
         terminal.key("]")
     terminal.settle()
     return max(lengths)
+
+
+def go_to_grown(terminal: Terminal) -> int:
+    """Go to the stage in which one line in 100 of the long function has changed; returns its number of lines."""
+    for keys in ("g", "f", "@grown", "\r"):
+        terminal.key(keys)
+    terminal.settle()
+    terminal.forget()
+    terminal.key("]")
+    lines = stage_lines(terminal)
+    terminal.key("\x1b[H")
+    return lines
 
 
 def stage_lines(terminal: Terminal) -> int:
@@ -262,6 +295,8 @@ def stage_lines(terminal: Terminal) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=226)
+    parser.add_argument("--lines", type=int, default=0, help="a stage of so many lines, made by a pass of a plug-in")
+    parser.add_argument("--source", nargs=argparse.REMAINDER, default=[], help="a script and its arguments, as it is")
     parser.add_argument("--columns", type=int, default=160)
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--colors", choices=("truecolor", "256"), default="truecolor")

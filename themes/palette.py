@@ -63,7 +63,7 @@ def add_themes(folder: Path) -> list[str]:
     problems = []
     _added.clear()
     try:
-        files = sorted(folder.glob("*.toml"))
+        files = sorted(path for path in folder.glob("*.toml") if path.is_file())
     except OSError:
         files = []
     for path in files:

@@ -102,6 +102,6 @@ def template() -> str:
         f"# {FIELDS['keys']} (`buddy-tui config --keys`): a character, a name such as",
         '# "space" or "ctrl+g", two strokes such as "g d", a list of these, or "" for none',
         "[keys]",
-        '# "graph.toggle" = ["x", "space"]',
+        '# "graph.toggle" = ["f6", "space"]',
     ]
     return "\n".join(lines)

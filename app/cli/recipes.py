@@ -13,6 +13,7 @@ import msgspec
 from buddy.app.cli.arguments import plugins
 from buddy.app.input_files import file_choice
 from buddy.app.pipeline_text import PipelineError, parse, steps_of
+from buddy.app.typed import read_file
 from buddy.compiler.protocol import GraphInfo, Preset
 from buddy.compiler.recipe import EAGER, PassStep, Recipe, from_toml
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
@@ -103,7 +104,7 @@ def _pipeline(given: str, before: Sequence[PassStep]) -> tuple[PassStep, ...]:
     """The steps that a pipeline in MLIR's syntax spells; what it has in common with `before` keeps its phases."""
     path = Path(given)
     try:
-        text = path.read_text("utf-8") if "(" not in given and path.exists() else given
+        text = read_file(path) if "(" not in given and path.exists() else given
         return steps_of(parse(text), before)
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
@@ -111,11 +112,13 @@ def _pipeline(given: str, before: Sequence[PassStep]) -> tuple[PassStep, ...]:
         line = text[: error.offset].count("\n") + 1
         column = error.offset - text.rfind("\n", 0, error.offset)
         raise UsageError(f"the pipeline, line {line}, column {column}: {error.message}") from error
+    except ValueError as error:
+        raise UsageError(f"{given}: {error}") from error
 
 
 def _from_file(path: Path) -> Recipe:
     try:
-        return from_toml(path.read_text())
+        return from_toml(read_file(path))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from error
 

@@ -73,8 +73,10 @@ class IrPane(Reading):
             return
         place = self._index
         self.form_rows()
-        if any(row.key == self._wanted for row in self.rows):
-            self.key, self._wanted = self._wanted, None
+        wanted = next((row for row in self.rows if row.key == self._wanted), None)
+        if wanted is not None:
+            self.key, self._wanted = wanted.key, None
+            self.post_message(self.StageShown(wanted))
         if self.shown is None:
             self._choose_another(place - 1)
         self.open_stage()

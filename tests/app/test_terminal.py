@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,9 +32,12 @@ def benchmark() -> ModuleType:
 def terminal(benchmark: ModuleType, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     opened: list[Any] = []
 
-    def open_terminal(*arguments: str, colors: str = "256", columns: int = 80, rows: int = 24) -> Any:
+    def open_terminal(
+        *arguments: str, colors: str = "256", columns: int = 80, rows: int = 24, plain: bool = False
+    ) -> Any:
         command = [sys.executable, "-m", "buddy.app.cli", *arguments, str(ROOT / "samples" / "arith_add.py")]
-        opened.append(benchmark.Terminal(command, columns, rows, benchmark.environment(colors, tmp_path)))
+        environment = benchmark.environment(colors, tmp_path) | ({"NO_COLOR": "1"} if plain else {})
+        opened.append(benchmark.Terminal(command, columns, rows, environment))
         return opened[-1]
 
     yield open_terminal
@@ -76,6 +80,26 @@ def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> No
     one.key("r")
     one.until("eager's speed", 60)
     assert {character for character in one.text if not character.isascii()} == set()
+
+
+def test_in_16_colours_no_other_is_written(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse", "--theme", "buddy-ansi", columns=120, rows=40)
+    one.until("compiled in", 90)
+    one.key("\t\t")
+    one.until("func.func", 10)
+    written = bytes(one.seen)
+    assert not re.findall(rb"[34]8;[25];", written), "a colour that is none of the sixteen"
+    assert re.findall(rb"\x1b\[[0-9;]*3[0-7]", written), "but colours there are"
+
+
+def test_without_colours_marks_say_the_same(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse", plain=True, columns=120, rows=40)
+    one.until("compiled in", 90)
+    one.key("\t\t")
+    one.until("func.func", 10)
+    assert "[x]" in one.text
+    colours = set(re.findall(rb"[34]8;2;(\d+;\d+;\d+)", bytes(one.seen)))
+    assert all(len(set(colour.split(b";"))) == 1 for colour in colours), "grey is all there is"
 
 
 def test_at_rest_nothing_is_written(terminal: Callable[..., Any]) -> None:

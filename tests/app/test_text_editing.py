@@ -53,6 +53,7 @@ async def test_ir_is_edited_verified_compiled_on_from_and_undone(
         await bench.settled()
         assert bench.app.state.problem is None
         assert bench.app.ir.stage.name == "replace-ir"
+        assert bench.app.passes.current.name == "replace-ir", "the cursor among the passes is on the edit"
         assert bench.app.ir.stage.changed
         await bench.press("r")
         await bench.until(lambda: bench.app.state.report is not None, "the report")

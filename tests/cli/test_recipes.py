@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -122,3 +123,21 @@ def test_a_graph_is_named_by_its_number_or_its_name() -> None:
 def test_a_graph_that_does_not_exist_is_refused_with_those_that_do(wanted: str) -> None:
     with pytest.raises(UsageError, match=r"has 2: 0 \(forward\), 1 \(Head #2\)"):
         graph_numbers(wanted, [GRAPH, GraphInfo("Head #2", ())])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("option", ["--recipe", "--pipeline"])
+def test_a_pipe_that_nobody_writes_to_is_refused_at_once_and_one_of_the_shell_is_read(
+    tmp_path: Path, option: str
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is no regular file"):
+        recipe(option, str(pipe))
+    reader, writer = os.pipe()
+    os.write(writer, {"--recipe": to_toml(recipe()), "--pipeline": "builtin.module(cse)"}[option].encode())
+    os.close(writer)
+    try:
+        assert recipe(option, f"/dev/fd/{reader}").steps
+    finally:
+        os.close(reader)
