@@ -1,0 +1,20 @@
+"""What speaks against a peak that was measured."""
+
+from __future__ import annotations
+
+from buddy.compiler.engine.profiles import doubt
+from buddy.compiler.profile_report import NodeTime, Peak, ProfileReport
+from buddy.compiler.run_report import Timing
+
+RUN = Timing(1e-3, 1e-3, 1e-3, 3)
+
+
+def report(operations: float, peak: Peak) -> ProfileReport:
+    nodes = (NodeTime("mm.0", 1e-3, operations=operations, regions=1), NodeTime("t.0", into="mm.0"))
+    return ProfileReport(0, nodes, (), RUN, RUN, 0.0, whole=1e-3, inside=1e-3, peak=peak)
+
+
+def test_a_peak_that_code_exceeds_was_measured_beside_other_work() -> None:
+    assert doubt(report(4e7, Peak(50.0, 10.0))) == ""
+    assert "other work" in doubt(report(8e7, Peak(50.0, 10.0)))
+    assert "could not be measured" in doubt(report(4e7, Peak()))
