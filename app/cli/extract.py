@@ -56,7 +56,7 @@ async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[
     if options.json:
         found: dict[str, Any] = as_json(extracted.info, compilation.report, compilation.assignments)
         nodes = [row.stable for row in extracted.info.rows if row.opcode.startswith("call")]
-        print(json.dumps({"source": options.source, "nodes": nodes, "files": saved, **found}, indent=2))
+        print(json.dumps({"source": options.source, "extracted": nodes, "files": saved, **found}, indent=2))
     else:
         print(as_text(extracted.info, compilation.report, compilation.assignments))
     return 0 if compilation.report.ok else FAILURE

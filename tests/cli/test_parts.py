@@ -1,0 +1,71 @@
+"""`extract` and `bisect` as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Verb = Callable[..., "subprocess.CompletedProcess[str]"]
+PLUGIN = """\
+from dataclasses import dataclass
+from buddy.compiler.kernels.walk import named
+from buddy.compiler.passes.base import MlirPass, register
+
+
+@register
+@dataclass(frozen=True)
+class Flip(MlirPass):
+    name = "cse"
+    summary = "flips signs"
+
+    def run(self, root, context):
+        for op in named(root, "arith.subf")[-1:]:
+            left, right = op.operands
+            op.operands[0], op.operands[1] = right, left
+"""
+SCRIPT = "import torch\n\nmodel, example_inputs = lambda x, y: (x - y) * 2, (torch.ones(4, 6), torch.rand(4, 6))\n"
+
+
+@pytest.mark.slow
+def test_a_node_is_extracted_run_and_saved_and_the_script_is_a_source(verb: Verb, tmp_path: Path) -> None:
+    done = verb("extract", "samples/mlp.py", "gelu", "-o", str(tmp_path / "part.py"), "--json", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ok"]
+    assert found["extracted"] == ["act/gelu.0"]
+    assert found["files"] == [str(tmp_path / "part.py"), str(tmp_path / "part.npz")]
+    again = verb("run", str(tmp_path / "part.py"), "--json", "--repeats", "1")
+    assert json.loads(again.stdout)["ok"], again.stderr
+
+
+def test_a_node_that_is_none_is_refused(verb: Verb) -> None:
+    done = verb("extract", "samples/addmm.py", "admm")
+    assert done.returncode == 1
+    assert "did you mean addmm" in done.stderr
+    assert verb("extract", "samples/addmm.py", "addmm", "-o", "part.txt").returncode == 2
+
+
+@pytest.mark.slow
+def test_a_pass_at_fault_is_found_and_the_recipe_that_is_written_is_right(verb: Verb, tmp_path: Path) -> None:
+    plugin, script, folder = tmp_path / "flip.py", tmp_path / "script.py", tmp_path / "out"
+    plugin.write_text(PLUGIN)
+    script.write_text(SCRIPT)
+    done = verb("bisect", str(script), "--plugin", str(plugin), "-o", str(folder), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["told"] == "cse (flip.py) is at fault"
+    assert found["confirmed"]
+    assert found["nodes"] == ["sub.0"]
+    assert {path.name for path in folder.iterdir()} == {"right.toml", "reduced.mlir", "reduced.after.mlir"}
+    right = verb("run", str(script), "--recipe", str(folder / "right.toml"), "--json", "--repeats", "1")
+    assert json.loads(right.stdout)["ok"], right.stderr
+
+
+def test_a_program_that_is_right_has_nothing_at_fault(verb: Verb) -> None:
+    done = verb("bisect", "samples/arith_add.py")
+    assert done.returncode == 0, done.stderr
+    assert "nothing to look for" in done.stdout
