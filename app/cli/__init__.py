@@ -20,6 +20,7 @@ VERBS = {
     "extract": "make a program of some nodes, with their real inputs, and run it",
     "bisect": "find the pass, the lowering and the nodes that make a program fail, differ or slow",
     "profile": "where the time of a run goes, node by node",
+    "tune": "search for the fastest recipe that gives eager's results",
     "reproduce": "write a folder that holds all of a compilation and a run",
     "replay": "compile and run again what such a folder holds, and say what differs",
     "presets": "compile a program by every preset, and show the figures side by side",

@@ -38,9 +38,9 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-def source_parser(verb: str, summary: str) -> Parser:
+def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
     """A parser for a verb that works on SOURCE, with the options that every such verb has."""
-    parser = Parser(verb, summary, _SCRIPT_ARGUMENTS)
+    parser = Parser(verb, summary, f"{epilog}\n{_SCRIPT_ARGUMENTS}" if epilog else _SCRIPT_ARGUMENTS)
     parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
     add_engine_options(parser)
     add_plugin_option(parser)

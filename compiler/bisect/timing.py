@@ -42,14 +42,15 @@ def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int,
         torch.set_num_threads(threads)
         with torch.no_grad():
             sides = [LoadedProgram(from_bytes(data)) for data in (first, second)]
-            return _measured([partial(side, part.tensors, part.numbers) for side in sides], bound)
+            return paired([partial(side, part.tensors, part.numbers) for side in sides], bound)
 
     found = trials.apart(work, Ratio)
     return found if isinstance(found, Ratio) else None
 
 
-def _measured(sides: Sequence[Callable[[], Any]], bound: float) -> Ratio:
-    """Pairs of samples, each side as often in a sample as makes the shorter one long enough."""
+def paired(sides: Sequence[Callable[[], Any]], bound: float) -> Ratio:
+    """How the times of two sides compare, measured until it is clear on which side of `bound` that is, or for a few
+    seconds: pairs of samples, each side as often in a sample as makes the shorter one long enough."""
     once = [_seconds(side, 1) for side in sides for _ in range(2)][1::2]
     times = max(1, math.ceil(_SAMPLE / max(min(once), 1e-9)))
     ratios: list[float] = []

@@ -22,6 +22,7 @@ from buddy.compiler.engine.channel import Channel, connect, text_data, traceback
 from buddy.compiler.engine.messages import (
     Activity,
     BeginBisection,
+    BeginTuning,
     CapturedGraphData,
     CompileHere,
     Execute,
@@ -42,6 +43,7 @@ from buddy.compiler.engine.messages import (
     WatchNodes,
 )
 from buddy.compiler.engine.runner_process import compile_in_child, measure_in_child, run_in_child, watch_in_child
+from buddy.compiler.engine.tuning_process import begin_tuning
 from buddy.compiler.protocol import Diagnostic, Stage
 
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
@@ -67,7 +69,7 @@ class Host:
                 self._channel.send(self._in_child(request, watch_in_child))
             elif isinstance(request, CompileHere):
                 self._channel.send(self._in_child(request, compile_in_child))
-            elif isinstance(request, ExtractNodes | MakeScript | BeginBisection):
+            elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
                 self._channel.send(self._here(request))
 
     def _load(self, request: Load) -> Reply:
@@ -95,6 +97,8 @@ class Host:
                 return _script(captured)
             if isinstance(request, BeginBisection):
                 return begin_bisection(captured, request)
+            if isinstance(request, BeginTuning):
+                return begin_tuning(captured, request)
             self._program.graphs.append(_extracted(captured, request))
             return NodesExtracted(_data(self._program.graphs[-1]))
         except Exception as error:

@@ -142,6 +142,13 @@ class BeginBisection(Message, frozen=True):
     address: str
 
 
+class BeginTuning(Message, frozen=True):
+    """Try recipes on graph number `graph` in a process of its own, which speaks to the socket `address`: `Done`."""
+
+    graph: int
+    address: str
+
+
 class StopRunner(Message, frozen=True):
     """Kill the runner; the `Execute` or `CompileHere` under way is refused."""
 
@@ -179,7 +186,16 @@ class DescribeOps(Message, frozen=True):
 
 
 HostRequest = (
-    Load | Execute | Measure | WatchNodes | CompileHere | ExtractNodes | MakeScript | BeginBisection | StopRunner
+    Load
+    | Execute
+    | Measure
+    | WatchNodes
+    | CompileHere
+    | ExtractNodes
+    | MakeScript
+    | BeginBisection
+    | BeginTuning
+    | StopRunner
 )
 CompilerRequest = UsePlugins | AddGraph | CompileGraph | DescribePasses | DescribeOps
 

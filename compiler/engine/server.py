@@ -25,6 +25,7 @@ from buddy.compiler.engine.reprinting import Reprinting
 from buddy.compiler.engine.session import Session
 from buddy.compiler.engine.texts import Texts
 from buddy.compiler.engine.trials import Trials
+from buddy.compiler.engine.tuning import Tuning
 from buddy.compiler.engine.watching import Watching
 from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
@@ -68,6 +69,7 @@ from buddy.compiler.protocol import (
     SearchEach,
     Shutdown,
     TryPasses,
+    Tune,
     Watch,
     Welcome,
     WriteScript,
@@ -107,6 +109,7 @@ class Server:
         self._numerics = Numerics(self._session, self._send)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
         self._profiles = Profiles(self._session, self._send)
+        self._tuning = Tuning(self._session, self._send)
         self._watching = Watching(self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
@@ -220,6 +223,7 @@ class Server:
             MapDifferences: session.values.differences,
             Watch: self._watching.watch,
             Profile: self._profiles.profile,
+            Tune: self._tuning.tune,
         }
         answer = answers[type(frame)]
         return lambda job: answer(frame, job), _slot(frame)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from buddy.compiler.kernels.access import UnsupportedError
 from buddy.compiler.kernels.arithmetic import bytes_of
 from buddy.compiler.kernels.contraction import Contraction
 from buddy.compiler.kernels.emit import split
@@ -64,17 +65,32 @@ class Blocking:
         return f"{self.rows}x{self.columns} register block, {self.source} B"
 
 
-def choose(contraction: Contraction, target: Target, source: Source | None = None) -> Blocking:
-    """The blocking with the least estimated time; `source` fixes where B is read."""
+@dataclass(frozen=True)
+class Wanted:
+    """What of a register blocking is given from outside: rows, vectors of columns, steps of K; 0 where it is not."""
+
+    rows: int = 0
+    vectors: int = 0
+    depth: int = 0
+
+
+def choose(
+    contraction: Contraction, target: Target, source: Source | None = None, wanted: Wanted = Wanted()
+) -> Blocking:
+    """The blocking with the least estimated time; `source` fixes where B is read.
+
+    What is `wanted` of a register block is taken, as far as C has so many rows and columns. Raises `UnsupportedError`
+    where the registers of `target` do not hold it.
+    """
     width = bytes_of(contraction.element)
     lanes = target.lanes(width)
     if source is None and fits_dot_products(contraction):
         return Blocking(1, 1, lanes, max(1, contraction.depth), "dot")
     if source is None and _streams(contraction, lanes):
         return _stream(contraction, lanes)
-    rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers)
+    rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, wanted)
     where = source or _source(contraction, rows, target.l2)
-    depth = _depth(contraction, vectors * lanes * width, target.l2)
+    depth = _depth(contraction, vectors * lanes * width, target.l2, wanted.depth)
     return Blocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
 
 
@@ -123,16 +139,23 @@ def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) ->
     return -(-blocks // (even[0] if even else pieces)) * rows
 
 
-def _register_block(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]:
+def _register_block(m: int, n: int, lanes: int, registers: int, wanted: Wanted) -> tuple[int, int]:
     # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
     widest = MAX_VECTORS if m > 1 else FMA_LATENCY
     candidates = [
         (rows, vectors)
-        for vectors in range(1, min(widest, max(1, -(-n // lanes))) + 1)
-        for rows in range(1, max(1, min(m, registers)) + 1)
+        for vectors in _sizes(min(widest, max(1, -(-n // lanes))), wanted.vectors)
+        for rows in _sizes(max(1, min(m, registers)), wanted.rows)
         if rows * vectors + vectors + 1 <= registers
     ]
+    if not candidates:
+        raise UnsupportedError(f"{registers} registers do not hold {wanted.rows} rows of {wanted.vectors} vectors")
     return min(candidates, key=lambda block: (_cost(m, n, lanes, *block), -block[0] * block[1]))
+
+
+def _sizes(most: int, wanted: int) -> range:
+    """The sizes to choose from: the one that is wanted, or all up to `most`."""
+    return range(min(wanted, most), min(wanted, most) + 1) if wanted else range(1, most + 1)
 
 
 def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
@@ -172,11 +195,11 @@ def _stays(contraction: Contraction, l2: int) -> bool:
     return contraction.depth <= room and contraction.depth * contraction.n.size * width <= 2.5 * l2
 
 
-def _depth(contraction: Contraction, row_bytes: int, l2: int) -> int:
-    """Steps of K after which a panel of B fills 60 % of the second-level cache."""
+def _depth(contraction: Contraction, row_bytes: int, l2: int, wanted: int) -> int:
+    """Steps of K after which a panel of B fills 60 % of the second-level cache, or as many as are wanted."""
     if len(contraction.k) != 1:
         return max(1, contraction.depth)
     size = contraction.k[0].size
-    limit = max(256, int(0.6 * l2) // row_bytes)
+    limit = wanted or max(256, int(0.6 * l2) // row_bytes)
     blocks = max(1, -(-size // limit))
     return max(1, -(-size // blocks))

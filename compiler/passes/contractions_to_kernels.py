@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.blocking import Blocking, choose, reads_in_place
+from buddy.compiler.kernels.blocking import Blocking, Wanted, choose, reads_in_place
 from buddy.compiler.kernels.calls import KernelCalls
 from buddy.compiler.kernels.contraction import NAMED, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.kernels.epilogue import ResultSpec
@@ -21,14 +21,27 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class ContractionsToKernels(MlirPass):
-    """One kernel function per distinct contraction; `pack-weights` moves the packing of parameters out of the call."""
+    """One kernel function per distinct contraction; `pack-weights` moves the packing of parameters out of the call.
+
+    `rows` and `vectors` are those of the block of C that stays in registers, `depth` the steps of K that are added up
+    before it is stored; 0 leaves the choice to an estimate of the time. Where few rows are streamed they say nothing.
+    """
 
     name: ClassVar[str] = "contractions-to-kernels"
     summary: ClassVar[str] = "matmuls and other contractions on memrefs become calls of register-blocked kernels"
 
     pack_weights: bool = True
+    rows: int = 0
+    vectors: int = 0
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "vectors", "depth"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.name}: {name} is 0 (chosen here) or more, not {getattr(self, name)}")
 
     def run(self, root: Any, context: PassContext) -> None:
+        wanted = Wanted(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights)
         # All chosen before the first is rewritten: a kernel takes ops around it away.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
@@ -36,13 +49,13 @@ class ContractionsToKernels(MlirPass):
             try:
                 if not known:
                     raise UnsupportedError("no kernel multiplies and adds these element types")
-                _rewrite(op, calls, context)
+                _rewrite(op, calls, context, wanted)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
         calls.finish()
 
 
-def _rewrite(op: Any, calls: KernelCalls, context: PassContext) -> None:
+def _rewrite(op: Any, calls: KernelCalls, context: PassContext, wanted: Wanted) -> None:
     found = neighbours(op, analyse(op), split_at)
     contraction, spec = found.contraction, found.spec
     first, second, result = op.operands
@@ -53,7 +66,7 @@ def _rewrite(op: Any, calls: KernelCalls, context: PassContext) -> None:
     if place is not None and reads_in_place(contraction):
         calls.streamed(place)
         place = None
-    blocking = choose(contraction, context.target, None if place is None else "packed")
+    blocking = choose(contraction, context.target, None if place is None else "packed", wanted)
     if place is not None:
         factors[number] = calls.packed(place, panels_of(contraction, blocking), op.location)
     location = context.locations.union([op.location, *found.locations])

@@ -102,6 +102,10 @@ from buddy.compiler.protocol.trials import IrChecked as IrChecked
 from buddy.compiler.protocol.trials import Tried as Tried
 from buddy.compiler.protocol.trials import TriedAll as TriedAll
 from buddy.compiler.protocol.trials import TryPasses as TryPasses
+from buddy.compiler.protocol.tuning import Attempted as Attempted
+from buddy.compiler.protocol.tuning import Tune as Tune
+from buddy.compiler.protocol.tuning import Tuned as Tuned
+from buddy.compiler.protocol.tuning import Variation as Variation
 from buddy.compiler.protocol.values import DifferenceMap as DifferenceMap
 from buddy.compiler.protocol.values import FetchValues as FetchValues
 from buddy.compiler.protocol.values import KeptTensor as KeptTensor
@@ -153,6 +157,7 @@ ClientFrame = (
     | ListPasses
     | ListOps
     | ListPresets
+    | Tune
     | Shutdown
 )
 EngineFrame = (
@@ -195,4 +200,6 @@ EngineFrame = (
     | Passes
     | Ops
     | Presets
+    | Attempted
+    | Tuned
 )

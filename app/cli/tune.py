@@ -1,0 +1,87 @@
+"""`buddy-tui tune SOURCE`: the fastest of many recipes that give eager's results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from buddy.app.cli import VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.recipes import UsageError
+from buddy.app.tuning import VariationError, as_json, read_variation, summary, told
+from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
+from buddy.compiler.recipe import to_toml
+
+EPILOG = """
+WHAT is a pass of the recipe (`fuse-rows=on,off`), an option of one (`contractions-to-kernels.rows=4,6,8`; `default` is
+the pass's own choice), `lowering:NODE=linalg,eager`, or `threads`, `opt-level`, `flavour`, `partition`. Without --vary,
+block sizes of products and the passes that most often matter are varied. A recipe counts only if every output is
+eager's; the best one runs against the first once more at the end, and is taken if it is clearly faster.
+"""
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("tune", VERBS["tune"], EPILOG)
+    group = found.add_argument_group("search")
+    text = "vary this; may be given more than once"
+    group.add_argument("--vary", metavar="WHAT=VALUES", action="append", default=[], help=text)
+    text = "begin no new recipe after so long (60)"
+    group.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
+    text = "give up a recipe that takes longer (30)"
+    group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
+    text = "try so many recipes side by side (1); timings disturb each other where there are fewer cores"
+    group.add_argument("--jobs", type=arguments.positive_number, default=1, metavar="N", help=text)
+    text = "let the workers of a Dask cluster try recipes, such as tcp://127.0.0.1:8786"
+    group.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
+    group.add_argument("--search-seed", type=int, default=0, metavar="N", help="draw recipes with another seed (0)")
+    found.add_argument("-o", "--output", type=Path, metavar="FILE.toml", help="write the best recipe to FILE")
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options, script = arguments.parse(parser(), words)
+    console = Console(options.plain, stdout_is_data=True)
+    return converse(options, console, lambda engine: _tune(engine, options, script))
+
+
+async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    recipe = (await engine.program(options, script))[0]
+    frame = Tune(
+        engine.client.next_request(), recipe, arguments.directory(options), _variations(options.vary), options.within,
+        options.each, options.jobs, options.cluster, options.search_seed,
+    )  # fmt: skip
+    attempts: list[Attempted] = []
+
+    def came(found: Any) -> None:
+        if isinstance(found, Attempted):
+            attempts.append(found)
+            engine.console.progress(told(found))
+        elif isinstance(found, Progress):
+            engine.console.progress(found.what)
+
+    found = await engine.client.ask_patiently(frame, Tuned, came)
+    engine.console.done()
+    if options.output is not None:
+        try:
+            options.output.write_text(to_toml(found.recipe), "utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {options.output}: {error.strerror or error}") from error
+    if options.json:
+        print(json.dumps({"source": options.source, **as_json(found, attempts)}, indent=2))
+    else:
+        saved = [f"wrote {options.output}"] if options.output is not None else []
+        print("\n".join([*summary(found, attempts[0].choices if attempts else ()), *saved]))
+    return 0
+
+
+def _variations(texts: Sequence[str]) -> tuple[Variation, ...]:
+    try:
+        return tuple(map(read_variation, texts))
+    except VariationError as error:
+        raise UsageError(f"--vary: {error}") from error

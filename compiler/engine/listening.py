@@ -1,0 +1,69 @@
+"""A socket that processes forked from the host connect to, so that the engine speaks to them and not the host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
+
+from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
+
+_READ = 1 << 20
+# How long a process may take to be forked and to connect.
+_START = 30.0
+
+
+class Peer:
+    """A process that has connected; `types` are what it says."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any) -> None:
+        self._reader, self._writer = reader, writer
+        self._buffer, self._decoder = FrameBuffer(), FrameDecoder(types)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """What the process says, until it goes."""
+        with contextlib.suppress(ConnectionError):
+            while data := await self._reader.read(_READ):
+                for body in self._buffer.feed(data):
+                    yield self._decoder.decode(body)
+
+    async def send(self, message: Any) -> None:
+        """Raises `ConnectionError` when the process has gone."""
+        self._writer.write(encode(message))
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """Ends the process, which has nobody to work for then."""
+        self._writer.close()
+
+
+class Listening:
+    """The socket; leaving it ends the processes that have connected."""
+
+    def __init__(self, types: Any) -> None:
+        self._types = types
+        self._came: asyncio.Queue[Peer] = asyncio.Queue()
+        self._peers: list[Peer] = []
+
+    async def __aenter__(self) -> Listening:
+        self._folder = tempfile.TemporaryDirectory(prefix="buddy-")
+        self.address = os.path.join(self._folder.name, "socket")
+        self._server = await asyncio.start_unix_server(self._connected, self.address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for peer in self._peers:
+            peer.close()
+        self._folder.cleanup()
+
+    async def peer(self) -> Peer:
+        """The next process that connects. Raises `asyncio.TimeoutError` when none does."""
+        return await asyncio.wait_for(self._came.get(), _START)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._peers.append(Peer(reader, writer, self._types))
+        self._came.put_nowait(self._peers[-1])

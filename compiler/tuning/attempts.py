@@ -1,0 +1,125 @@
+"""Recipes tried on a program that is loaded: each compiled, compared with eager and timed beside it, in a process to
+throw away."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from buddy.compiler.artifact import Artifact
+from buddy.compiler.bisect.timing import paired
+from buddy.compiler.compilation import CompilationError
+from buddy.compiler.engine.channel import Channel
+from buddy.compiler.engine.children import Ended, Task, in_child
+from buddy.compiler.engine.messages import Refused, Reply, Trouble
+from buddy.compiler.recipe import Recipe
+from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.measure import SEED, timed, with_threads
+from buddy.compiler.straight import compile_graph
+from buddy.compiler.tuning.messages import Attempt, AttemptDone, Duel, DuelDone
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+
+_LEAST, _MOST = 3, 50
+_SECONDS = 0.6
+# After one pair of runs, a recipe this many times as slow as the best one is not timed any longer.
+_HOPELESS = 1.5
+
+
+def serve(channel: Channel, captured: CapturedGraph) -> None:
+    """Answer `Attempt` and `Duel` with graph `captured`, until nobody asks any more."""
+    while (request := channel.receive()) is not None:
+        if isinstance(request, Attempt):
+            channel.send(_attempted(channel, captured, request))
+        elif isinstance(request, Duel):
+            channel.send(_fought(channel, captured, request))
+
+
+def _attempted(channel: Channel, captured: CapturedGraph, request: Attempt) -> Reply:
+    found = _apart(channel, lambda _: _attempt(captured, request), AttemptDone, request.each)
+    return found.reply if isinstance(found.reply, AttemptDone) else AttemptDone(problem=_problem(found, request.each))
+
+
+def _fought(channel: Channel, captured: CapturedGraph, request: Duel) -> Reply:
+    found = _apart(channel, lambda _: _duel(captured, request), DuelDone, request.each)
+    return found.reply if isinstance(found.reply, DuelDone) else DuelDone(problem=_problem(found, request.each))
+
+
+def _apart(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> Ended:
+    types = kind | Refused | Trouble
+    return in_child(channel, Task(work, _failed(kind), types, lambda _: None, seconds))
+
+
+def _failed(kind: type[AttemptDone] | type[DuelDone]) -> Callable[[Exception], Reply]:
+    def reply(error: Exception) -> Reply:
+        if isinstance(error, CompilationError):
+            return kind(problem=error.diagnostic.what)
+        return kind(problem=f"{type(error).__name__}: {error}")
+
+    return reply
+
+
+def _problem(found: Ended, seconds: float) -> str:
+    if found.how == "late":
+        return f"not done in {seconds:g} s"
+    return f"crashed: {found.status}" if found.how == "crashed" else found.how
+
+
+def _attempt(captured: CapturedGraph, request: Attempt) -> Reply:
+    artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
+    with with_threads(request.recipe.threads), torch.no_grad():
+        program = LoadedProgram(artifact)
+        problem = _difference(captured, program)
+        if problem:
+            return AttemptDone(compile_seconds=seconds, problem=problem)
+        ours, theirs = _pairs(captured, program, request.bound)
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return AttemptDone(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
+
+
+def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
+    first: Any = captured.first()
+    return compile_graph(captured.graph, recipe, first)
+
+
+def _difference(captured: CapturedGraph, program: LoadedProgram) -> str:
+    """Which result is not eager's, "" where all are."""
+    torch.manual_seed(SEED)
+    results = iter(program(captured.tensors, captured.numbers))
+    torch.manual_seed(SEED)
+    for name, value in zip(map(str, captured.graph.results), captured.eager(captured.tensors), strict=True):
+        if isinstance(value, torch.Tensor):
+            report = compare(name, next(results, None), value)
+            if report.verdict != "ok":
+                return f"{name} differs from eager by {report.max_abs:.3g}"
+    return ""
+
+
+def _pairs(captured: CapturedGraph, program: LoadedProgram, bound: float) -> tuple[list[float], list[float]]:
+    """Seconds of compiled runs and eager ones, in turn, for as long as they say something about the best ratio."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    deadline = time.monotonic() + _SECONDS
+    while len(ours) < _MOST and (len(ours) < _LEAST or time.monotonic() < deadline):
+        ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
+        theirs.append(timed(lambda: captured.eager(captured.tensors))[1])
+        if not math.isinf(bound) and ours[0] > _HOPELESS * bound * theirs[0]:
+            break
+    return ours, theirs
+
+
+def _duel(captured: CapturedGraph, request: Duel) -> Reply:
+    def program(recipe: Recipe) -> Callable[[], Any]:
+        loaded = LoadedProgram(_compiled(captured, recipe))
+        return lambda: loaded(captured.tensors, captured.numbers)
+
+    with with_threads(request.first.threads), torch.no_grad():
+        found = paired([program(request.first), program(request.second)], 1.0)
+    return DuelDone(found.median, found.low, found.high)

@@ -1,0 +1,78 @@
+"""What runs on a cluster's worker: a question goes to a process beside it that has the program loaded.
+
+The worker itself imports neither torch nor MLIR and runs no compiled code, so nothing that a recipe does ends it. Each
+of its threads has a process of its own, which stays for the next question.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.engine.channel import Channel
+from buddy.compiler.engine.messages import Refused, Trouble
+from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin, Duel, DuelDone, TuningMessage
+
+_mine = threading.local()
+
+
+def answer(begin: bytes, question: bytes) -> bytes:
+    """What comes of a question (an `Attempt` or `Duel`) about the program of `begin`; all as MessagePack."""
+    asked = msgspec.msgpack.decode(question, type=Attempt | Duel)
+    process = getattr(_mine, "process", None)
+    if process is None or process.begin != begin or not process.alive:
+        if process is not None:
+            process.close()
+        process = _mine.process = _Process(begin)
+    return msgspec.msgpack.encode(process.ask(asked))
+
+
+class _Process:
+    def __init__(self, begin: bytes) -> None:
+        self.begin = begin
+        read, theirs = os.pipe()
+        mine, write = os.pipe()
+        command = [sys.executable, "-m", "buddy.compiler.tuning.worker", str(mine), str(theirs), str(os.getpid())]
+        self._popen = subprocess.Popen(
+            command,
+            pass_fds=(mine, theirs),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(mine)
+        os.close(theirs)
+        self._channel = Channel(read, write, TuningMessage)
+        atexit.register(self.close)
+        self._refused = self._heard(msgspec.msgpack.decode(begin, type=Begin))
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def ask(self, question: Attempt | Duel) -> Any:
+        found = self._refused if isinstance(self._refused, Refused) else self._heard(question)
+        if isinstance(found, Refused):
+            kind = AttemptDone if isinstance(question, Attempt) else DuelDone
+            return kind(problem=str(found.diagnostic))
+        return found
+
+    def _heard(self, message: Any) -> Any:
+        self._channel.send(message)
+        while isinstance(found := self._channel.receive(), Trouble):
+            continue
+        if found is None:
+            raise RuntimeError(f"the process that tries recipes ended with {self._popen.wait()}")
+        return found
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        self._popen.kill()
+        self._popen.wait()
+        self._channel.close()

@@ -1,0 +1,50 @@
+"""A process that loads a program itself and tries recipes on it: on machines where no engine has loaded it.
+
+`python -m buddy.compiler.tuning.worker READ_FD WRITE_FD PARENT` is sent a `Begin`, then what `attempts.serve` answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.engine.channel import Channel, connect, traceback_of
+from buddy.compiler.engine.messages import Done, Refused, Trouble
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.tuning.attempts import serve
+from buddy.compiler.tuning.messages import Begin, TuningRequest
+
+
+def main() -> None:
+    channel = connect(Begin | TuningRequest)
+    begin = channel.receive()
+    if isinstance(begin, Begin) and (captured := _captured(channel, begin)) is not None:
+        channel.send(Done())
+        serve(channel, captured)
+
+
+def _captured(channel: Channel, begin: Begin) -> Any:
+    """The graph, or `None` after saying why there is none."""
+    import torch
+
+    from buddy.compiler import plugins
+    from buddy.compiler.sources import load_program
+
+    # A child of a process that has used torch's threads hangs in its first parallel op.
+    torch.set_num_threads(1)
+    load = begin.load
+    try:
+        plugins.problems([*plugins.installed(), *map(plugins.load_file, load.plugins)])
+        graphs = load_program(load.source, load.arguments, load.directory).graphs
+        if begin.graph < len(graphs):
+            return graphs[begin.graph]
+        channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
+    except Exception as error:
+        channel.send(Trouble(traceback_of(error)))
+        known = getattr(error, "diagnostic", None)
+        what = known if isinstance(known, Diagnostic) else Diagnostic(f"{type(error).__name__}: {error}", load.source)
+        channel.send(Refused(what))
+    return None
+
+
+if __name__ == "__main__":
+    main()

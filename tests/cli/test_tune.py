@@ -1,0 +1,140 @@
+"""`tune`: the fastest recipe that is right, whatever others do: crash, differ, or belong to a worker that is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+Verb = Callable[..., Any]
+PLANTS = Path(__file__).parent.parent / "bisect" / "plants"
+ROWS = "contractions-to-kernels.rows"
+SMALL = "--vary", f"{ROWS}=1,8", "--within", "100"  # three recipes, and then it ends
+PROGRAM = """
+import torch
+
+
+class Product(torch.nn.Module):
+    def forward(self, a, b):
+        c = a @ b - a
+        return c + c.abs().sqrt()
+
+
+torch.manual_seed(0)
+model, example_inputs = Product(), (torch.randn(96, 96), torch.randn(96, 96))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_a_bad_start_is_left_behind_and_the_recipe_is_kept(verb: Verb, program: str, tmp_path: Path) -> None:
+    """One row and one vector of C at a time is several times as slow as a block of them."""
+    bad, best = tmp_path / "bad.toml", tmp_path / "best.toml"
+    text = verb("recipe", program).stdout
+    name = 'name = "contractions-to-kernels"'
+    before, after = text.split(name)
+    bad.write_text(before + name + after.replace("options = []", 'options = [["rows", 1], ["vectors", 1]]', 1))
+    words = "--recipe", str(bad), "--vary", f"{ROWS}=8", "--vary", "contractions-to-kernels.vectors=2"
+    done = verb("tune", program, *words, "--within", "20", "--json", "-o", str(best))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["size"] == 4
+    assert found["tries"][0]["choices"] == [f"{ROWS}=1", "contractions-to-kernels.vectors=1"]
+    assert found["choices"] != found["tries"][0]["choices"]
+    assert found["gain"]["low"] > 1
+    again = verb("run", program, "--recipe", str(best), "--json")
+    assert again.returncode == 0, again.stderr
+
+
+def test_recipes_that_crash_or_differ_are_named_and_never_taken(verb: Verb, program: str) -> None:
+    plants = [word for name in ("crash_on_sqrt", "flip_one_sign") for word in ("--plugin", str(PLANTS / f"{name}.py"))]
+    recipe = verb("recipe", program, *plants).stdout
+    steps = "".join(
+        f'\n[[steps]]\nname = "{name}"\nlevel = "mlir"\nanchor = "builtin.module"\noptions = []\nenabled = false\n'
+        f'phase = "fused"\n'
+        for name in ("crash-on-sqrt", "flip-one-sign")
+    )
+    head, mark, tail = recipe.partition('\n[[steps]]\nname = "one-shot-bufferize"')
+    path = Path(program).with_suffix(".toml")
+    path.write_text(head + steps + mark + tail)
+    vary = "--vary", "crash-on-sqrt=on,off", "--vary", "flip-one-sign=on,off"
+    done = verb("tune", program, "--recipe", str(path), *vary, "--within", "20", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    problems = {tuple(one["choices"]): one["problem"] for one in found["tries"]}
+    assert "crashed" in problems["crash-on-sqrt=on", "flip-one-sign=off"]
+    assert "differs from eager" in problems["crash-on-sqrt=off", "flip-one-sign=on"]
+    assert found["choices"] == ["crash-on-sqrt=off", "flip-one-sign=off"]
+
+
+def test_what_cannot_vary_is_refused_in_words(verb: Verb, program: str) -> None:
+    done = verb("tune", program, "--vary", "no-such-pass=on,off")
+    assert done.returncode == 1
+    assert "no-such-pass: the recipe has no such pass" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert verb("tune", program, "--vary", "nothing").returncode == 2
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler of its own and two workers; its address and the workers."""
+    pytest.importorskip("distributed")
+    file = tmp_path / "scheduler.json"
+    dask = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+    ]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--host", "127.0.0.1", "--nthreads", "1"]
+    worker += ["--no-dashboard", "--no-nanny"]
+    known = ["--scheduler-file", str(file)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    processes = [subprocess.Popen([*dask, *known], **quiet)]
+    try:
+        deadline = time.monotonic() + 60
+        while not file.exists() or not file.read_text().strip():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        processes += [subprocess.Popen([*worker, *known], **quiet) for _ in range(2)]
+        yield json.loads(file.read_text())["address"], processes[1:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_cluster_tries_recipes_and_loses_none_with_a_worker(verb: Verb, program: str, cluster: Any) -> None:
+    address, workers = cluster
+    first = verb("tune", program, *SMALL, "--cluster", address, "--json")
+    assert first.returncode == 0, first.stderr
+    tries = json.loads(first.stdout)["tries"]
+    assert {tuple(one["choices"]) for one in tries} == {(f"{ROWS}={value}",) for value in ("default", "1", "8")}
+    assert not any(one["problem"] for one in tries)
+    workers[0].kill()
+    second = verb("tune", program, *SMALL, "--cluster", address, "--json")
+    assert second.returncode == 0, second.stderr
+    assert len(json.loads(second.stdout)["tries"]) == len(tries)
+
+
+def test_a_cluster_that_is_not_there_is_said(verb: Verb, program: str) -> None:
+    pytest.importorskip("distributed")
+    done = verb("tune", program, *SMALL, "--cluster", "tcp://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1" in done.stderr
