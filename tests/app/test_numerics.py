@@ -1,0 +1,68 @@
+"""Numerics as the screen and the command line tell them: who is wrong first, in words, in a plot, in a filter."""
+
+from __future__ import annotations
+
+import json
+
+from buddy.app import numerics
+from buddy.app.node_filter import NodeFacts, read_filter
+from buddy.app.number_changes import without_each
+from buddy.compiler.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import GraphInfo, NodeRow
+
+NAMES = ("mm", "gelu", "exp")
+ROWS = tuple(NodeRow(i, f"{n}.0", "call_function", n, f"aten.{n}.default", "", "") for i, n in enumerate(NAMES))
+INFO = GraphInfo("forward", ROWS)
+GOOD, BAD = Deviation(1e-7, 1e-7, 0.01), Deviation(3e-2, 1e-2, 3000.0, where="[0]")
+NODES = (
+    NodeNumbers("mm.0", "fused", own=GOOD),
+    NodeNumbers("gelu.0", "observed", BAD, GOOD),
+    NodeNumbers("exp.0", "observed", Deviation(share=-1.0, nans=2), nans=0),
+)
+REPORT = NumericsReport(
+    0, "eager", NODES, "gelu.0", "error", ("mm.0",), (NanOrigin("nan", "compiled", "exp.0"),), ("exp.0",)
+)
+
+
+def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
+    told = numerics.sentences(REPORT, INFO)
+    assert told[0].startswith("gelu (aten.gelu.default) is the first to leave its tolerance, in the program; alone")
+    assert told[1] == "fused into it, and seen by nobody: mm"
+    assert told[2] == "the first NaN of compiled code is in exp: nothing that it reads has one"
+
+
+def test_the_first_wrong_node_stands_on_top_and_what_is_not_finite_before_the_rest() -> None:
+    assert [found.node for found in numerics.worst(REPORT, 3)] == ["gelu.0", "exp.0", "mm.0"]
+
+
+def test_json_has_null_for_what_is_no_finite_number() -> None:
+    told = json.loads(json.dumps(numerics.as_json(REPORT, INFO), allow_nan=False))
+    assert told["first"]["node"] == "gelu.0"
+    assert told["nodes"][2]["error"] == {
+        "max_abs": None, "relative": None, "share_of_tolerance": None, "nans": 2, "infs": 0,
+    }  # fmt: skip
+
+
+def test_the_plot_has_the_errors_in_the_order_of_the_graph() -> None:
+    program, alone = numerics.growth(REPORT, INFO).series
+    assert (list(program.x), list(program.y)) == ([1.0], [1e-2])
+    assert list(alone.names) == ["mm", "gelu"]
+
+
+def test_a_filter_asks_for_errors_and_leaves_out_what_was_not_measured() -> None:
+    facts = [NodeFacts(row, err=err) for row, err in zip(ROWS, (float("nan"), 3e-2, 1e-7), strict=True)]
+    assert [f.row.name for f in facts if read_filter("err>1e-5")(f)] == ["gelu"]
+    assert [f.row.name for f in facts if read_filter("err<=1e-5")(f)] == ["exp"]
+
+
+def test_each_step_that_changes_numbers_is_taken_back_alone() -> None:
+    recipe = default_recipe()
+    found = {without.step: without.recipe for without in without_each(recipe)}
+    assert {"expand-math-to-polynomials", "convolutions-to-kernels", "flash-attention-prefill"} <= found.keys()
+    for step, other in found.items():
+        differing = [a.name for a, b in zip(recipe.steps, other.steps, strict=True) if a != b]
+        assert differing == [step]
+    winograd = next(s for s in found["convolutions-to-kernels"].steps if s.name == "convolutions-to-kernels")
+    assert winograd.enabled
+    assert ("winograd", "never") in winograd.options

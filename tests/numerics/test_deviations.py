@@ -1,0 +1,48 @@
+"""How far tensors are apart: the quick way says what the careful one says, and what is not finite is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.deviations import Deviations
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64])
+def test_the_verdict_is_that_of_a_programs_outputs(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    reference = (torch.randn(40, 30) * 10).to(dtype)
+    told = Deviations()
+    for size in (0.0, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0):
+        ours = (reference.to(torch.complex128) * (1 + size)).to(dtype) if dtype.is_complex else (
+            (reference.double() * (1 + size)).to(dtype)
+        )  # fmt: skip
+        report = compare("", ours, reference)
+        found = told.of(ours, reference)
+        assert found.ok == (report.verdict == "ok"), size
+        if dtype in (torch.float32, torch.float64):
+            assert found.largest == pytest.approx(report.max_abs, rel=1e-3)
+
+
+def test_what_is_not_finite_on_one_side_alone_is_wrong_and_counted() -> None:
+    reference = torch.tensor([1.0, -torch.inf, torch.nan, 2.0])
+    same = Deviations().of(reference.clone(), reference)
+    assert same.ok
+    assert (same.nans, same.infs) == (1, 1)
+    other = Deviations().of(torch.tensor([torch.nan, -torch.inf, torch.nan, 2.0]), reference)
+    assert not other.ok
+    assert other.where == "[0]"
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    assert Deviations().of(torch.tensor([1, 2]), torch.tensor([1, 2])).ok
+    wrong = Deviations().of(torch.tensor([1, 5]), torch.tensor([1, 2]))
+    assert not wrong.ok
+    assert wrong.largest == 3
+
+
+def test_a_wider_reference_has_the_tolerance_of_what_is_compared_with_it() -> None:
+    exact = torch.tensor([1.0, 3.0], dtype=torch.float64) / 3
+    assert Deviations().of(exact.float(), exact).ok
+    assert 0 < Deviations().of(exact.float(), exact).largest < 1e-7
