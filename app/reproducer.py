@@ -54,6 +54,7 @@ class Description(msgspec.Struct, frozen=True):
     problem: str = ""
     files: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
 
     @property
     def lacks(self) -> str:
@@ -70,7 +71,7 @@ class Engine(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a reproducer is of. `files` are those that the program is made of."""
+    """What a reproducer is of. `files` are those of the program, `shapes` those that it was captured with."""
 
     recipe: Recipe
     info: GraphInfo
@@ -78,6 +79,7 @@ class Subject(NamedTuple):
     inputs: str
     assignments: Sequence[Assignment] = ()
     files: Sequence[str] = ()
+    shapes: Sequence[str] = ()
 
 
 def text_hash(text: str) -> str:
@@ -186,6 +188,7 @@ def _described(
         problem,
         files,
         elsewhere,
+        tuple(subject.shapes),
     )
 
 

@@ -37,6 +37,10 @@ class Running:
                 marked=now.kind == "random",
             ),
             Choice("from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"),
+            Choice(
+                "other shapes", " ".join(self._bench.session.shapes) or "capture with tensors of other sizes: x=4x128",
+                "shapes", marked=bool(self._bench.session.shapes),
+            ),
         ]  # fmt: skip
         self._bench.push_screen(PickerScreen("Inputs", choices), self._kind_chosen)
 
@@ -46,8 +50,16 @@ class Running:
             self._use(InputChoice())
         elif kind == "random":
             self._bench.ask("seed", str(now.seed), self._use_seed)
+        elif kind == "shapes":
+            shapes = " ".join(self._bench.session.shapes)
+            self._bench.ask("shapes, as x=4x128 (none: the script's own)", shapes, self._use_shapes)
         elif kind == "file":
             self._bench.ask("inputs from", now.title, self._use_file)
+
+    def _use_shapes(self, text: str) -> None:
+        """Shapes are the program's: it is captured anew, and its recipe stays."""
+        self._bench.session.inputs = InputChoice()
+        self._bench.session.capture_with(tuple(text.replace(",", " ").split()))
 
     def _use_seed(self, text: str) -> None:
         try:

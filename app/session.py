@@ -43,6 +43,7 @@ class Session:
         self.watching = False
         self.say: Callable[[str], object] = lambda text: None
         self.inputs = InputChoice()
+        self.shapes: tuple[str, ...] = ()
         self._place, self._log, self._directory = place, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._client: EngineClient | None = None
@@ -122,7 +123,9 @@ class Session:
     def _open(self, client: EngineClient) -> int:
         """Have the program opened; the request's number."""
         request, workspace = client.next_request(), self.workspace
-        client.send(p.Open(request, workspace.source, workspace.arguments, self._directory, workspace.plugins))
+        client.send(
+            p.Open(request, workspace.source, workspace.arguments, self._directory, workspace.plugins, self.shapes)
+        )
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------
@@ -147,6 +150,15 @@ class Session:
             for frame in (p.ListPasses, p.ListOps):
                 client.send(frame(client.next_request(), self._directory, workspace.plugins))
         self.say(told(files))
+        self._reopen(client)
+
+    def capture_with(self, shapes: tuple[str, ...]) -> None:
+        """Capture the program with arguments of other shapes, none for its own."""
+        self.shapes = shapes
+        if self._client is not None and self.state.engine == "ready":
+            self._reopen(self._client)
+
+    def _reopen(self, client: EngineClient) -> None:
         self.state.reloading(self._open(client))
         self.changed(ALL)
 

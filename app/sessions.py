@@ -114,7 +114,7 @@ class Sessions:
             return
         subject = Subject(
             bench.workspace.recipe, state.info, state.welcome, str(session.inputs), tuple(state.assignments.values()),
-            state.files,
+            state.files, session.shapes,
         )  # fmt: skip
         engine = Engine(session.compile_beside, session.whole_text, session.run_values)
         bench.say(f"writing {folder}{bench.glyphs.ellipsis}")

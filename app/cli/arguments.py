@@ -91,8 +91,15 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--inputs", type=Path, metavar="FILE", help="run on the tensors of a .npy, .npz or .pt")
 
 
+def shapes_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """The shapes that the command line gives, for verbs that take some."""
+    return tuple(getattr(options, "shape", ()))
+
+
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """The options that change a recipe, and how long to wait for the script."""
+    text = "capture with this argument of the model in another shape, as x=4x128; may be given more than once"
+    parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
     group = parser.add_argument_group("recipe")
     text = "start from a recipe in TOML, not from a preset; may be given once for each graph"
     group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from buddy.app.cli import FAILURE, USAGE
-from buddy.app.cli.arguments import Parser, directory, engine_place, parse
+from buddy.app.cli.arguments import Parser, directory, engine_place, parse, shapes_of
 from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
@@ -115,7 +115,9 @@ class Headless:
         presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
         bases = base_recipes(options, presets.presets, arguments)
         wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
-        frame = Open(self.client.next_request(), options.source, arguments, directory(options), wanted)
+        frame = Open(
+            self.client.next_request(), options.source, arguments, directory(options), wanted, shapes_of(options)
+        )
         captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")

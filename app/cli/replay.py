@@ -44,7 +44,9 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     recipe_words = ["--recipe", str(options.folder / RECIPE), "--graph", str(found.graph)]
     as_run = arguments.source_parser("replay", "")
     arguments.add_recipe_options(as_run)
-    opened = as_run.parse_args([source_of(options.folder, found), *recipe_words, *arguments.engine_words(options)])
+    shapes = [f"--shape={shape}" for shape in found.shapes]
+    words = [source_of(options.folder, found), *recipe_words, *shapes, *arguments.engine_words(options)]
+    opened = as_run.parse_args(words)
     recipe = (await engine.program(opened, found.arguments))[0]
     compilation = await engine.compile(recipe)
     changed = await _changed_stages(engine, compilation.ordered(), found)

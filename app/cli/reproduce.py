@@ -42,7 +42,9 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     made = Engine(
         client.compile_beside, client.fetch_text, lambda each: client.run_beside(each, 1, inputs, values=True)
     )
-    subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files)
+    subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
+        shapes=arguments.shapes_of(options),
+    )  # fmt: skip
     try:
         found = await write_reproducer(options.output, subject, made, RequestFailed)
     except OSError as error:

@@ -148,7 +148,7 @@ def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
 def _load_program(request: Load, progress: Any) -> Any:
     from buddy.compiler.sources import load_program
 
-    return load_program(request.source, request.arguments, request.directory, on_progress=progress)
+    return load_program(request.source, request.arguments, request.directory, progress, request.shapes)
 
 
 def _data(captured: Any) -> CapturedGraphData:

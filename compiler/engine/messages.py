@@ -65,6 +65,7 @@ class Load(Message, frozen=True):
     arguments: tuple[str, ...]
     directory: str
     plugins: tuple[PluginFile, ...] = ()
+    shapes: tuple[str, ...] = ()
 
 
 class Execute(Message, frozen=True):

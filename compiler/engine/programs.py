@@ -22,6 +22,7 @@ class ProgramKey:
     arguments: tuple[str, ...]
     directory: str
     plugins: tuple[PluginFile, ...] = ()
+    shapes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

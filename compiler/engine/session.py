@@ -90,7 +90,7 @@ class Session:
 
     async def open(self, frame: Open, job: Job) -> None:
         plugins, changed = as_they_are(frame.plugins, frame.directory)
-        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins)
+        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, frame.shapes)
         async with self.host.turn:
             job.begun = True
             program = await self._load(key, job)
@@ -116,7 +116,7 @@ class Session:
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
         try:
-            request = Load(key.source, key.arguments, key.directory, key.plugins)
+            request = Load(key.source, key.arguments, key.directory, key.plugins, key.shapes)
             loaded = await self._ask_host(request, _load_death(key), job)
         except JobFailed:
             self._replace_host()

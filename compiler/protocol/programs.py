@@ -16,7 +16,8 @@ FOLDED = "folded"
 class Open(Frame, frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
-    `plugins` are loaded first. One that has another hash than its file is told of in the notes.
+    `plugins` are loaded first. One that has another hash than its file is told of in the notes. `shapes`, each as
+    `x=4x128`, stand in for those of the tensors that the script has its model called with.
     """
 
     request: int
@@ -24,6 +25,7 @@ class Open(Frame, frozen=True):
     arguments: tuple[str, ...] = ()
     directory: str = ""
     plugins: tuple[PluginFile, ...] = ()
+    shapes: tuple[str, ...] = ()
 
 
 class Compile(Frame, frozen=True):

@@ -37,7 +37,7 @@ def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.T
     if choice.kind == "random":
         generator = torch.Generator().manual_seed(choice.seed)
         for place in places:
-            tensors[place] = _random_like(tensors[place], generator)
+            tensors[place] = random_of(tensors[place], tuple(tensors[place].shape), generator)
     elif choice.kind == "file":
         names = [captured.graph.placeholders[place].stable for place in places]
         given = _in_order(_read(choice), names)
@@ -46,20 +46,21 @@ def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.T
     return tensors
 
 
-def _random_like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Numbers distributed as those of `tensor`: a normal distribution, or, for integers and masks, its own values.
+def random_of(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Numbers in `shape`, distributed as those of `tensor`: normally, or, for integers and masks, its own values.
 
     An index stays one that the program could have been given.
     """
-    made = torch.empty_like(tensor)
+    same = shape == tuple(tensor.shape)
+    made = torch.empty_like(tensor) if same else torch.empty(shape, dtype=tensor.dtype)
     finite = bool(tensor.isfinite().all()) if tensor.is_floating_point() else False
     if tensor.is_floating_point() and finite and tensor.numel() > 1:
-        drawn = torch.randn(tensor.shape, generator=generator)
+        drawn = torch.randn(shape, generator=generator)
         return made.copy_(drawn * tensor.float().std() + tensor.float().mean())
-    if not tensor.numel():
-        return made
-    picks = torch.randint(tensor.numel(), (tensor.numel(),), generator=generator)
-    return made.copy_(tensor.reshape(-1)[picks].reshape(tensor.shape))
+    if not tensor.numel() or not made.numel():
+        return made.zero_()
+    picks = torch.randint(tensor.numel(), (made.numel(),), generator=generator)
+    return made.copy_(tensor.reshape(-1)[picks].reshape(shape))
 
 
 def _read(choice: InputChoice) -> Any:

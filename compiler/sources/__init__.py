@@ -15,6 +15,7 @@ from torch._dynamo.exc import TorchDynamoException
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of, defines_both
 from buddy.compiler.sources.locate import Location, locate
+from buddy.compiler.sources.other_shapes import refused, with_shapes
 from buddy.compiler.sources.own_files import own_files
 from buddy.compiler.sources.pretrained import offline_models
 from buddy.compiler.sources.program import Program, SourceError, source_error
@@ -27,17 +28,22 @@ OnProgress = Callable[[str], None]
 
 
 def load_program(
-    source: str, arguments: tuple[str, ...] = (), directory: str = "", on_progress: OnProgress | None = None
+    source: str,
+    arguments: tuple[str, ...] = (),
+    directory: str = "",
+    on_progress: OnProgress | None = None,
+    shapes: tuple[str, ...] = (),
 ) -> Program:
     """Run `source` and capture its graphs.
 
     `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder when
     empty), `arguments` what follows the script's name on its command line. What a script compiles itself
     (`torch.compile`, `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the
-    outermost module calls it made. Raises `SourceError`.
+    outermost module calls it made. `shapes` (`x=4x128`) stand in for those of tensors that a model that it defines or
+    names is called with. Raises `SourceError`.
     """
     with _folder(directory):
-        return _Loading(locate(source), source, arguments, on_progress or (lambda _text: None)).run()
+        return _Loading(locate(source), source, arguments, on_progress or (lambda _text: None), shapes).run()
 
 
 @contextmanager
@@ -56,7 +62,10 @@ def _folder(directory: str) -> Iterator[None]:
 class _Loading:
     """One source on its way to a program."""
 
-    def __init__(self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress) -> None:
+    def __init__(
+        self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...]
+    ) -> None:
+        self._shapes, self._reshaped = shapes, False
         self._location = location
         self._source = source
         self._arguments = arguments
@@ -74,6 +83,12 @@ class _Loading:
             elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
                 self._capture_defined()
         notes += self._tape.notes
+        if self._shapes and not self._reshaped:
+            raise source_error(
+                f"{self._source} calls its model itself, with shapes of its own",
+                self._where(),
+                "define `model` and `example_inputs`, or name the model (script.py:name)",
+            )
         return Program(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
 
     def _run_code(self) -> None:
@@ -107,6 +122,8 @@ class _Loading:
     def _capture(self, target: Any, inputs: Any, where: str) -> None:
         with told(self._location.path, self._location.module):
             function, args, kwargs = call_of(target, inputs, where)
+            if self._shapes:
+                args, kwargs = self._other_shapes(function, args, kwargs)
             try:
                 self._tape.capture(function, args, kwargs)
             except TorchDynamoException as error:
@@ -115,6 +132,19 @@ class _Loading:
                 raise source_error(
                     f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
                 ) from error
+
+    def _other_shapes(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call with other shapes, which eager has taken."""
+        args, kwargs = with_shapes(function, args, kwargs, self._shapes)
+        try:
+            with torch.no_grad():
+                function(*args, **kwargs)
+        except Exception as error:
+            raise refused(self._shapes, error) from error
+        self._reshaped = True
+        return args, kwargs
 
     def _graphs(self) -> list[CapturedGraph]:
         graphs = self._tape.asked or self._tape.called
