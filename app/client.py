@@ -251,7 +251,9 @@ class EngineClient:
             reason = reason or f"what came from the engine is not the engine's: {error}{self._hint()}"
             transport.kill()
         lost = await transport.ended()
-        lost = EngineLost(reason or lost.reason, lost.detail, lasting=lost.lasting)
+        # An engine that refuses the greeting, or does not know it, would do so again.
+        lasting = lost.lasting or (bool(reason) and not greeted.done())
+        lost = EngineLost(reason or lost.reason, lost.detail, lasting=lasting)
         if transport is self._transport or not greeted.done():
             self._lose(lost)
         if not greeted.done():

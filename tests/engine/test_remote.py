@@ -24,7 +24,7 @@ from buddy.app.client import EngineClient, EngineLost
 from buddy.app.ssh import Remote, checked_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import RelayError, engines_folder, log_path
-from buddy.compiler.protocol import Captured, Compile, Ran, Run
+from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Ran, Run
 
 FAR = Path(__file__).resolve().parents[2] / "benchmarks" / "support" / "far.py"
 
@@ -264,14 +264,26 @@ async def test_what_ssh_complains_of_is_explained(tmp_path: Path, said: str, tol
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_a_shell_says_at_login_is_passed_over_and_junk_is_quoted(far: Far) -> None:
-    far.program.write_text(f'#!/bin/sh\necho Welcome to Ubuntu\nexec {sys.executable} -m buddy.app.cli "$@"\n')
-    client = EngineClient(far.remote())
+    talkative = far.folder / "talkative"
+    talkative.write_text(f'#!/bin/sh\necho Welcome to Ubuntu\nexec {sys.executable} -m buddy.app.cli "$@"\n')
+    talkative.chmod(0o700)
+    client = EngineClient(far.remote(program=str(talkative)))
     await client.start()
     await client.close()
-    far.program.write_text("#!/bin/sh\nexec yes no\n")
-    error = await lost(far.remote())
+    junk = far.folder / "junk"
+    junk.write_text("#!/bin/sh\nexec yes no\n")
+    junk.chmod(0o700)
+    error = await lost(far.remote(program=str(junk)))
     assert "not an engine's" in error.reason
     assert "no" in error.reason
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_engine_of_another_version_is_refused_for_good(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("buddy.app.client.Hello", lambda: Hello(version=PROTOCOL_VERSION + 7))
+    error = await lost(far.remote())
+    assert f"the client speaks protocol {PROTOCOL_VERSION + 7}, this engine {PROTOCOL_VERSION}" in error.reason
+    assert error.lasting
 
 
 def test_hosts_that_ssh_would_take_for_options_are_refused() -> None:
