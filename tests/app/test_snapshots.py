@@ -247,3 +247,22 @@ def test_ir_in_the_editor(snap_compare: Any, bench: Any, theme: str, size: tuple
         await until(pilot, lambda: area.cursor_location != (0, 0))
 
     assert snap_compare(bench(theme), terminal_size=size, run_before=before)
+
+
+SCREENS = {
+    "themes": ("T", OPEN, "down", "down", "down"),
+    "wrapped": ("tab", "tab", "8", DRAWN, "plus", "W"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("screen", SCREENS)
+def test_each_screen(snap_compare: Any, bench: Any, screen: str, theme: str, size: tuple[int, int]) -> None:
+    """The list of themes, one of them shown; long lines on several lines of the screen."""
+    assert snap_compare(bench(theme), terminal_size=size, run_before=after(*SCREENS[screen]))
+
+
+@pytest.mark.parametrize("theme", ["buddy-colour-blind", "buddy-ansi", "buddy-ansi-light"])
+def test_a_diff_in_the_other_themes(snap_compare: Any, bench: Any, theme: str) -> None:
+    """Syntax, what came and went, the cursor, in the themes that no other picture shows."""
+    assert snap_compare(bench(theme), terminal_size=(120, 40), run_before=after("tab", "tab", "3", DRAWN, "d", DRAWN))
