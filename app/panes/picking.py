@@ -136,9 +136,10 @@ class Picking(TablePane[NodeRow]):
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
         found = self.state.shown.numbers.get(row.stable)
-        err, own = (found and found.error, found and found.own)
-        errors = (each.largest if each is not None else math.nan for each in (err, own))
-        return NodeFacts(row, self.chosen(row), function, len(self._neighbours.users(row)), *errors, self.seconds(row))
+        seen = (found.error, found.own) if found is not None else (None, None)
+        err, own = (each.largest if each is not None else math.nan for each in seen)
+        users = len(self._neighbours.users(row))
+        return NodeFacts(row, self.chosen(row), function, users, err, own, self.seconds(row))
 
     def seconds(self, row: NodeRow) -> float | None:
         """What the node takes in a run, where that has been measured."""

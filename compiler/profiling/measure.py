@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.profile_report import Peak, ProfileReport
+from buddy.compiler.profile_report import ProfileReport
 from buddy.compiler.profiling.attribution import attributed
 from buddy.compiler.profiling.counter import Counter, Pace, counter, reader
 from buddy.compiler.runner.loaded import LoadedProgram
@@ -31,7 +31,6 @@ def profile(
     repeats: int,
     threads: int,
     graph: int = 0,
-    peak: Peak | None = None,
     on_progress: OnProgress | None = None,
 ) -> ProfileReport:
     """Link both artifacts of one graph, `counted` with regions, and run them in turn on the captured inputs.
@@ -50,11 +49,8 @@ def profile(
         pace = Pace(reader(found))
         seconds, ticks = _interleaved(captured, *pair, repeats, tell)
         per_second = pace.per_second()
-    fast = sorted(range(repeats), key=lambda number: seconds[number][1])[: -(-repeats // 2)]
-    regions = [
-        statistics.fmean(column) / per_second for column in zip(*(ticks[number] for number in fast), strict=True)
-    ]
-    whole = statistics.fmean(seconds[number][1] for number in fast)
+    whole, means = _of_faster_half([with_counters for _, with_counters in seconds], ticks)
+    regions = [mean / per_second for mean in means]
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
     told = attributed(captured.graph, counted.regions, regions, symbols)
     one = 1 if pair[0].threads != plain.threads else threads
@@ -69,12 +65,18 @@ def profile(
         whole=whole,
         inside=told.inside,
         outside=told.outside,
-        peak=peak or Peak(),
         counter=found.name,
         ticks_per_second=per_second,
         same=same,
         notes=tuple(_notes(found, same, told.inside + told.outside, whole)),
     )
+
+
+def _of_faster_half(seconds: Sequence[float], ticks: Sequence[Sequence[int]]) -> tuple[float, list[float]]:
+    """Means over the runs that took least: of their seconds, and of the ticks of each region."""
+    fast = sorted(range(len(seconds)), key=seconds.__getitem__)[: -(-len(seconds) // 2)]
+    means = [statistics.fmean(column) for column in zip(*(ticks[number] for number in fast), strict=True)]
+    return statistics.fmean(seconds[number] for number in fast), means
 
 
 def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram) -> bool:
