@@ -36,6 +36,7 @@ from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.parting import Parting
 from buddy.app.profiling import Profiling
+from buddy.app.provenance import Provenance
 from buddy.app.questions import Questions
 from buddy.app.running import Running
 from buddy.app.selection import Selection
@@ -107,6 +108,7 @@ class Workbench(App[int]):
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
         self.graphs, self.versus, self.parting = Graphs(self), Versus(self), Parting(self)
         self.questions, self.bookmarks = Questions(self.ask_engine), Bookmarks()
+        self.provenance = Provenance(self)
         self._message = ""
         self._hint = ""
         self._prefix = ""
@@ -372,7 +374,7 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        parts = (self, *doers, self.parting, self.profiling)
+        parts = (self, *doers, self.parting, self.profiling, self.provenance)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -204,6 +204,15 @@ ACTIONS: tuple[Action, ...] = (
         "ir",
     ),
     A(
+        "ir.follow",
+        ("F",),
+        "Follow op",
+        "The line's node through all stages, with its text at each",
+        "follow_through",
+        "ir",
+        needs_engine_stage,
+    ),
+    A(
         "ir.sources",
         ("g s",),
         "Locations",

@@ -272,11 +272,12 @@ class Diffing(Painting):
         ]
 
     def _label(self, line: Line | None, room: int) -> Cells:
-        """The nodes of the cursor's line: `mm_3 (+11)`."""
+        """The nodes of the cursor's line: `mm_3 (+11)`, and whether that is derived."""
         if line is None or not line.nodes:
             return []
         first = self.bench.selection.node if self.bench.selection.node in line.nodes else line.nodes[0]
         more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
+        more += " (derived)" if first in line.derived else ""
         return [
             (f" {figures.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")
         ]

@@ -290,7 +290,8 @@ class GraphPane(Picking):
             from buddy.app.screens.code import CodeScreen
 
             line, lines = found
-            self.app.push_screen(CodeScreen(info.name, self.bench.cache, info.code, lines, line), self.go_to_node)
+            screen = CodeScreen(info.name, self.bench.cache, info.code, lines, line)
+            self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:
         row = self.current

@@ -240,7 +240,8 @@ class Reading(Searching):
             lines += [[], [(f"{figures.count(rest)} more characters: w writes the stage to a file", "dim")]]
         places = {row.stable: row.location for row in self.state.info.rows} if self.state.info else {}
         for node in line.nodes:
-            lines += [[], [(f"from {self.bench.selection.name_of(node)}  ", "accent"), (places.get(node, ""), "dim")]]
+            name = self.bench.selection.name_of(node) + " (derived)" * (node in line.derived)
+            lines += [[], [(f"from {name}  ", "accent"), (places.get(node, ""), "dim")]]
         self.app.push_screen(DetailScreen(f"Line {figures.count(number + 1)} of {self.stage.name}", lines))
 
     @work(exclusive=True, group="whole")

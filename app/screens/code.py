@@ -54,8 +54,8 @@ class CodeView(CursorView):
         self.refresh()
 
 
-class CodeScreen(ListScreen[str | None]):
-    """Returns the stable name of the node to go to, or `None`."""
+class CodeScreen(ListScreen[tuple[str, ...] | None]):
+    """Returns the stable names of the nodes of the line to go to, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False, priority=True),
@@ -71,7 +71,7 @@ class CodeScreen(ListScreen[str | None]):
 
     def action_choose(self) -> None:
         line = self._code.line
-        self.dismiss(line.nodes[0] if line is not None and line.nodes else None)
+        self.dismiss(line.nodes if line is not None and line.nodes else None)
 
     def action_copy(self) -> None:
         line = self._code.line

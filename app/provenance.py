@@ -1,0 +1,129 @@
+"""Where a node went and what became of it: its text at every stage, its fate through all passes, its Python line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from buddy.app.fates import Said, fate_of
+from buddy.app.panes.navigation import Place
+from buddy.app.stages import StageRow
+from buddy.compiler.protocol import Followed, FollowNode, NodeRow, OpenPython, PythonOpened
+
+if TYPE_CHECKING:
+    from buddy.app.workbench import Workbench
+
+_LINES = 50
+
+
+class Provenance:
+    """Opens the screens; each is about the node of the graph pane's row, or of the IR pane's line."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._task: asyncio.Task[None] | None = None
+
+    def follow_through(self) -> None:
+        """One node through all passes, with its text at each."""
+        self._with_node(lambda row: self._begin(self._follow(row)))
+
+    def open_fate(self) -> None:
+        """What each pass did to a node, or why it did not."""
+        self._with_node(self._show_fate)
+
+    def open_python(self) -> None:
+        """The Python file that a node comes from, at its line."""
+        self._with_node(lambda row: self._begin(self._open_python(row)))
+
+    # ---- which node ----------------------------------------------------------------------------------------------
+
+    def _with_node(self, act: Callable[[NodeRow], object]) -> None:
+        """Do `act` with the node here; where a line comes from several, of a function that layers share, ask which."""
+        bench, info = self._bench, self._bench.state.info
+        rows = {row.stable: row for row in info.rows} if info is not None else {}
+        line = bench.ir.line_at(bench.ir.cursor) if bench.pane is bench.ir else None
+        current = bench.graph.current
+        names = line.nodes if line is not None else (current.stable,) if current is not None else ()
+        known = [rows[name] for name in names if name in rows]
+        if not known:
+            bench.say("no node is known for this line")
+        elif len(known) == 1:
+            act(known[0])
+        else:
+            self._ask_which(known, line.derived if line is not None else (), act)
+
+    def _ask_which(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        def chosen(row: NodeRow | None) -> None:
+            if row is not None:
+                act(row)
+
+        node = self._bench.selection.node
+        choices = [
+            Choice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
+            for row in rows
+        ]
+        self._bench.push_screen(PickerScreen("Which node of this line", choices), chosen)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    # ---- the screens ---------------------------------------------------------------------------------------------
+
+    async def _follow(self, row: NodeRow) -> None:
+        stages = self._bench.state.board.rows()
+        texts = tuple(dict.fromkeys(found.stage.text for found in stages))
+        answer = await self._bench.ask_engine(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
+        if answer is None:
+            return
+        from buddy.app.screens.follow import FollowScreen, Step
+
+        traces = {trace.text: trace for trace in answer.traces}
+        steps = [Step(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
+        self._bench.push_screen(FollowScreen(row.name, steps, self._bench.ir.key), self._go)
+
+    def _go(self, place: Place | None) -> None:
+        if place is not None:
+            self._bench.show_pane("ir")
+            self._bench.ir.go_from_here(place)
+
+    def _show_fate(self, row: NodeRow) -> None:
+        from buddy.app.screens.follow import FateScreen
+
+        state = self._bench.state
+        stages = state.board.rows()
+        fate = fate_of(row, state.assignments.get(row.stable), state.remarks, [found.stage for found in stages])
+        self._bench.selection.select_node(row.stable)
+        self._bench.push_screen(FateScreen(row.name, fate), lambda said: self._go_stage(said, stages))
+
+    def _go_stage(self, said: Said | None, stages: list[StageRow]) -> None:
+        """The stage of the pass that said something; at its node, unless one has been somewhere else in it."""
+        found = next((row for row in stages if said is not None and row.stage.name == said.who), None)
+        if found is not None:
+            self._bench.show_pane("ir")
+            self._bench.ir.choose(found)
+        elif said is not None:
+            self._bench.say(f"{said.who} has no stage of its own")
+
+    async def _open_python(self, row: NodeRow) -> None:
+        path, _, line = row.location.rpartition(":")
+        if not path:
+            self._bench.say(f"no Python line is known for {row.name}")
+            return
+        workspace, graph = self._bench.workspace, self._bench.state.graph
+        answer = await self._bench.ask_engine(
+            lambda number: OpenPython(number, workspace.source, workspace.arguments, graph, path), PythonOpened
+        )
+        if answer is not None:
+            from buddy.app.screens.code import CodeScreen
+
+            screen = CodeScreen(path, self._bench.cache, answer.text, answer.lines, int(line) - 1)
+            self._bench.push_screen(screen, self._go_nodes)
+
+    def _go_nodes(self, nodes: tuple[str, ...] | None) -> None:
+        if nodes:
+            self._bench.selection.go_node(nodes)

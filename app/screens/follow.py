@@ -1,0 +1,81 @@
+"""One node through all stages with its text at each, and its fate through all passes, as tables to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from buddy.app import figures
+from buddy.app.fates import Said, told
+from buddy.app.panes.navigation import Place
+from buddy.app.panes.pane import Column
+from buddy.app.screens.table import TableScreen
+from buddy.app.stages import Key, StageRow
+from buddy.app.widgets.look import Cell
+from buddy.compiler.protocol import NodeTrace
+
+
+class Step(NamedTuple):
+    """A stage, and what of its text comes from the node."""
+
+    row: StageRow
+    trace: NodeTrace
+
+
+class FollowScreen(TableScreen[Step]):
+    """Returns the line to go to, or `None`; the cursor begins at the stage `here`."""
+
+    KEYS_TEXT = "enter goes there, q closes"
+
+    def __init__(self, node: str, steps: Sequence[Step], here: Key | None) -> None:
+        super().__init__(_STAGES, steps)
+        self._title = f"{node} through all stages"
+        self._table.cursor = next((place for place, step in enumerate(steps) if step.row.key == here), 0)
+
+    def about(self, row: Step) -> str:
+        """Its first lines there."""
+        return "  |  ".join(row.trace.excerpts[:4]) or "none of its lines is left: others do its work"
+
+    def action_choose(self) -> None:
+        if self.current is not None and self.current.trace.lines:
+            self.dismiss(Place(self.current.row.key, self.current.trace.lines[0]))
+
+
+def _text(step: Step) -> Cell:
+    if not step.trace.excerpts:
+        return ("-", "dim")
+    mark = "(derived) " if step.trace.marks[0] else ""
+    return (mark + step.trace.excerpts[0], "dim" if mark else "text")
+
+
+def _lines(step: Step) -> Cell:
+    derived = f" +{figures.count(step.trace.derived)}" if step.trace.derived else ""
+    return (f"{figures.count(step.trace.own)}{derived}", "number")
+
+
+_STAGES: tuple[Column[Step], ...] = (
+    Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
+    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), since=100),
+    Column("lines", 9, _lines, right=True),
+    Column("line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right=True),
+    Column("text", 0, _text),
+)
+
+
+class FateScreen(TableScreen[Said]):
+    """Returns what was said that one wants to see the stage of, or `None`."""
+
+    KEYS_TEXT = "enter goes to the pass's stage, q closes"
+
+    def __init__(self, node: str, fate: Sequence[Said]) -> None:
+        super().__init__(_FATE, fate)
+        self._title = f"What became of {node}"
+
+    def about(self, row: Said) -> str:
+        return f"{row.who}: {told(row)}"
+
+
+_FATE: tuple[Column[Said], ...] = (
+    Column("who", 28, lambda said: (said.who, "accent")),
+    Column("what", 0, lambda said: (told(said), "text")),
+)

@@ -1,0 +1,66 @@
+"""A node followed through the panes on the real engine: its text at every stage, its fate, its Python line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buddy.app.fates import Said, fate_of
+from buddy.app.screens.code import CodeScreen
+from buddy.app.screens.follow import FateScreen, FollowScreen
+from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
+
+Open = Callable[..., Any]
+
+
+async def opened(bench: Any, screen: type) -> Any:
+    await bench.until(lambda: isinstance(bench.app.screen, screen), screen.__name__)
+    await bench.pilot.pause(0.05)
+    return bench.app.screen
+
+
+@pytest.mark.slow
+async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        app = bench.app
+        app.graph.show_node(next(row.stable for row in app.graph.rows if row.name == "gelu"))
+        await bench.press("F")
+        screen = await opened(bench, FollowScreen)
+        assert screen.query_one("#box").border_title == "gelu through all stages"
+        steps = screen._table.rows
+        assert [step.row.stage.name for step in steps[:2]] == ["fx", "graph"]
+        assert all(step.trace.own for step in steps)
+        place = next(k for k, step in enumerate(steps) if step.row.stage.name == "expand-math-to-polynomials")
+        screen._table.move_to(place)
+        await bench.press("enter")
+        await bench.until(lambda: app.screen is app.screen_stack[0], "the workbench")
+        await bench.drawn()
+        assert app.ir.stage.name == "expand-math-to-polynomials"
+        assert app.ir.line_number == steps[place].trace.lines[0]
+        await bench.press("g", "w")
+        screen = await opened(bench, FateScreen)
+        assert "became a polynomial" in "".join(said.text for said in screen._table.rows)
+        await bench.press("q", "g", "S")
+        screen = await opened(bench, CodeScreen)
+        await bench.until(lambda: screen._view.line is not None, "the file's lines")
+        assert "self.act(" in screen._view.line.text
+        assert any("gelu" in node for node in screen._view.line.nodes)
+
+
+def test_remarks_are_told_in_the_order_of_the_line() -> None:
+    row = NodeRow(3, "mm.0", "call_function", "mm", "aten.mm.default", "", "", "2x2", "f32", location="m.py:7")
+    stages = [Stage(0, "fuse", "graph", "", 0), Stage(1, "pack", "kernels", "", 0)]
+    remarks = [
+        (IN_VAIN, "mm.0", "not by tosa"), ("pack", "mm.0", "packed"), ("pack", "mm.0", "packed"),
+        ("fuse", "mm.0", "kept"), ("pack", "add.0", "skipped"),
+    ]  # fmt: skip
+    found = fate_of(row, Assignment("mm.0", "linalg", function="f", reason="x"), remarks, stages)
+    assert found == [
+        Said("capture", "aten.mm.default · f32[2x2] · m.py:7"),
+        Said("fuse", "kept"),
+        Said("recipe", "not by tosa"),
+        Said("lowering", "by linalg in @f: x"),
+        Said("pack", "packed", 2),
+    ]
