@@ -19,6 +19,7 @@ from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.parting import Parting
 from buddy.app.profiling import Profiling
+from buddy.app.provenance import Provenance
 from buddy.app.running import Running
 from buddy.app.screens.help import help_screen
 from buddy.app.sessions import Sessions
@@ -28,7 +29,19 @@ from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions, Parting, Profiling],
+    "app": [
+        Workbench,
+        Editing,
+        Overlays,
+        Graphs,
+        Versus,
+        TextEditing,
+        Running,
+        Sessions,
+        Parting,
+        Profiling,
+        Provenance,
+    ],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],
