@@ -16,6 +16,7 @@ DOOR = (
     "buddy.compiler.recipe",
     "buddy.compiler.protocol",
     "buddy.compiler.plain_values",
+    "buddy.compiler.numerics_report",
     "buddy.compiler.regular",
     "buddy.compiler.resuming",
     "buddy.compiler.run_report",
