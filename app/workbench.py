@@ -46,6 +46,7 @@ from buddy.app.settings import Settings
 from buddy.app.ssh import Remote
 from buddy.app.state import State, Topic
 from buddy.app.text_editing import TextEditing
+from buddy.app.tuner import Tuner
 from buddy.app.versus import Versus
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.cursor_view import CursorView
@@ -119,7 +120,7 @@ class Workbench(App[int]):
         self._silence: Timer | None = None
         self._long_jobs = LongJobs()
         self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
-        self.profiling = Profiling(self)
+        self.profiling, self.tuner = Profiling(self), Tuner(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        parts = (self, *doers, self.parting, self.profiling, self.provenance)
+        parts = (self, *doers, self.parting, self.profiling, self.tuner, self.provenance)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -81,4 +81,13 @@ ACTIONS: tuple[Action, ...] = (
     A("passes.up", ("K",), "Move pass up", "Let the pass run earlier", "move_step_up", "passes", needs_step),
     A("passes.flavour", ("F",), "Flavour", "Lower by linalg or by TOSA first", "next_flavour", "passes", needs_recipe),
     A("passes.preset", ("P",), "Preset", "Start again from another preset", "choose_preset", "passes", needs_presets),
+    A(
+        "passes.tune",
+        ("f",),
+        "Fastest recipe",
+        "Search for the fastest recipe that gives eager's results",
+        "ask_tuning",
+        "passes",
+        needs_recipe,
+    ),
 )

@@ -24,24 +24,13 @@ from buddy.app.running import Running
 from buddy.app.screens.help import help_screen
 from buddy.app.sessions import Sessions
 from buddy.app.text_editing import TextEditing
+from buddy.app.tuner import Tuner
 from buddy.app.versus import Versus
 from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [
-        Workbench,
-        Editing,
-        Overlays,
-        Graphs,
-        Versus,
-        TextEditing,
-        Running,
-        Sessions,
-        Parting,
-        Profiling,
-        Provenance,
-    ],
+    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions, Parting, Profiling, Provenance, Tuner],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],

@@ -1,0 +1,51 @@
+"""Tuning from the passes pane: what is asked, told, and taken only when the user says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from buddy.app.tuner import wanted
+from buddy.app.tuning import VariationError, plot_of, summary, told
+from buddy.compiler.protocol import Attempted, Tuned, Variation
+from buddy.compiler.recipe import Recipe
+
+TRIES = (
+    Attempted(1, 0, ("fuse-rows=on",), 0.8, 0.008, 0.01, 0.2, best=True, elapsed=1.0),
+    Attempted(1, 1, ("fuse-rows=off",), 0.9, 0.009, 0.01, 0.2, elapsed=2.0),
+    Attempted(1, 2, ("fuse-rows=off",), problem="crashed: SIGSEGV", elapsed=3.0),
+    Attempted(1, 3, ("fuse-rows=on",), 0.5, 0.005, 0.01, 0.2, best=True, elapsed=4.0),
+)
+
+
+def test_seconds_and_variations_stand_in_any_order() -> None:
+    assert wanted("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),))
+    assert wanted("") == (60.0, ())
+    assert wanted("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),))
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "a="])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(VariationError):
+        wanted(text)
+
+
+def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
+    tried, best = plot_of(TRIES).series
+    assert tuple(tried.y) == (0.8, 0.9, 0.5)
+    assert tuple(best.y) == (0.8, 0.8, 0.5)
+    assert tuple(tried.x) == (1.0, 2.0, 4.0)
+    assert "1 more" in plot_of(TRIES).note
+    assert told(TRIES[0]) == "1: 0.800 x eager, the best so far"
+    assert told(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
+
+
+def test_what_came_of_it_names_only_what_changed() -> None:
+    found = Tuned(1, Recipe(), ("fuse-rows=off", "threads=1"), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0, ("a note",))
+    lines = summary(found, ("fuse-rows=on", "threads=1"))
+    assert lines == [
+        "tried 4 of 12 recipes in 9 s",
+        "1.600 times as fast as it was (95 %: 1.400 to 1.700), 0.500 x eager",
+        "  fuse-rows=off",
+        "note: a note",
+    ]
+    assert summary(found, found.choices)[1] == "the recipe is the fastest that was found"
