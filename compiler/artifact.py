@@ -106,6 +106,11 @@ class Artifact(msgspec.Struct, frozen=True):
     observed: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
 
+    @property
+    def results_of_eager(self) -> bool:
+        """Whether eager gives something to compiled code; it is also asked for what it raises alone."""
+        return any(call.results for call in self.eager_calls)
+
 
 def symbols_of(graph: Graph) -> list[Symbol]:
     """Where a call of `graph` tells its symbols, by the numbers of placeholders."""

@@ -134,7 +134,7 @@ def _compiled(alone: Sequence[_Alone], first: Registry | None, why: dict[str, st
         except CompilationError as error:
             why |= {node: str(error.diagnostic) for _, results in one.uses for node, _ in results}
             continue
-        if artifact.eager_calls:
+        if artifact.results_of_eager:
             why |= {node: "PyTorch runs it" for _, results in one.uses for node, _ in results}
             continue
         moves = all(isinstance(op, ReshapeFamilyOp) for op in one.graph.operations)

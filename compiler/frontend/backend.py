@@ -202,7 +202,7 @@ def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str,
     """From the programs kept on disk, or compiled."""
     # Lowerings of a script's own are no part of what programs are kept under.
     artifact = None if first else program_cache.find(graph, recipe)
-    if artifact is None or (artifact.eager_calls and settings.fallback == "error"):
+    if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):
         artifact = _made(graph, recipe, settings, first)
     return artifact
 
