@@ -30,7 +30,20 @@ from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {
-    "app": [Workbench, Editing, Overlays, Graphs, Versus, TextEditing, Running, Sessions, Parting, Profiling, Provenance, Tuner],
+    "app": [
+        Workbench,
+        Editing,
+        Overlays,
+        Graphs,
+        Versus,
+        TextEditing,
+        Running,
+        Sessions,
+        Parting,
+        Profiling,
+        Provenance,
+        Tuner,
+    ],
     "any": [GraphPane, PassesPane, IrPane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],
