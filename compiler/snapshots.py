@@ -42,16 +42,8 @@ class Snapshot:
 
 def of_text(name: str, phase: str, text: StageText, seconds: float, language: str) -> Snapshot:
     """A stage of the line's own that is text alone: LLVM IR, assembly."""
-    stage = Stage(
-        0,
-        name,
-        phase,
-        "",
-        0,
-        milliseconds=seconds * 1e3,
-        language=language,
-        origins=text.origins,  # type: ignore[arg-type]
-    )
+    ms = seconds * 1e3
+    stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins)  # type: ignore[arg-type]
     return Snapshot(stage, text, Counter())
 
 
