@@ -58,10 +58,9 @@ class DetailScreen(ListScreen[None]):
         self._lines = list(lines)
         super().__init__(title, "q closes, y copies", TextLines(self._lines))
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def wanted_height(self) -> int:
         width = max(20, min(self.app.size.width - 4, 118) - 4)
-        self.fit(sum(len(folded(line, width)) for line in self._lines) + 2, 6)
+        return sum(len(folded(line, width)) for line in self._lines) + 2
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard("\n".join("".join(text for text, _ in line) for line in self._lines))

@@ -36,7 +36,11 @@ class ListScreen(ModalScreen[ScreenResultType]):
 
     def on_mount(self) -> None:
         self._view.focus()
-        self.fit(self._view.row_count + 2, 6)
+        self.fit(self.wanted_height(), 6)
+
+    def wanted_height(self) -> int:
+        """The lines of the box that shows everything."""
+        return self._view.row_count + 2
 
     def fit(self, height: int, least: int) -> None:
         """Have the box `height` lines high, or as high as the screen allows."""
