@@ -87,7 +87,7 @@ class Overlays:
     def _node_chosen(self, node: str | None) -> None:
         if node:
             self._bench.show_pane("graph")
-            self._bench.panes["graph"].show_node(node)
+            self._bench.graph.show_node(node)
             self._bench.selection.select_node(node)
 
     def choose_theme(self) -> None:

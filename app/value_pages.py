@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.compiler.protocol import KeptTensor, Values
-from buddy.compiler.protocol.values import Element, Which
+from buddy.compiler.protocol import Element, KeptTensor, Values, Which
 
 # What is asked for at once: about a screen.
 ROWS, COLUMNS = 64, 32

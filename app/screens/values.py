@@ -27,8 +27,8 @@ from buddy.compiler.protocol import (
     OutputReport,
     ValueList,
     Values,
+    Which,
 )
-from buddy.compiler.protocol.values import Which
 
 Ask = Callable[[Callable[[int], Any], type], Awaitable[Any]]
 _NAME = 12

@@ -42,8 +42,8 @@ class ReadInPlace(MlirPass):
             elif not _stays(op, source, readers):
                 reason = "its source may be written to while the copy is read"
             else:
-                reason = "" if offset is not None else "its source is not dense, or begins where no pointer can"
-            if reason:
+                reason = "its source is not dense, or begins where no pointer can" if offset is None else ""
+            if offset is None or reason:
                 context.remark(self.name, op.location, f"copied: {reason}")
                 continue
             context.remark(self.name, op.location, "no copy: its readers read the source")

@@ -107,12 +107,14 @@ from buddy.compiler.protocol.tuning import Tune as Tune
 from buddy.compiler.protocol.tuning import Tuned as Tuned
 from buddy.compiler.protocol.tuning import Variation as Variation
 from buddy.compiler.protocol.values import DifferenceMap as DifferenceMap
+from buddy.compiler.protocol.values import Element as Element
 from buddy.compiler.protocol.values import FetchValues as FetchValues
 from buddy.compiler.protocol.values import KeptTensor as KeptTensor
 from buddy.compiler.protocol.values import ListValues as ListValues
 from buddy.compiler.protocol.values import MapDifferences as MapDifferences
 from buddy.compiler.protocol.values import ValueList as ValueList
 from buddy.compiler.protocol.values import Values as Values
+from buddy.compiler.protocol.values import Which as Which
 from buddy.compiler.protocol.watching import FilesChanged as FilesChanged
 from buddy.compiler.protocol.watching import Watch as Watch
 from buddy.compiler.run_report import InputChoice as InputChoice
