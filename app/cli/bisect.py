@@ -48,7 +48,7 @@ def criterion_of(options: argparse.Namespace) -> Criterion:
 
 
 async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe, client = (await engine.program(options, script))[0], engine.client
+    recipe, client = await engine.graph_of_program(options, script), engine.client
 
     def came(frame: Any) -> None:
         if isinstance(frame, Progress):

@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe, client = (await engine.program(options, script))[0], engine.client
+    recipe, client = await engine.graph_of_program(options, script, options.nodes), engine.client
     extracted = await client.ask(Extract(client.next_request(), recipe, tuple(options.nodes)), Extracted)
     own = msgspec.structs.replace(recipe, graph=extracted.graph)
     saved: list[str] = []

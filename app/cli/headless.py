@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -125,6 +125,24 @@ class Headless:
         self.graphs, self.files = captured.graphs, captured.files
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
         return with_eager_nodes(recipes, options.eager, captured.graphs)
+
+    async def graph_of_program(
+        self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
+    ) -> Recipe:
+        """Open the source; the recipe of the one graph that the options ask for.
+
+        Where they leave it open, it is the first graph that has `nodes`, or the first one, and that is said.
+        """
+        recipes = await self.program(options, arguments)
+        found = next((recipe for recipe in recipes if self._has(recipe.graph, nodes)), recipes[0])
+        if len(recipes) > 1:
+            names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(self.graphs))
+            self.console.note(f"note: graph {found.graph} of {names}; --graph chooses another")
+        return found
+
+    def _has(self, graph: int, nodes: Collection[str]) -> bool:
+        names = {name for row in self.graphs[graph].rows for name in (row.name, row.stable)}
+        return names.issuperset(nodes)
 
     async def compile(self, recipe: Recipe) -> Compilation:
         """All stages of `recipe`. Raises `Failure`."""

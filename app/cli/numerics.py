@@ -62,7 +62,8 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
     found: list[dict[str, Any]] = []
     for recipe in await engine.program(options, script):
         try:
-            found.append(await _graph(engine, options, recipe))
+            save = None if any("files" in graph for graph in found) else options.save
+            found.append(await _graph(engine, options, recipe, save))
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             found.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
@@ -73,7 +74,7 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
     return 0 if ok else FAILURE
 
 
-async def _graph(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+async def _graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, save: Path | None) -> dict[str, Any]:
     """One graph compared, told of, and its first wrong node saved. Raises `Failure`."""
     info = engine.graphs[recipe.graph]
     report = await _compared(engine, options, recipe, own=not (options.no_own or options.nans))
@@ -83,8 +84,8 @@ async def _graph(engine: Headless, options: argparse.Namespace, recipe: Recipe) 
         print("\n".join(_origins(report, info) if options.nans else _text(report, info, options.top)))
     if options.toggles:
         result["toggles"] = await _toggles(engine, options, recipe, report)
-    if options.save is not None and report.first:
-        result["files"] = await _save(engine, recipe, report.first, options.save)
+    if save is not None and report.first:
+        result["files"] = await _save(engine, recipe, report.first, save)
     return result
 
 

@@ -56,6 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     code, found = 0, []
+    refused: list[UsageError] = []  # a graph may lack what another one has
     for recipe in await engine.program(options, script):
         info = engine.graphs[recipe.graph]
         try:
@@ -65,10 +66,16 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
             code, stages = FAILURE, failure.stages
         if not stages:
             continue
-        answer = await _answered(engine, options, recipe, info, stages)
+        try:
+            answer = await _answered(engine, options, recipe, info, stages)
+        except UsageError as error:
+            refused.append(error)
+            continue
         found.append({"graph": recipe.graph, "name": info.name, **answer.as_json()})
         if not options.json:
             print(f"graph {recipe.graph}, {info.name}\n{answer.as_text()}")
+    if refused and not found:
+        raise UsageError("\n".join(map(str, refused)))
     if options.json:
         print(json.dumps({"source": options.source, "graphs": found}, indent=2))
     return code

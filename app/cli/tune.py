@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.program(options, script))[0]
+    recipe = await engine.graph_of_program(options, script)
     frame = Tune(
         engine.client.next_request(), recipe, arguments.directory(options), _variations(options.vary), options.within,
         options.each, options.jobs, options.cluster, options.search_seed,

@@ -29,6 +29,13 @@ class Flip(MlirPass):
 """
 SCRIPT = "import torch\n\nmodel, example_inputs = lambda x, y: (x - y) * 2, (torch.ones(4, 6), torch.rand(4, 6))\n"
 
+TWO_GRAPHS = """\
+import torch
+
+torch.compile(lambda x: x.exp() + 1)(torch.ones(4))
+torch.compile(lambda x: x.sin() * 2)(torch.ones(4))
+"""
+
 
 @pytest.mark.slow
 def test_a_node_is_extracted_run_and_saved_and_the_script_is_a_source(verb: Verb, tmp_path: Path) -> None:
@@ -40,6 +47,16 @@ def test_a_node_is_extracted_run_and_saved_and_the_script_is_a_source(verb: Verb
     assert found["files"] == [str(tmp_path / "part.py"), str(tmp_path / "part.npz")]
     again = verb("run", str(tmp_path / "part.py"), "--json", "--repeats", "1")
     assert json.loads(again.stdout)["ok"], again.stderr
+
+
+@pytest.mark.slow
+def test_of_several_graphs_the_one_with_the_node_is_taken(verb: Verb, tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_GRAPHS)
+    done = verb("extract", str(script), "sin", "--json", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["extracted"] == ["sin.0"]
+    assert "graph 1 of 0 (" in done.stderr
 
 
 def test_a_node_that_is_none_is_refused(verb: Verb) -> None:

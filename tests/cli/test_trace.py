@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
+TWO_GRAPHS = """\
+import torch
+
+torch.compile(lambda x: x.exp() + 1)(torch.ones(4))
+torch.compile(lambda x: x.sin() * 2)(torch.ones(4))
+"""
 
 
 def test_a_node_is_followed_through_every_stage_and_a_line_leads_back(verb: Verb) -> None:
@@ -34,6 +41,16 @@ def test_a_python_line_leads_to_its_nodes(verb: Verb) -> None:
     done = verb("trace", "samples/mlp.py", f"mlp.py:{number}")
     assert done.returncode == 0, done.stderr
     assert "aten.gelu.default" in done.stdout
+
+
+def test_a_node_of_a_later_graph_is_found(verb: Verb, tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_GRAPHS)
+    done = verb("trace", str(script), "sin", "--json")
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert [node["name"] for node in graph["nodes"]] == ["sin"]
+    assert graph["graph"] == 1
 
 
 def test_coverage_of_every_stage(verb: Verb) -> None:
