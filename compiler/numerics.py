@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from buddy.compiler import straight
 from buddy.compiler.artifact import to_bytes
@@ -17,17 +17,17 @@ from buddy.compiler.recipe import Recipe
 
 def observed_program(
     graph: Graph, recipe: Recipe, first: Registry | None = None, *, every: bool = False, own: bool = True,
-    tell: Callable[[str, float], None] = lambda _what, _done: None,
+    symbols: Mapping[str, int] | None = None, tell: Callable[[str, float], None] = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
     """`graph` compiled by `recipe` so that it shows its values, with `every` those too that are fused.
 
-    With `own` each node is compiled alone, too. `first` is a registry to search before all others. Raises
-    `CompilationError` as compiling `recipe` does.
+    With `own` each node is compiled alone, too, for the sizes that `symbols` say: those of the call that is looked at.
+    `first` is a registry to search before all others. Raises `CompilationError` as compiling `recipe` does.
     """
     start = time.perf_counter()
     found = observation(graph, recipe, first, every, lambda what: tell(what, -1.0))
     tell("compiling the program that shows its values", -1.0)
     artifact = straight.compile_graph(graph, found.recipe, first)
-    programs, why = own_programs(graph, found.plain, recipe, first, tell) if own else ([], {})
+    programs, why = own_programs(graph, found.plain, recipe, first, symbols or {}, tell) if own else ([], {})
     seconds = time.perf_counter() - start
     return ObservedProgram(found.recipe, to_bytes(artifact), found.seen, tuple(programs), why, seconds, found.notes)

@@ -34,9 +34,12 @@ class _Alone:
 
 def own_programs(
     captured: Graph, program: straight.Through, recipe: Recipe, first: Registry | None,
-    tell: Tell = lambda _what, _done: None,
+    symbols: Mapping[str, int], tell: Tell = lambda _what, _done: None,
 ) -> tuple[list[OwnProgram], dict[str, str]]:  # fmt: skip
-    """Programs for the nodes of `captured` as they stand in `program`, and why the others have none, by stable name."""
+    """Programs for the nodes of `captured` as they stand in `program`, and why the others have none, by stable name.
+
+    They are for the sizes that `symbols` say, those of the call that is looked at.
+    """
     lowered, assignments = program.graph, program.lowered.assignments
     found: dict[str, _Alone] = {}
     why = {a.node: "PyTorch runs it" for a in assignments if a.lowering == EAGER}
@@ -48,16 +51,18 @@ def own_programs(
             why[op.stable] = op.only_eager or "it has an effect"
             continue
         try:
-            _enter(found, lowered, op, known, recipe)
+            _enter(found, lowered, op, known, recipe, symbols)
         except ExtractionError as error:
             why[op.stable] = str(error)
     return _compiled(list(found.values()), first, why, tell), why
 
 
-def _enter(found: dict[str, _Alone], graph: Graph, op: Op, known: set[str], recipe: Recipe) -> None:
+def _enter(
+    found: dict[str, _Alone], graph: Graph, op: Op, known: set[str], recipe: Recipe, symbols: Mapping[str, int]
+) -> None:
     """Add a node to those that are compiled as it is. Raises `ExtractionError` when it cannot stand for itself."""
     nodes = _with_unknown(op, known)
-    alone = extracted(graph, nodes)
+    alone = extracted(graph, nodes, symbols)
     choices = recipe.choice_map()
     wanted = {place.name: choices[place.stable] for place in alone.operations if place.stable in choices}
     inputs = tuple(place.name for place in alone.placeholders)

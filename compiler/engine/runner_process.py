@@ -142,15 +142,16 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
 def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     from buddy.compiler.numerics import observed_program
     from buddy.compiler.runner.choose_inputs import chosen_tensors
+    from buddy.compiler.runner.node_by_node import symbols_at
     from buddy.compiler.runner.nodes import compare_nodes
 
     def tell(what: str, done: float) -> None:
         channel.send(Activity(what, done))
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
-    recipe = request.recipe
+    recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
     program = observed_program(
-        captured.graph, recipe, captured.first(), every=request.every, own=request.own, tell=tell
+        captured.graph, recipe, captured.first(), every=request.every, own=request.own, symbols=symbols, tell=tell
     )
     report = compare_nodes(
         captured, program, reference=request.reference, threads=recipe.threads, graph=request.graph, on_progress=tell

@@ -16,6 +16,7 @@ from buddy.compiler.numerics_report import NumericsReport, Reference
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.runner.measure import fingerprints
+from buddy.compiler.runner.node_by_node import symbols_at
 from buddy.compiler.runner.nodes import compare_nodes
 from tests.models import stack
 from tests.numerics.planted_faults import faulty
@@ -25,7 +26,8 @@ from tests.programs import captured
 def compared(
     program: CapturedGraph, recipe: Recipe | None = None, first: Any = None, reference: Reference = "eager", **how: bool
 ) -> NumericsReport:
-    found = observed_program(program.graph, recipe or default_recipe(), first, **how)
+    symbols = symbols_at(program.graph, program.tensors, program.numbers)
+    found = observed_program(program.graph, recipe or default_recipe(), first, symbols=symbols, **how)
     return compare_nodes(program, found, reference=reference)
 
 
@@ -130,6 +132,20 @@ def test_nan_and_infinity_are_traced_to_where_they_begin() -> None:
 def test_a_nan_that_an_input_has_is_the_inputs() -> None:
     report = compared(captured(lambda a: a * 2 + 1, torch.tensor([1.0, torch.nan])))
     assert {(origin.node, origin.inputs_have) for origin in report.origins if origin.kind == "nan"} == {("mul.0", True)}
+
+
+def of_some_size(a: torch.Tensor) -> torch.Tensor:
+    return (a.exp() / a.shape[0]).softmax(-1) + torch.arange(a.shape[0])[:, None]
+
+
+def test_nodes_of_sizes_that_a_call_tells_are_compiled_alone_for_those_of_the_call() -> None:
+    a = torch.rand(5, 8)
+    torch._dynamo.mark_dynamic(a, 0)
+    program = captured(of_some_size, a)
+    assert program.graph.symbols
+    report = compared(program)
+    assert report.ok, report.first
+    assert all(found.own is not None for found in report.nodes), [found.why for found in report.nodes]
 
 
 def dropped(a: torch.Tensor) -> torch.Tensor:
