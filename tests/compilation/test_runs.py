@@ -108,12 +108,12 @@ def test_an_optimisation_switched_off_changes_no_result(off: str) -> None:
 
 
 def test_an_op_without_a_class_is_called_in_eager() -> None:
-    line = Line(lambda x: torch.special.airy_ai(x * 2) + 1, torch.randn(3, 3))
+    line = Line(lambda x: torch.histogram(x * 2, 3)[0] + 1, torch.randn(3, 3))
     (result,) = line.run()
-    assert_same([result], [torch.special.airy_ai(line.program.tensors[0] * 2) + 1])
+    assert_same([result], [torch.histogram(line.program.tensors[0] * 2, 3)[0] + 1])
     reasons = {a.node: a.reason for a in line.compile().assignments if a.lowering == EAGER}
-    assert list(reasons) == ["special_airy_ai.0"]
-    assert "has no op class" in reasons["special_airy_ai.0"]
+    assert list(reasons) == ["histogram.0"]
+    assert "has no op class" in reasons["histogram.0"]
 
 
 def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
@@ -134,7 +134,7 @@ def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
 
 
 def test_equal_eager_calls_share_a_declaration() -> None:
-    line = Line(lambda x: torch.special.airy_ai(torch.special.airy_ai(x)), torch.randn(3, 3))
+    line = Line(lambda x: torch.histogram(torch.histogram(x, 3)[0], 3)[0], torch.randn(3))
     artifact = line.compile().artifact
     assert len(artifact.eager_calls) == 1
 

@@ -220,17 +220,15 @@ def test_uncounted_writes_to_weights_are_seen_after_refreeze() -> None:
 
 def test_an_op_in_eager_is_refused_by_name_where_the_caller_says_so() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        return torch.special.airy_ai(x)
+        return torch.histogram(x, 3)[0]
 
-    with pytest.raises(
-        Exception, match=r"special_airy_ai.* would run in eager.*test_backend\.py:\d+.*fallback='eager'"
-    ):
+    with pytest.raises(Exception, match=r"histogram.* would run in eager.*test_backend\.py:\d+.*fallback='eager'"):
         compiled(f)(torch.randn(3, 3))
 
 
 def test_an_op_in_eager_computes_what_eager_does() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        return torch.special.airy_ai(x + 1) * 2
+        return torch.histogram(x + 1, 3)[0] * 2
 
     x = torch.randn(3, 3)
     with warnings.catch_warnings():

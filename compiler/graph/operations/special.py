@@ -89,6 +89,10 @@ class SphericalBesselJ0Op(ElementwiseOp):
     targets = ("special_spherical_bessel_j0.default",)
 
 
+class AiryAiOp(ElementwiseOp):
+    targets = ("special_airy_ai.default",)
+
+
 class ZetaOp(ElementwiseOp):
     targets = ("special_zeta.default", "special_zeta.other_scalar", "special_zeta.self_scalar")
 
