@@ -43,7 +43,7 @@ def serve(channel: Channel, captured: CapturedGraph) -> None:
 
 
 def _attempted(channel: Channel, captured: CapturedGraph, request: Attempt) -> Reply:
-    found = _apart(channel, lambda _: _attempt(captured, request), AttemptDone, request.each)
+    found = _apart(channel, lambda _: attempt(captured, request), AttemptDone, request.each)
     return found.reply if isinstance(found.reply, AttemptDone) else AttemptDone(problem=_problem(found, request.each))
 
 
@@ -72,14 +72,15 @@ def _problem(found: Ended, seconds: float) -> str:
     return f"crashed: {found.status}" if found.how == "crashed" else found.how
 
 
-def _attempt(captured: CapturedGraph, request: Attempt) -> Reply:
+def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
+    """What comes of one recipe, in this process. Raises `CompilationError`, and what an op in eager raises."""
     artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact)
         problem = _difference(captured, program)
         if problem:
             return AttemptDone(compile_seconds=seconds, problem=problem)
-        ours, theirs = _pairs(captured, program, request.bound)
+        ours, theirs = _pairs(captured, program, request.bound, request.eager_threads)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return AttemptDone(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
 
@@ -102,14 +103,17 @@ def _difference(captured: CapturedGraph, program: LoadedProgram) -> str:
     return ""
 
 
-def _pairs(captured: CapturedGraph, program: LoadedProgram, bound: float) -> tuple[list[float], list[float]]:
+def _pairs(
+    captured: CapturedGraph, program: LoadedProgram, bound: float, eager_threads: int
+) -> tuple[list[float], list[float]]:
     """Seconds of compiled runs and eager ones, in turn, for as long as they say something about the best ratio."""
     ours: list[float] = []
     theirs: list[float] = []
     deadline = time.monotonic() + _SECONDS
     while len(ours) < _MOST and (len(ours) < _LEAST or time.monotonic() < deadline):
         ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
-        theirs.append(timed(lambda: captured.eager(captured.tensors))[1])
+        with with_threads(eager_threads):
+            theirs.append(timed(lambda: captured.eager(captured.tensors))[1])
         if not math.isinf(bound) and ours[0] > _HOPELESS * bound * theirs[0]:
             break
     return ours, theirs

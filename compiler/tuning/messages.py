@@ -16,12 +16,14 @@ class Begin(Message, frozen=True):
 class Attempt(Message, frozen=True):
     """Compile a recipe, run it and compare with eager: `AttemptDone`.
 
-    It gets `each` seconds; `bound` is the best ratio to eager so far, infinity before there is one.
+    It gets `each` seconds; `bound` is the best ratio to eager so far, infinity before there is one. Eager is timed on
+    `eager_threads` threads, however many the recipe has: ratios of recipes can be compared then.
     """
 
     recipe: Recipe
     each: float
     bound: float
+    eager_threads: int = 1
 
 
 class AttemptDone(Reply, frozen=True):

@@ -1,0 +1,32 @@
+"""One recipe tried: what its time is held against."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import msgspec
+import torch
+
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.tuning.attempts import attempt
+from buddy.compiler.tuning.messages import Attempt
+from tests.programs import captured
+
+
+def test_eager_is_timed_on_the_same_threads_whatever_the_recipe_has() -> None:
+    program = captured(lambda x: (x @ x).relu(), torch.rand(8, 8))
+    threads: list[int] = []
+
+    def eager(tensors: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return program.eager(tensors)
+
+    recipe = msgspec.structs.replace(default_recipe(), threads=2)
+    found = attempt(dataclasses.replace(program, eager=eager), Attempt(recipe, 30.0, math.inf, eager_threads=1))
+    assert not found.problem
+    assert found.ratio > 0
+    timed = threads[1:]  # the first one gives the values to compare with
+    assert timed
+    assert set(timed) == {1}
