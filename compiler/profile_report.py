@@ -46,11 +46,11 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
 class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the time of a graph's runs went.
 
-    `plain` are runs of the code without counters, `counted` of that with them, taken in turn; `overhead` is the median
-    by which the latter take longer than the run before (0.01: a hundredth). Times of nodes and regions are the means of
-    the faster half of the latter, so that they add up: `whole` is what these runs took, `inside` what all nodes took in
-    them, `outside` what of compiled code belongs to none: calls of functions. Results of both are the same bits where
-    `same`.
+    `plain` are runs of the code without counters, `counted` of that with them, taken in turn; `overhead` is by how much
+    the faster half of the latter takes longer than that of the former (0.01: a hundredth). Times of nodes and regions
+    are the means of the faster half of the latter, so that they add up: `whole` is what these runs took, `inside` what
+    all nodes took in them, `outside` what of compiled code belongs to none: calls of functions. Results of both are the
+    same bits where `same`.
     """
 
     graph: int

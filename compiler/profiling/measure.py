@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,8 +50,9 @@ def profile(
         pace = Pace(reader(found))
         seconds, ticks = _interleaved(captured, *pair, repeats, tell)
         per_second = pace.per_second()
-    whole, means = _of_faster_half([with_counters for _, with_counters in seconds], ticks)
-    regions = [mean / per_second for mean in means]
+    without, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
+    fast = _faster_half([with_counters for _, with_counters in seconds])
+    regions = [_mean(column, fast) / per_second for column in zip(*ticks, strict=True)]
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
     told = attributed(captured.graph, counted.regions, regions, symbols)
     one = 1 if pair[0].threads != plain.threads else threads
@@ -61,7 +63,7 @@ def profile(
         told.regions,
         times[0],
         times[1],
-        overhead=statistics.median(with_counters / without for without, with_counters in seconds) - 1,
+        overhead=whole / without - 1,
         whole=whole,
         inside=told.inside,
         outside=told.outside,
@@ -72,11 +74,13 @@ def profile(
     )
 
 
-def _of_faster_half(seconds: Sequence[float], ticks: Sequence[Sequence[int]]) -> tuple[float, list[float]]:
-    """Means over the runs that took least: of their seconds, and of the ticks of each region."""
-    fast = sorted(range(len(seconds)), key=seconds.__getitem__)[: -(-len(seconds) // 2)]
-    means = [statistics.fmean(column) for column in zip(*(ticks[number] for number in fast), strict=True)]
-    return statistics.fmean(seconds[number] for number in fast), means
+def _faster_half(seconds: Sequence[float]) -> list[int]:
+    """The numbers of the runs that took least."""
+    return sorted(range(len(seconds)), key=seconds.__getitem__)[: -(-len(seconds) // 2)]
+
+
+def _mean(column: Sequence[float], runs: Sequence[int]) -> float:
+    return statistics.fmean(column[number] for number in runs)
 
 
 def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram) -> bool:
@@ -95,9 +99,11 @@ def _interleaved(
     seconds, ticks = [], []
     counted.take_ticks()
     for index in range(repeats):
-        without = timed(lambda: plain(captured.tensors, captured.numbers))[1]
-        with_counters = timed(lambda: counted(captured.tensors, captured.numbers))[1]
-        seconds.append((without, with_counters))
+        # The first of a pair finds the caches as what stands between pairs has left them: that is each of them in turn.
+        pair = {}
+        for program in (plain, counted) if index % 2 else (counted, plain):
+            pair[program] = timed(partial(program, captured.tensors, captured.numbers))[1]
+        seconds.append((pair[plain], pair[counted]))
         ticks.append(counted.take_ticks())
         tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
     return seconds, ticks
