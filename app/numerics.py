@@ -53,7 +53,7 @@ def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, s
     found, row = report.by_node()[report.first], rows_of(info).get(report.first)
     error = found.own if report.first_by == "own" else found.error
     place = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
-    how = "by itself, on the right inputs" if report.first_by == "own" else "in the program; alone it is right"
+    how = "by itself, on the right inputs" if report.first_by == "own" else f"in the program; {_alone(found)}"
     lines = [
         f"{names.get(report.first, report.first)} ({place}) is the first to leave its tolerance, {how}: "
         f"{error_text(error)}, {share_text(error)} of what is tolerated ({found.tolerance})"
@@ -63,11 +63,19 @@ def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, s
     return lines
 
 
+def _alone(found: NodeNumbers) -> str:
+    """What is known of a node by itself that is wrong in the program."""
+    if found.own is not None:
+        return "alone it is right"
+    return f"alone it was not tried{found.why and f': {found.why}'}"
+
+
 def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
     name, what = names.get(origin.node, origin.node), _KINDS[origin.kind]
     both = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
-    side = "compiled code" if origin.side == "compiled" else REFERENCES["eager"]
-    too = " (in eager, too)" if origin.side == "compiled" and "eager" in both else ""
+    reference = REFERENCES[report.reference]
+    side = "compiled code" if origin.side == "compiled" else reference
+    too = f" (in {reference}, too)" if origin.side == "compiled" and "eager" in both else ""
     whence = "an input already has one" if origin.inputs_have else "nothing that it reads has one"
     return f"the first {what} of {side} is in {name}{too}: {whence}"
 
