@@ -110,11 +110,19 @@ class ResumableStream:
         return self.received - self._told >= _PIECE
 
     def feed(self, data: bytes) -> bytes:
-        """What `data` brings of the other side's stream. Raises `LinkError` when it is no record."""
+        """What `data` brings of the other side's stream.
+
+        Raises `LinkError` when it is no record, or at the next call where records come before what is none: they count
+        as received, so they must not be lost.
+        """
         self._incoming += data
         found = bytearray()
-        while (record := self._next_record()) is not None:
-            found += record
+        try:
+            while (record := self._next_record()) is not None:
+                found += record
+        except LinkError:
+            if not found:
+                raise
         return bytes(found)
 
     def resume(self, theirs: int) -> bytes:
@@ -122,9 +130,9 @@ class ResumableStream:
 
         Raises `GoneError` when what it lacks is no longer kept, or has never been.
         """
-        self._incoming.clear()
         if not self._first <= theirs <= self._first + len(self._kept):
             raise GoneError(f"the stream stands at another place there ({theirs:,}) than here ({self._first:,})")
+        self._incoming.clear()
         self._confirm(theirs)
         return _records(bytes(self._kept))
 

@@ -71,11 +71,11 @@ class KeptConnection:
 
     async def flush(self, timeout: float) -> None:
         """Give the client `timeout` seconds to take what is left."""
-        link = self._link
+        link, self._link = self._link, None
         if link is not None:
+            link.close()
             with contextlib.suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(link.drain(), timeout)
-            self._leave(link)
+                await asyncio.wait_for(link.wait_closed(), timeout)
 
     # ---- links --------------------------------------------------------------------------------------------------
 
@@ -83,13 +83,13 @@ class KeptConnection:
         """Go on over a new link; the one before, which may be dead without knowing it, is let go of."""
         try:
             theirs, data = await asyncio.wait_for(_greeted(reader), _GREETING_SECONDS)
-            if self._link is not None:
-                self._leave(self._link)
             again = self._stream.resume(theirs)
         except (GoneError, LinkError, OSError, asyncio.TimeoutError) as error:
             writer.write(refusal(str(error) or "there was no greeting"))
             writer.close()
             return
+        if self._link is not None:
+            self._leave(self._link)
         self._take_link(writer)
         writer.write(greeting(self._stream.received) + again)
         await self._listen(reader, writer, data)
@@ -115,8 +115,9 @@ class KeptConnection:
         log.info("a client has come")
 
     def _leave(self, link: asyncio.StreamWriter) -> None:
-        link.close()
         if self._link is link:
+            # To close would be to wait for a link that hangs to take the rest, which is kept for the next one anyway.
+            link.transport.abort()
             self._link = None
             self._wait_alone(self._patience)
             log.info("the client's link is gone; it has %g s to come back", self._patience)

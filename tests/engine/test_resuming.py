@@ -72,6 +72,24 @@ def test_what_is_no_record_is_told_of(junk: bytes) -> None:
         stream.feed(junk)
 
 
+def test_what_comes_before_junk_is_not_lost() -> None:
+    here, there = ResumableStream(), ResumableStream()
+    assert there.feed(here.write(b"first") + b"logout\n") == b"first"
+    with pytest.raises(LinkError, match="logout"):
+        there.feed(b"")
+    there.resume(here.received)
+    assert there.feed(here.resume(there.received) + here.write(b"second")) == b"second"
+
+
+def test_a_link_that_is_refused_changes_nothing_of_the_one_there_is() -> None:
+    here, there = ResumableStream(), ResumableStream()
+    record = here.write(b"whole")
+    assert there.feed(record[:4]) == b""
+    with pytest.raises(GoneError):
+        there.resume(99)
+    assert there.feed(record[4:]) == b"whole"
+
+
 def test_a_greeting_is_found_behind_what_a_shell_prints() -> None:
     greeted = Greeted()
     stream = b"Welcome to Ubuntu\r\nbuddy is here\n" + greeting(42) + b"Dxyz"
