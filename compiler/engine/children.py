@@ -48,11 +48,12 @@ class Ended:
 def in_child(master: Channel, task: Task) -> Ended:
     """Do `task` in a child; `master` may stop it meanwhile, by `StopRunner` or by going away."""
     read_fd, write_fd = os.pipe()
+    parent = os.getpid()
     with tempfile.TemporaryFile() as output:
         pid = os.fork()
         if pid == 0:
             os.close(read_fd)
-            _child(Channel(master.read_fd, write_fd, Refused), task, output)
+            _child(parent, Channel(master.read_fd, write_fd, Refused), task, output)
         os.close(write_fd)
         try:
             return _Watch(master, Channel(read_fd, -1, task.types), pid, task, output).ended()
@@ -60,10 +61,10 @@ def in_child(master: Channel, task: Task) -> Ended:
             os.close(read_fd)
 
 
-def _child(channel: Channel, task: Task, output: IO[bytes]) -> None:
+def _child(parent: int, channel: Channel, task: Task, output: IO[bytes]) -> None:
     """The child's whole life; what it prints goes to `output`, for the message in case it crashes."""
     try:
-        die_with_parent(os.getppid())
+        die_with_parent(parent)
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
         channel.send(_outcome(channel, task))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
+from buddy.compiler.scratch import scratch_folder
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
 
 _READ = 1 << 20
@@ -45,25 +46,41 @@ class Listening:
 
     def __init__(self, types: Any) -> None:
         self._types = types
-        self._came: asyncio.Queue[Peer] = asyncio.Queue()
         self._peers: list[Peer] = []
 
     async def __aenter__(self) -> Listening:
-        self._folder = tempfile.TemporaryDirectory(prefix="buddy-")
+        self._folder = scratch_folder("link")
         self.address = os.path.join(self._folder.name, "socket")
-        self._server = await asyncio.start_unix_server(self._connected, self.address)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.setblocking(False)
+        self._listener.bind(self.address)
+        self._listener.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        self._listener.close()
         for peer in self._peers:
             peer.close()
         self._folder.cleanup()
 
     async def peer(self) -> Peer:
         """The next process that connects. Raises `asyncio.TimeoutError` when none does."""
-        return await asyncio.wait_for(self._came.get(), _START)
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._called()
+        # Not `sock_accept`: cancelled at the wrong moment it has accepted, and nobody has the connection.
+        connection, _ = self._listener.accept()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=connection)
+        except BaseException:
+            connection.close()
+            raise
         self._peers.append(Peer(reader, writer, self._types))
-        self._came.put_nowait(self._peers[-1])
+        return self._peers[-1]
+
+    async def _called(self) -> None:
+        """Wait until a process connects."""
+        loop, called = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._listener, called.set)
+        try:
+            await asyncio.wait_for(called.wait(), _START)
+        finally:
+            loop.remove_reader(self._listener)
