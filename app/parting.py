@@ -45,14 +45,12 @@ class Parting:
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
         bench = self._bench
-        bench.waiting = True
         try:
-            found = await bench.session.ask(lambda number: Extract(number, recipe, names), Extracted)
+            with bench.wait():
+                found = await bench.session.ask(lambda number: Extract(number, recipe, names), Extracted)
         except UnavailableError as error:
             bench.say(f"no extract: {error}")
             return
-        finally:
-            bench.waiting = False
         known = {row.stable for row in found.info.rows}
         choices = tuple(choice for choice in recipe.choices if choice.node in known)
         self.origins[found.graph] = recipe.graph

@@ -22,23 +22,28 @@ class Profiling:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
+        self._running = False
 
     def profile_program(self) -> None:
         """Run the recipe with counters in its code, in the background."""
+        if self._running:
+            self._bench.say("a profile is being taken: ctrl+c stops it")
+            return
         recipe = self._bench.workspace.recipe
         self._bench.say(f"profiling{self._bench.glyphs.ellipsis} ctrl+c cancels")
         self._bench.run_worker(self._profile(recipe), group="profile", exclusive=True)
 
     async def _profile(self, recipe: Recipe) -> None:
         bench = self._bench
-        bench.waiting = True
+        self._running = True
         try:
-            report = await bench.session.profile(recipe, self._came)
+            with bench.wait():
+                report = await bench.session.profile(recipe, self._came)
         except UnavailableError as error:
             bench.say(f"not profiled: {error}")
             return
         finally:
-            bench.waiting = False
+            self._running = False
         bench.state.profiled(recipe, report)
         bench.session_changed(frozenset({"graph"}))
         bench.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, s sorts by time")

@@ -118,17 +118,15 @@ class Sessions:
         )  # fmt: skip
         engine = Engine(session.compile_beside, session.whole_text, session.run_values)
         bench.say(f"writing {folder}{bench.glyphs.ellipsis}")
-        bench.waiting = True
         try:
-            found = await write_reproducer(folder, subject, engine, UnavailableError)
+            with bench.wait():
+                found = await write_reproducer(folder, subject, engine, UnavailableError)
         except (OSError, UnavailableError) as error:
             bench.say(f"{folder} could not be written: {error}")
         else:
             without = f", without outputs: {found.problem}" if found.problem else ""
             without += f"; {found.lacks}" if found.lacks else ""
             bench.say(f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}")
-        finally:
-            bench.waiting = False
 
     # ---- the command line ----------------------------------------------------------------------------------------
 

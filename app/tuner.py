@@ -21,8 +21,12 @@ class Tuner:
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
         self._attempts: list[Attempted] = []
+        self._searching = False
 
     def ask_tuning(self) -> None:
+        if self._searching:
+            self._bench.say("a search is under way: ctrl+c stops it")
+            return
         self._bench.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin)
 
     def _begin(self, text: str) -> None:
@@ -36,15 +40,16 @@ class Tuner:
 
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
         bench, self._attempts = self._bench, []
-        bench.waiting = True
+        self._searching = True
         try:
             ask = lambda number: Tune(number, recipe, variations=variations, seconds=seconds)  # noqa: E731
-            found = await bench.session.ask(ask, Tuned, self._came)
+            with bench.wait():
+                found = await bench.session.ask(ask, Tuned, self._came)
         except UnavailableError as error:
             bench.say("the search was stopped" if error.cancelled else f"not tuned: {error}")
             return
         finally:
-            bench.waiting = False
+            self._searching = False
         self._show(recipe, found)
 
     def _came(self, frame: object) -> None:
@@ -75,7 +80,7 @@ class Tuner:
         question = (
             f"{' '.join(choice for choice in found.choices if not choice.endswith('=default'))}: {gain}. Take it?"
         )
-        self._bench.confirm(question, lambda: self._take(found.recipe))
+        self._bench.confirm(question, lambda: self._take(found.recipe), "the recipe stays as it is")
 
     def _take(self, recipe: Recipe) -> None:
         self._bench.graphs.show(recipe.graph)

@@ -81,14 +81,12 @@ class Versus:
         self._bench.run_worker(self._compare_with(side), group="versus", exclusive=True)
 
     async def _compare_with(self, side: Side) -> None:
-        self._bench.waiting = True
         try:
-            compiled = await self._bench.session.compile_beside(side.recipe)
+            with self._bench.wait():
+                compiled = await self._bench.session.compile_beside(side.recipe)
         except UnavailableError as error:
             self._bench.say(f"{side.title}: {error}")
             return
-        finally:
-            self._bench.waiting = False
         self._bench.show_pane("ir")
         self._bench.ir.compare_with(OtherStages(side.title, compiled.stages))
 

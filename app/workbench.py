@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.timer import Timer
 
@@ -35,6 +37,7 @@ from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.parting import Parting
+from buddy.app.pasting import read_pastes_as_text
 from buddy.app.profiling import Profiling
 from buddy.app.provenance import Provenance
 from buddy.app.questions import Questions
@@ -113,7 +116,7 @@ class Workbench(App[int]):
         self._message = ""
         self._hint = ""
         self._prefix = ""
-        self.waiting = False
+        self._waits = 0
         self._zoomed = False
         self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
@@ -124,6 +127,11 @@ class Workbench(App[int]):
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
+
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        read_pastes_as_text(driver)
+        return driver
 
     def get_default_screen(self) -> Screen[None]:
         return BenchScreen(id="_default")
@@ -203,6 +211,24 @@ class Workbench(App[int]):
     @property
     def ir(self) -> IrPane:
         return self.screen_stack[0].query_one(IrPane)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a job in the background is waited for."""
+        return self._waits > 0
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Be busy until the job of this block has ended; several may be under way at once."""
+        self._waits += 1
+        self._note_busy()
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if self.is_running:
+                self._note_busy()
+                self.update_chrome()
 
     # ---- what panes and lines draw from --------------------------------------------------------------------------
 
@@ -386,15 +412,15 @@ class Workbench(App[int]):
         """Ask for a text on the line at the bottom."""
         self.screen_stack[0].query_one(Prompt).ask(title, initial, answer)
 
-    def confirm(self, question: str, act: Callable[[], object]) -> None:
-        """Do `act` if the user says yes to `question`."""
+    def confirm(self, question: str, act: Callable[[], object], otherwise: str = "nothing was written") -> None:
+        """Do `act` if the user says yes to `question`; say `otherwise` if not."""
         from buddy.app.screens.confirm import ConfirmScreen
 
         def answered(yes: bool | None) -> None:
             if yes:
                 act()
             else:
-                self.say("nothing was written")
+                self.say(otherwise)
 
         self.push_screen(ConfirmScreen(question), answered)
 

@@ -85,7 +85,7 @@ class GraphPane(Picking):
     def _time_columns(self) -> list[Column[NodeRow]]:
         """What a profile tells of nodes."""
         return [
-            Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, right=True),
+            Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, since=44, right=True),
             Column("GFLOP/s", 7, lambda row: self._of_timed(row, lambda each: rate_text(each.rate)), 90, right=True),
             Column("peak", 5, lambda row: self._of_timed(row, lambda each: share_text(each.share)), 90, right=True),
         ]

@@ -22,11 +22,16 @@ class WholeCells(ScrollBarRender):
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
+# Where fewer rows than these were left, the foot makes room for them.
+LEAST_ROWS = 2
+
+
 class CursorView(ScrollView, can_focus=True):
     """Rows under fixed lines of head and over fixed lines of foot.
 
     A subclass gives `row_count`, draws rows, head and foot as cells, and calls `rows_changed` when any of them change.
-    Where `wrapped` is set, a row may take several lines of the screen, which `row_strips` gives.
+    The foot is left out of a view too low for it. Where `wrapped` is set, a row may take several lines of the screen,
+    which `row_strips` gives.
     """
 
     class Moved(Message):
@@ -130,6 +135,8 @@ class CursorView(ScrollView, can_focus=True):
         """Measure and draw again."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
+        if self._head_height + LEAST_ROWS + self._foot_height > self.size.height:
+            self._foot_height = 0
         self.cursor = max(0, min(self.cursor, self.row_count - 1))
         fixed = self._head_height + self._foot_height
         # Wrapped, the last row may be all there is room for.

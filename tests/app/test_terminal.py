@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -100,6 +101,32 @@ def test_without_colours_marks_say_the_same(terminal: Callable[..., Any]) -> Non
     assert "[x]" in one.text
     colours = set(re.findall(rb"[34]8;2;(\d+;\d+;\d+)", bytes(one.seen)))
     assert all(len(set(colour.split(b";"))) == 1 for colour in colours), "grey is all there is"
+
+
+def test_40_by_10_resizes_without_end_and_pasted_junk_leave_it_working(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse", columns=40, rows=10)
+    one.until("compiled in", 90)
+    for turn in range(60):
+        one.resize(20 + turn * 37 % 180, 3 + turn * 13 % 60)
+    one.resize(40, 10)
+    one.wait(1)
+    junk = "\x1b[200~" + "\x00\x1b[31m%s \u2028\ud7ff{}\n" * 100 + "\x1b[201~"
+    one.key("\t\t/")
+    one.key(junk)
+    one.key("\x03")
+    one.key(junk)
+    one.wait(0.5)
+    assert one.process.poll() is None
+    one.forget()
+    one.resize(120, 40)
+    one.until("buddy", 20)
+    one.key("1")
+    one.until("line", 20)
+    assert "Traceback" not in one.text
+    os.write(one.master, b"q")
+    with contextlib.suppress(OSError):  # The terminal is closed. Until then it is read: one that is full is waited for.
+        one.wait(20)
+    assert one.process.wait(1) == 0
 
 
 def test_at_rest_nothing_is_written(terminal: Callable[..., Any]) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from buddy.app.screens.plot import PlotScreen
 from buddy.app.tuner import wanted
 from buddy.app.tuning import VariationError, plot_of, summary, told
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.recipe import Recipe
 
+Open = Callable[..., Any]
 TRIES = (
     Attempted(1, 0, ("fuse-rows=on",), 0.8, 0.008, 0.01, 0.2, best=True, elapsed=1.0),
     Attempted(1, 1, ("fuse-rows=off",), 0.9, 0.009, 0.01, 0.2, elapsed=2.0),
@@ -49,3 +54,25 @@ def test_what_came_of_it_names_only_what_changed() -> None:
         "note: a note",
     ]
     assert summary(found, found.choices)[1] == "the recipe is the fastest that was found"
+
+
+@pytest.mark.slow
+async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last_job_ends(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        app = bench.app
+        with app.wait():
+            app.tuner._begin("600 threads=1,2")
+            await bench.until(lambda: app._waits == 2, "the search")
+            app.tuner.ask_tuning()
+            assert bench.shows("a search is under way")
+            app.show_pane("passes")
+            await bench.press("ctrl+c")
+            await bench.until(lambda: app._waits == 1, "the end of the search")
+            assert app.situation().busy, "the other job goes on"
+        assert not app.waiting
+        if isinstance(app.screen, PlotScreen):
+            await bench.press("q")
+        app.tuner.ask_tuning()
+        await bench.pilot.pause(0.1)
+        assert bench.shows("seconds, then"), "and another search can be asked for"
+        assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"

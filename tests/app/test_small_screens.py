@@ -1,0 +1,22 @@
+"""What stays to be seen where the screen has room for little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buddy.app.screens.follow import FateScreen
+
+Open = Callable[..., Any]
+
+
+@pytest.mark.slow
+async def test_at_40_by_10_tables_show_rows_rather_than_more_about_one(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(40, 10)) as bench:
+        await bench.press("g", "w")
+        await bench.until(lambda: isinstance(bench.app.screen, FateScreen), "the fate")
+        await bench.pilot.pause()
+        assert bench.shows(">capture")
+        assert bench.shows("lowering")
