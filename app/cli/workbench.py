@@ -84,11 +84,11 @@ def without_web(words: Sequence[str]) -> list[str]:
     """The words of a command line without ours of the browser; what stands behind `--` is the script's."""
     cut = list(words).index("--") if "--" in words else len(words)
     kept: list[str] = []
-    skip = False
+    skip, with_value = False, ("--web-port", "--web-host")
     for word in words[:cut]:
-        if not skip and not word.startswith("--web"):
+        if not skip and word.partition("=")[0] not in ("--web", *with_value):
             kept.append(word)
-        skip = word in ("--web-port", "--web-host")
+        skip = word in with_value
     return [*kept, *words[cut:]]
 
 

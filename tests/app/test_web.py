@@ -101,5 +101,5 @@ def test_without_the_package_one_line_names_the_extra(tmp_path: Path) -> None:
 
 
 def test_what_the_browsers_screen_is_started_with_is_the_rest_of_the_command_line() -> None:
-    ours = ["--web", "a.py", "--web-port", "80", "--tiny", "--web-host=::1", "--", "--web", "--web-port", "3"]
-    assert without_web(ours) == ["a.py", "--tiny", "--", "--web", "--web-port", "3"]
+    ours = ["--web", "a.py", "--web-port", "80", "--tiny", "--web-host=::1", "--webhook", "x", "--", "--web"]
+    assert without_web(ours) == ["a.py", "--tiny", "--webhook", "x", "--", "--web"]
