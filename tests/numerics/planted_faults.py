@@ -8,6 +8,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.kernels.walk import named
 from buddy.compiler.ops import linalg
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import value_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 WRONG_EPSILON = 0.5
@@ -23,6 +24,14 @@ def layer_norm_with_a_wrong_epsilon(node: Op, symbol_table: Any) -> Any:
     wrong.name, wrong.target, wrong.metas, wrong.multiple = node.name, node.target, node.metas, node.multiple
     wrong._arguments = [*others, WRONG_EPSILON]
     return _right(wrong, symbol_table)
+
+
+standing_still = Registry()
+
+
+@standing_still.lowering("TOp")
+def transpose_that_moves_nothing(node: Op, symbol_table: Any) -> Any:
+    return value_of(node.args[0], symbol_table)
 
 
 @register

@@ -19,7 +19,7 @@ from buddy.compiler.runner.measure import fingerprints
 from buddy.compiler.runner.node_by_node import symbols_at
 from buddy.compiler.runner.nodes import compare_nodes
 from tests.models import stack
-from tests.numerics.planted_faults import faulty
+from tests.numerics.planted_faults import faulty, standing_still
 from tests.programs import captured
 
 
@@ -84,6 +84,14 @@ def test_a_lowering_with_a_wrong_epsilon_is_named_by_its_own_error(model: Captur
     assert (report.first, report.first_by) == ("layers.0.norm/getitem.0", "own")
     wrong = {found.node for found in report.nodes if found.own is not None and not found.own.ok}
     assert wrong == {f"layers.{i}.norm/getitem.0" for i in range(3)}
+
+
+def test_what_moves_elements_is_not_right_because_it_moved_equal_ones() -> None:
+    program = captured(lambda a, b: (a.t() + 1, b.t() + 1), torch.ones(4, 4), torch.rand(4, 4))
+    report = compared(program, first=standing_still)
+    own = {found.node: found.own for found in report.nodes if found.node.startswith("t.")}
+    assert [found is not None and found.ok for found in own.values()] == [True, False]
+    assert (report.first, report.first_by) == (list(own)[1], "own")
 
 
 def differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
