@@ -5,6 +5,7 @@ from __future__ import annotations
 from buddy.compiler.ops import (
     attention,
     bags,
+    checks,
     contractions,
     convolutions,
     elementwise,
@@ -45,6 +46,7 @@ _FAMILIES = (
     pools,
     resize,
     matrices,
+    checks,
 )
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

@@ -1,6 +1,7 @@
 """The op classes, each with the ATen and prims targets that mean it, under the names that Buddy-MLIR scripts use."""
 
 from buddy.compiler.graph.operations.arithmetic import *  # noqa: F403
+from buddy.compiler.graph.operations.checks import *  # noqa: F403
 from buddy.compiler.graph.operations.choice import *  # noqa: F403
 from buddy.compiler.graph.operations.contractions import *  # noqa: F403
 from buddy.compiler.graph.operations.indexing import *  # noqa: F403

@@ -13,6 +13,7 @@ from tests.ops.cases.base import Group, aten, normal, whole
 INDEXING: dict[str, Callable[..., Any]] = {
     "embedding": lambda w, i: F.embedding(i, w),
     "embedding of bounded rows": lambda w, i: F.embedding(i, w.clone(), max_norm=1.5),
+    "one_hot": lambda w, i: F.one_hot(i, 5),
     "gather columns": lambda w, i: w.gather(1, i),
     "gather rows": lambda w, i: w.gather(0, i),
     "index_select": lambda w, i: w.index_select(1, i[0]),

@@ -1,0 +1,12 @@
+"""Nodes that give nothing, and raise where a condition does not hold."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.operation import Op
+
+
+class AssertOp(Op):
+    """Raises the message, its second argument, where the only element of the first is 0."""
+
+    has_effect = True
+    targets = ("_assert_async.default", "_assert_async.msg")
