@@ -16,10 +16,18 @@ from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
 _MOST = 12
 
 
-def at_fault(trials: Trials, whole: Subject, small: Subject, recipe: Recipe, judge: Judge) -> list[WrongLowering]:
-    """The lowerings of nodes of `small` that are at fault: with one of those nodes in eager, it is right."""
+def at_fault(
+    trials: Trials, whole: Subject, small: Subject, recipe: Recipe, judge: Judge, of_plugins: bool = False
+) -> list[WrongLowering]:
+    """The lowerings of nodes of `small` that are at fault: with one of those nodes in eager, it is right.
+
+    With `of_plugins` none is tried but what plug-ins have brought.
+    """
     found: list[WrongLowering] = []
     candidates = [op for op in small.part.graph.operations if not isinstance(op, GetItemOp)]
+    if of_plugins:
+        used = trials(small, recipe).lowered
+        candidates = [op for op in candidates if _origin(used.get(op.stable, ""), op, recipe)]
     for op in candidates[:_MOST]:
         if any(op.stable in wrong.nodes for wrong in found):
             continue
@@ -40,8 +48,13 @@ def _wrong(trials: Trials, whole: Subject, small: Subject, recipe: Recipe, op: O
         tried = trials(small, recipe.with_choice(op.stable, key))
         if tried.right and tried.lowered.get(op.stable) == key:
             right.append(key)
-    origin = plugins.origin(("lowering", f"{used}.{name}"), ("op class", name))
-    return WrongLowering(name, used, tuple(nodes), origin, (*right, EAGER))
+    return WrongLowering(name, used, tuple(nodes), _origin(used, op, recipe), (*right, EAGER))
+
+
+def _origin(used: str, op: Op, recipe: Recipe) -> str:
+    """The plug-in that a node's lowering, by the registry `used` or the first that has one, comes from, or ""."""
+    name = type(op).__name__
+    return plugins.origin(("lowering", f"{used or _first_with(name, recipe)}.{name}"), ("op class", name))
 
 
 def _first_with(name: str, recipe: Recipe) -> str:

@@ -64,9 +64,9 @@ def smallest(whole: Subject, recipe: Recipe, fails: Fails) -> Subject:
 
 def functions_of(whole: Subject, recipe: Recipe) -> Iterator[Subject]:
     """Each function that a graph is cut into, with its real inputs, the largest share first; none where it is whole."""
-    made = units(whole.part, recipe)
-    for unit in made if len(made) > 1 else ():
-        if (found := on_its_own(whole, unit.nodes)) is not None:
+    for unit in units(whole.part, recipe):
+        smaller = len(unit.nodes) < len(whole.part.graph.operations)
+        if smaller and (found := on_its_own(whole, unit.nodes)) is not None:
             yield found
 
 

@@ -80,15 +80,23 @@ class _Search:
     def _at_fault(
         self, small: Subject, recipe: Recipe, judge: steps.Judge, outcome: Outcome
     ) -> tuple[list[int], list[WrongLowering]]:
-        """The steps at fault in `small`; where there are none, the lowerings."""
+        """The steps at fault in `small`; where there are none, the lowerings.
+
+        A lowering that a plug-in brought is a likelier fault than a step that every line to machine code has.
+        """
+        lowered: list[WrongLowering] = []
+
+        def excused() -> bool:
+            lowered.extend(lowerings.at_fault(self.trials, self.whole, small, recipe, judge, of_plugins=True))
+            return bool(lowered)
 
         def attempt(changed: Recipe) -> Outcome:
             self._say(f"{len(steps.enabled(changed))} of {len(steps.enabled(recipe))} passes on {_size(small)}", 0.5)
             return self.trials(small, changed)
 
-        found = steps.at_fault(recipe, attempt, judge, outcome.step)
-        if found:
-            return found, []
+        found = steps.at_fault(recipe, attempt, judge, outcome.step, excused)
+        if found or lowered:
+            return found, lowered
         self._say("lowerings", 0.6)
         return [], lowerings.at_fault(self.trials, self.whole, small, recipe, judge)
 
@@ -101,7 +109,7 @@ class _Search:
         limit = self.trials.seconds + (min(half, _PATIENCE) if self.first.kind == "hangs" else half)
 
         def fails(part: Subject) -> bool:
-            if self.trials.seconds > limit:
+            if self.trials.seconds > limit and not self.trials.knows(part, recipe):
                 return False
             self._say(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe)) == "bad"

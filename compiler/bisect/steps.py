@@ -39,12 +39,15 @@ def without(recipe: Recipe, places: Collection[int]) -> Recipe:
     return recipe
 
 
-def at_fault(recipe: Recipe, attempt: Try, judge: Judge, failed_at: int = -1) -> list[int]:
+def at_fault(
+    recipe: Recipe, attempt: Try, judge: Judge, failed_at: int = -1, excused: Callable[[], bool] = lambda: False
+) -> list[int]:
     """The steps without which `recipe`, which is bad, is good; none where that cannot be had.
 
     The step it failed at, `failed_at`, is tried first, then those that plug-ins have brought. Then the steps that can
     be done without are added one after another, the rest of the line always behind them: the one that turns good to
-    bad is at fault. Where it is bad without all of these, each of the others is left out by itself.
+    bad is at fault. Where it is bad without all of these, each of the others is left out by itself, unless `excused`
+    knows something that is more likely at fault.
     """
     free, gone = optional(recipe), list[int]()
     suspects = [place for place in enabled(recipe) if place == failed_at or origin(recipe.steps[place])]
@@ -56,7 +59,7 @@ def at_fault(recipe: Recipe, attempt: Try, judge: Judge, failed_at: int = -1) ->
         left = [place for place in free if place not in gone]
         found = _turning(now, left, attempt, judge)
         if not found:
-            return _needed_at_fault(now, attempt, judge, gone)
+            return [] if not gone and excused() else _needed_at_fault(now, attempt, judge, gone)
         gone += found
         verdict = judge(attempt(without(recipe, gone)))
         if verdict == "good":

@@ -122,6 +122,10 @@ class Trials:
     def time_is_up(self) -> bool:
         return self.seconds > self.criterion.within
 
+    def knows(self, subject: Subject, recipe: Recipe) -> bool:
+        """Whether this was tried before, and costs nothing."""
+        return (subject.key, identity(recipe)) in self._known
+
     def __call__(self, subject: Subject, recipe: Recipe) -> Outcome:
         key = subject.key, identity(recipe)
         if key not in self._known:

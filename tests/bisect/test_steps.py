@@ -61,6 +61,22 @@ def test_a_needed_step_is_found_by_leaving_it_out() -> None:
     assert steps.at_fault(RECIPE, wrong_with(wanted), judge) == [wanted]
 
 
+def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None:
+    tried: list[Recipe] = []
+
+    def attempt(recipe: Recipe) -> Outcome:
+        tried.append(recipe)
+        return Outcome("differs")
+
+    assert steps.at_fault(RECIPE, attempt, judge, excused=lambda: True) == []
+    assert len(tried) == 1
+
+
+def test_what_is_likelier_is_not_asked_for_where_another_step_is_at_fault() -> None:
+    wanted = place("fold-transposes")
+    assert steps.at_fault(RECIPE, wrong_with(wanted), judge, excused=lambda: True) == [wanted]
+
+
 def test_what_no_step_mends_has_none_at_fault() -> None:
     assert steps.at_fault(RECIPE, lambda _recipe: Outcome("differs"), judge) == []
 
