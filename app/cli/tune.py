@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = await engine.graph_of_program(options, script)
     frame = Tune(
-        engine.client.next_request(), recipe, arguments.directory(options), _variations(options.vary), options.within,
+        engine.client.next_request(), recipe, _variations(options.vary), options.within,
         options.each, options.jobs, options.cluster, options.search_seed,
     )  # fmt: skip
     attempts: list[Attempted] = []

@@ -116,8 +116,7 @@ class Session:
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
         try:
-            request = Load(key.source, key.arguments, key.directory, key.plugins, key.shapes)
-            loaded = await self._ask_host(request, _load_death(key), job)
+            loaded = await self._ask_host(_load_of(key), _load_death(key), job)
         except JobFailed:
             self._replace_host()
             raise
@@ -159,12 +158,12 @@ class Session:
     # ---- compiling ----------------------------------------------------------------------------------------------
 
     async def compile(self, frame: Compile, job: Job) -> None:
-        program = await self._program(frame.recipe, job)
+        program = self._opened(frame.recipe)
         await self._compiled(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "good")
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """The compilation of `recipe`, whose texts stay until the next one of that `kind`."""
-        return await self._compiled(await self._program(recipe, job), recipe, job, kind=kind)
+        return await self._compiled(self._opened(recipe), recipe, job, kind=kind)
 
     async def _compiled(
         self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good"
@@ -255,8 +254,12 @@ class Session:
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()
 
-    async def _program(self, recipe: Recipe, job: Job) -> Program:
-        """The opened program that `recipe` is of."""
+    def load_of(self, recipe: Recipe) -> Load:
+        """What loads the program of `recipe` elsewhere as it has been loaded here."""
+        return _load_of(self._opened(recipe).key)
+
+    def _opened(self, recipe: Recipe) -> Program:
+        """The opened program that `recipe` is of. Raises `JobFailed`."""
         program = self._programs.find(recipe)
         if program is None:
             what = f"{recipe.source or 'no program'} has not been opened"
@@ -267,7 +270,7 @@ class Session:
 
     async def run(self, frame: Run, job: Job) -> None:
         recipe = frame.recipe
-        program = await self._program(recipe, job)
+        program = self._opened(recipe)
         result = await self._compiled(program, recipe, job, kind="beside" if frame.beside else "good")
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
@@ -301,7 +304,7 @@ class Session:
 
         Where the request can be stopped by `stop`, cancelling the job does so; else it kills the host.
         """
-        program = await self._program(recipe, job)
+        program = self._opened(recipe)
         _graph(program, recipe)
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
@@ -378,6 +381,10 @@ _ASK_DEATH = Diagnostic("the process that holds the program ended", "the host", 
 _RUN_DEATH = Diagnostic(
     "the process that holds the program ended", "the host, while it ran", "run again: the source is loaded anew first"
 )
+
+
+def _load_of(key: ProgramKey) -> Load:
+    return Load(key.source, key.arguments, key.directory, key.plugins, key.shapes)
 
 
 def _load_death(key: ProgramKey) -> Diagnostic:

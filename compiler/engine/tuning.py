@@ -49,15 +49,16 @@ class Tuning:
         self._send(Progress(job.request, "preparing"))
         async with self._hands(frame, job) as hands:
             hunt = _Hunt(frame, space, self._send)
-            await hunt.with_hands(hands)
-            self._send(await hunt.ended(hands[0]))
+            left = await hunt.with_hands(hands)
+            self._send(await hunt.ended(left))
 
     @asynccontextmanager
     async def _hands(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[Hand]]:
         if frame.cluster:
             from buddy.compiler.tuning.cluster import cluster_hands
 
-            async with cluster_hands(frame.cluster, frame.recipe, frame.directory) as hands:
+            load = self._session.load_of(frame.recipe)
+            async with cluster_hands(frame.cluster, load, frame.recipe.graph) as hands:
                 yield hands
             return
         async with Listening(TuningMessage) as listening:
@@ -102,20 +103,20 @@ class _Hunt:
     def elapsed(self) -> float:
         return time.monotonic() - self.began
 
-    async def with_hands(self, hands: Sequence[Hand]) -> None:
-        """Every hand takes the next point until the time is up. Raises `JobFailed` when none is left."""
+    async def with_hands(self, hands: Sequence[Hand]) -> list[Hand]:
+        """Every hand takes the next point until the time is up; those that were not lost by then."""
         ended = await asyncio.gather(*(self._with_hand(hand) for hand in hands))
-        if not any(ended) and self.elapsed < self.frame.seconds:
-            raise JobFailed(Diagnostic("the processes that try recipes ended", "tuning", "see the log"))
+        return [hand for hand, lives in zip(hands, ended, strict=True) if lives]
 
     async def _with_hand(self, hand: Hand) -> bool:
         while self.elapsed < self.frame.seconds and (point := self.search.ask()) is not None:
             try:
-                question = Attempt(self.space.recipe(point), self.frame.each, self.search.least)
+                threads = self.space.base.threads
+                question = Attempt(self.space.recipe(point), self.frame.each, self.search.least, threads)
                 found = await hand.ask(question)
             except ConnectionError as error:
                 self.search.again(point)
-                self.notes.append(f"one of the processes that try recipes was lost: {error}")
+                self._lost(error)
                 return False
             self._came(point, found)
         return True
@@ -131,21 +132,39 @@ class _Hunt:
         )  # fmt: skip
         self.count += 1
 
-    async def ended(self, hand: Hand) -> Tuned:
-        """The best recipe, if it is clearly faster than the first one when both run in turn."""
+    def _lost(self, error: ConnectionError) -> None:
+        self.notes.append(f"one of the processes that try recipes was lost: {error}")
+
+    async def ended(self, hands: Sequence[Hand]) -> Tuned:
+        """The best recipe, if it is clearly faster than the first one when both run in turn.
+
+        Raises `JobFailed` when no recipe is right, or all of `hands` are lost.
+        """
         first, best = self.space.start, self.search.best
         if math.isinf(self.search.least):
+            if not hands:
+                raise _all_lost()
             raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", "run it to see why"))
         duel = DuelDone(1.0, 1.0, 1.0)
         if best != first:
             each = _DUEL + 2 * self.frame.each
-            duel = await hand.ask(Duel(self.space.recipe(first), self.space.recipe(best), each))
+            duel = await self._fought(hands, Duel(self.space.recipe(first), self.space.recipe(best), each))
         recipe, notes = self._chosen(duel, best)
         chosen = best if recipe is not self.frame.recipe else first
         return Tuned(
             self.frame.request, recipe, self.space.words(chosen), self.count, self.space.size,
             self.search.least, duel.ratio, duel.low, duel.high, self.elapsed, (*self.notes, *notes),
         )  # fmt: skip
+
+    async def _fought(self, hands: Sequence[Hand], duel: Duel) -> DuelDone:
+        """The duel, by the first of the hands that is not lost over it."""
+        for hand in hands:
+            try:
+                found: DuelDone = await hand.ask(duel)
+                return found
+            except ConnectionError as error:
+                self._lost(error)
+        raise _all_lost()
 
     def _chosen(self, duel: DuelDone, best: Point) -> tuple[Recipe, list[str]]:
         if duel.problem:
@@ -158,3 +177,7 @@ class _Hunt:
                 f"what looked best is not clearly faster ({duel.ratio:.3f} times): kept as it was"
             ]
         return self.space.recipe(best), []
+
+
+def _all_lost() -> JobFailed:
+    return JobFailed(Diagnostic("the processes that try recipes ended", "tuning", "see the log"))

@@ -29,7 +29,6 @@ class Tune(Frame, frozen=True):
 
     request: int
     recipe: Recipe
-    directory: str = ""
     variations: tuple[Variation, ...] = ()
     seconds: float = 60.0
     each: float = 30.0

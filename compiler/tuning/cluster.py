@@ -12,7 +12,6 @@ import msgspec
 from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.engine.messages import Load
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.recipe import Recipe
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin, Duel, DuelDone
 from buddy.compiler.tuning.on_worker import answer
 
@@ -43,8 +42,11 @@ class ClusterHand:
 
 
 @asynccontextmanager
-async def cluster_hands(address: str, recipe: Recipe, directory: str) -> AsyncIterator[list[ClusterHand]]:
-    """A hand for each thread of the cluster's workers. Raises `JobFailed` where there is no such cluster."""
+async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[list[ClusterHand]]:
+    """A hand for each thread of the workers, which try recipes on graph number `graph` of what `load` loads.
+
+    Raises `JobFailed` where there is no such cluster.
+    """
     try:
         from distributed import Client
     except ImportError as error:
@@ -60,5 +62,5 @@ async def cluster_hands(address: str, recipe: Recipe, directory: str) -> AsyncIt
         if not threads:
             todo = f"start one with `dask worker {address}`"
             raise JobFailed(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
-        begin = Begin(Load(recipe.source, recipe.arguments, directory, recipe.plugins), recipe.graph)
-        yield [ClusterHand(client, msgspec.msgpack.encode(begin)) for _ in range(sum(threads.values()))]
+        begin = msgspec.msgpack.encode(Begin(load, graph))
+        yield [ClusterHand(client, begin) for _ in range(sum(threads.values()))]

@@ -17,6 +17,7 @@ import msgspec
 
 from buddy.compiler.engine.channel import Channel
 from buddy.compiler.engine.messages import Refused, Trouble
+from buddy.compiler.engine.process import safe_path
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin, Duel, DuelDone, TuningMessage
 
 _mine = threading.local()
@@ -28,6 +29,7 @@ def answer(begin: bytes, question: bytes) -> bytes:
     process = getattr(_mine, "process", None)
     if process is None or process.begin != begin or not process.alive:
         if process is not None:
+            _mine.process = None
             process.close()
         process = _mine.process = _Process(begin)
     return msgspec.msgpack.encode(process.ask(asked))
@@ -38,7 +40,8 @@ class _Process:
         self.begin = begin
         read, theirs = os.pipe()
         mine, write = os.pipe()
-        command = [sys.executable, "-m", "buddy.compiler.tuning.worker", str(mine), str(theirs), str(os.getpid())]
+        module = "buddy.compiler.tuning.worker"
+        command = [sys.executable, *safe_path(), "-m", module, str(mine), str(theirs), str(os.getpid())]
         self._popen = subprocess.Popen(
             command,
             pass_fds=(mine, theirs),
@@ -50,7 +53,11 @@ class _Process:
         os.close(theirs)
         self._channel = Channel(read, write, TuningMessage)
         atexit.register(self.close)
-        self._refused = self._heard(msgspec.msgpack.decode(begin, type=Begin))
+        try:
+            self._refused = self._heard(msgspec.msgpack.decode(begin, type=Begin))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def alive(self) -> bool:

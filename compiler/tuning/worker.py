@@ -34,7 +34,7 @@ def _captured(channel: Channel, begin: Begin) -> Any:
     load = begin.load
     try:
         plugins.problems([*plugins.installed(), *map(plugins.load_file, load.plugins)])
-        graphs = load_program(load.source, load.arguments, load.directory).graphs
+        graphs = load_program(load.source, load.arguments, load.directory, shapes=load.shapes).graphs
         if begin.graph < len(graphs):
             return graphs[begin.graph]
         channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))

@@ -1,0 +1,95 @@
+"""The processes that try recipes: what a search makes of it when they are lost, and what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from buddy.app.client import EngineClient
+from buddy.compiler.engine.messages import Load
+from buddy.compiler.protocol import Attempted, Captured, ListPresets, Open, Presets, Tune, Tuned, Variation
+from buddy.compiler.recipe import Recipe
+from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin
+from buddy.compiler.tuning.on_worker import answer
+
+PROGRAM = """
+import torch
+
+model, example_inputs = lambda a, b: a @ b - a, (torch.ones(96, 96), torch.ones(96, 96))
+"""
+ROWS, VECTORS = "contractions-to-kernels.rows", "contractions-to-kernels.vectors"
+
+
+def slow(recipe: Recipe) -> Recipe:
+    """With blocks of one row and one vector, several times as slow as others."""
+    (index,) = [k for k, step in enumerate(recipe.steps) if step.name == "contractions-to-kernels"]
+    return recipe.with_step(index, options=(("rows", 1), ("vectors", 1)))
+
+
+def forked_from_host(engine: int) -> list[int]:
+    """The processes that try recipes for an engine, and theirs; they have its host's command line, not its parent."""
+    found = []
+    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if b"buddy.compiler.engine.host" in words and str(engine).encode() in words and parent != engine:
+            found.append(pid)
+    return found
+
+
+@pytest.mark.asyncio
+async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    client = EngineClient()
+    welcome = await client.start()
+    try:
+        await client.ask(Open(client.next_request(), str(path)), Captured)
+        (preset, *_) = (await client.ask(ListPresets(client.next_request()), Presets)).presets
+        recipe = slow(msgspec.structs.replace(preset.recipe, source=str(path)))
+        vary = Variation(ROWS, (8,)), Variation(VECTORS, (2,))
+        lost: list[int] = []
+
+        def came(frame: object) -> None:
+            if isinstance(frame, Attempted) and not lost:
+                # The first of them, which would also have run the best recipe beside the first one at the end.
+                lost.append(min(forked_from_host(welcome.pid)))
+                os.kill(lost[0], signal.SIGKILL)
+
+        frame = Tune(client.next_request(), recipe, variations=vary, seconds=60.0, jobs=2)
+        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 120)
+        assert any("was lost" in note for note in found.notes)
+        assert found.recipe != recipe
+    finally:
+        await client.close()
+
+
+def asked(path: Path, recipe: Recipe, **load: tuple[str, ...]) -> AttemptDone:
+    begin = Begin(Load(str(path), (), "", **load), 0)  # type: ignore[arg-type]
+    question = Attempt(recipe, 60.0, 1.0)
+    encode = msgspec.msgpack.encode
+    return msgspec.msgpack.decode(answer(encode(begin), encode(question)), type=AttemptDone)
+
+
+def test_a_worker_whose_process_ends_at_once_keeps_nothing_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "ends.py"
+    path.write_text("import os\n\nos._exit(3)\n")
+    before = os.listdir("/proc/self/fd")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ended with 3"):
+            asked(path, Recipe())
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_worker_loads_the_program_in_the_shapes_that_it_was_opened_with(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    assert "no_such" in asked(path, Recipe(), shapes=("no_such=4x4",)).problem
