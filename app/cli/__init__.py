@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 VERBS = {
@@ -40,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the verb that the first argument names, or open the workbench; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
+    meant = _verb_meant(verb, words)
+    if meant:
+        print(f"no verb {words[0]!r}, and no such file: did you mean {meant}? (`buddy-tui --help`)", file=sys.stderr)
+        return USAGE
     try:
         code = int(import_module(f"buddy.app.cli.{verb}").main(rest))
         sys.stdout.flush()
@@ -51,3 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough; without this the interpreter complains once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILURE
+
+
+def _verb_meant(verb: str, words: Sequence[str]) -> str:
+    """The verb that a first word resembles which is neither one nor a source; "" where there is none."""
+    word = words[0] if words else ""
+    if verb != "workbench" or not word.isidentifier() or os.path.exists(word):
+        return ""
+    return next(iter(get_close_matches(word, VERBS, 1, 0.6)), "")

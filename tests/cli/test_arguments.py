@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from buddy.app import cli
 from buddy.app.cli import arguments, run, workbench
 
 
@@ -49,3 +52,19 @@ def test_words_that_make_no_sense_end_with_code_2(words: str, capsys: pytest.Cap
 def test_the_workbench_takes_the_scripts_arguments_too() -> None:
     options, rest = arguments.parse(workbench.parser(), ["--theme", "dark", "samples/bert.py", "--tiny"])
     assert (options.theme, options.source, rest) == ("dark", "samples/bert.py", ("--tiny",))
+
+
+def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rnu", "samples/x.py"]) == 2
+    assert "no verb 'rnu', and no such file: did you mean run?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["runs.py", "./rnu", "package.module:run", "run:model", "zebra", "--version"])
+def test_a_source_is_no_mistyped_verb(word: str) -> None:
+    assert cli._verb_meant("workbench", [word]) == ""
+
+
+def test_a_file_may_be_named_almost_like_a_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rnu").write_text("", encoding="utf-8")
+    assert cli._verb_meant("workbench", ["rnu"]) == ""
