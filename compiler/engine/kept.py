@@ -20,7 +20,8 @@ from buddy.compiler.engine.relay import log_path
 def main(descriptor: int, path: Path, patience: float) -> int:
     """Serve; the socket's file and the log are removed at an orderly end."""
     os.set_inheritable(descriptor, False)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    # Not what the script prints, too: nobody cuts this file short while the engine lives.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s")
     from buddy.compiler.engine.kept_connection import KeptConnection
     from buddy.compiler.engine.server import Server
 

@@ -124,7 +124,7 @@ def _obituary(path: Path) -> str:
         tail = log_path(path).read_bytes()[-_TAIL:].decode(errors="replace").strip()
         log_path(path).unlink()
         path.unlink(missing_ok=True)
-        return f"it ended: {tail.rpartition(chr(10))[2]}"
+        return f"it ended: {tail.rpartition(chr(10))[2] or 'killed from outside, perhaps because memory ran out'}"
     return "it had been without a link for too long, or the machine has been started anew"
 
 

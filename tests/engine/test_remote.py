@@ -24,7 +24,7 @@ from buddy.app.client import EngineClient, EngineLost
 from buddy.app.ssh import Remote, checked_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import RelayError, engines_folder, log_path
-from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Ran, Run
+from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Printout, Ran, Run
 
 FAR = Path(__file__).resolve().parents[2] / "benchmarks" / "support" / "far.py"
 
@@ -171,7 +171,7 @@ async def test_an_engine_that_is_killed_says_so_over_the_link(far: Far) -> None:
     client = EngineClient(far.remote())
     welcome = await client.start()
     os.kill(welcome.pid, signal.SIGKILL)
-    with pytest.raises(EngineLost, match="on far is gone"):
+    with pytest.raises(EngineLost, match="on far is gone: it ended: killed from outside"):
         await asyncio.wait_for(Bench(client).until(lambda frame: False), 30)
     await client.close()
 
@@ -191,6 +191,14 @@ async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: 
     process.kill()
     await process.wait()
     assert await gone(engine, within=15)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_a_script_prints_does_not_fill_the_disk_there(linked: Linked, add: Path) -> None:
+    await linked.open(add)
+    assert any(isinstance(frame, Printout) and "the script ran" in frame.text for frame in linked.seen)
+    (log,) = [path for path in engines_folder().iterdir() if path.suffix == ".log"]
+    assert "the script ran" not in log.read_text()
 
 
 @pytest.mark.asyncio(loop_scope="module")
