@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
+from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, NodeTrace, Stage, Symbol
 
+# More lines than a text is asked for otherwise: all that come from a node.
+EVERY_LINE = 1 << 20
 # Who speaks of the steps that are no pass.
 CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "machine code"
 
@@ -60,10 +62,17 @@ def told(said: Said) -> str:
     return said.text + (f" ({said.times} times)" if said.times > 1 else "")
 
 
-def in_machine_code(own: int, derived: int, functions: Sequence[str]) -> Said:
-    """What of the assembly comes from a node."""
+def computes(row: NodeRow) -> bool:
+    """Whether a node is one that code is made for."""
+    return row.opcode not in ("placeholder", "get_attr", "output")
+
+
+def in_machine_code(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> Said:
+    """What of the assembly comes from a node: how many instructions, and in which of the functions `symbols`."""
+    own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
+    derived = sum(trace.derived for trace in traces)
     if not own:
         text = "no instruction of its own: others do its work" if not derived else f"{derived} derived instructions"
         return Said(MACHINE_CODE, text)
-    where = ", ".join(f"@{name}" for name in functions)
-    return Said(MACHINE_CODE, f"{own} instructions in {where}")
+    where = ", ".join(f"@{one.name}" for one in symbols if any(one.first <= line <= one.last for line in own))
+    return Said(MACHINE_CODE, f"{len(own)} instructions in {where}")

@@ -21,10 +21,11 @@ class Glyphs:
     to: str = "…"
     times: str = "·"
     marks: str = "●×+◆■▲"
+    jump: str = "╭╰│├─┼"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@")
+ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@", ",'|+-+")
 
 
 def milliseconds(value: float) -> str:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from buddy.app.fates import Said, fate_of
+from buddy.app.fates import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
 from buddy.app.panes.navigation import Place
 from buddy.app.stages import StageRow
-from buddy.compiler.protocol import Followed, FollowNode, NodeRow, OpenPython, PythonOpened
+from buddy.compiler.protocol import Followed, FollowNode, NodeRow, OpenPython, PythonOpened, Stage
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench
@@ -30,7 +30,7 @@ class Provenance:
 
     def open_fate(self) -> None:
         """What each pass did to a node, or why it did not."""
-        self._with_node(self._show_fate)
+        self._with_node(lambda row: self._begin(self._show_fate(row)))
 
     def open_python(self) -> None:
         """The Python file that a node comes from, at its line."""
@@ -91,18 +91,31 @@ class Provenance:
             self._bench.show_pane("ir")
             self._bench.ir.go_from_here(place)
 
-    def _show_fate(self, row: NodeRow) -> None:
+    async def _show_fate(self, row: NodeRow) -> None:
         from buddy.app.screens.follow import FateScreen
 
         state = self._bench.state
         stages = state.board.rows()
         fate = fate_of(row, state.assignments.get(row.stable), state.remarks, [found.stage for found in stages])
+        fate += await self._in_machine_code(row, stages)
         self._bench.selection.select_node(row.stable)
         self._bench.push_screen(FateScreen(row.name, fate), lambda said: self._go_stage(said, stages))
 
+    async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[Said]:
+        """How many instructions come from a node, and in which functions they are, where there are any yet."""
+        stage = next((found.stage for found in stages if found.stage.language == "asm"), None)
+        if stage is None or not computes(row):
+            return []
+        text = stage.text
+        answer = await self._bench.ask_engine(
+            lambda number: FollowNode(number, (text,), row.stable, EVERY_LINE), Followed
+        )
+        symbols = await self._bench.questions.symbols(stage.text, stage.language)
+        return [in_machine_code(answer.traces, symbols)] if answer is not None else []
+
     def _go_stage(self, said: Said | None, stages: list[StageRow]) -> None:
         """The stage of the pass that said something; at its node, unless one has been somewhere else in it."""
-        found = next((row for row in stages if said is not None and row.stage.name == said.who), None)
+        found = next((row for row in stages if said is not None and _speaks(row.stage, said)), None)
         if found is not None:
             self._bench.show_pane("ir")
             self._bench.ir.choose(found)
@@ -127,3 +140,8 @@ class Provenance:
     def _go_nodes(self, nodes: tuple[str, ...] | None) -> None:
         if nodes:
             self._bench.selection.go_node(nodes)
+
+
+def _speaks(stage: Stage, said: Said) -> bool:
+    """Whether what was said is about that stage."""
+    return stage.language == "asm" if said.who == MACHINE_CODE else stage.name == said.who

@@ -37,6 +37,15 @@ class Questions:
         """The region that a line opens, or else is in."""
         return await self._ask(lambda number: p.FindRegion(number, text, line), p.Region)
 
+    async def jumps(self, text: str, line: int) -> p.Jumps | None:
+        """The jumps of the function of assembly that a line is in."""
+        return await self._ask(lambda number: p.FindJumps(number, text, line), p.Jumps)
+
+    async def origins(self, text: str, first: int, last: int) -> tuple[p.Origin, ...]:
+        """The nodes that some lines come from, those of most lines first; none where there is no answer."""
+        found = await self._ask(lambda number: p.FindOrigins(number, text, first, last), p.OriginsFound)
+        return found.origins if found is not None else ()
+
     async def characters(self, text: str, line: int, start: int, count: int) -> p.Characters | None:
         """Characters of a line as it is, constants and all."""
         return await self._ask(lambda number: p.FetchCharacters(number, text, line, start, count), p.Characters)

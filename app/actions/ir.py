@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
+    needs_assembly,
     needs_cut,
     needs_diff,
     needs_engine_stage,
@@ -228,6 +229,24 @@ ACTIONS: tuple[Action, ...] = (
         "toggle_generic",
         "ir",
         needs_engine_stage,
+    ),
+    A(
+        "ir.jumps",
+        ("g j",),
+        "Jumps",
+        "Arrows from jumps to their labels beside the assembly, or none; those of the cursor's line stand out",
+        "toggle_arrows",
+        "ir",
+        needs_assembly,
+    ),
+    A(
+        "ir.machine-code",
+        ("g h",),
+        "Machine code",
+        "Each instruction's bytes beside the assembly, in hexadecimal digits, or none",
+        "toggle_machine",
+        "ir",
+        needs_assembly,
     ),
     A("ir.bookmark", ("M",), "Bookmark", "Mark the line, or take the mark away", "toggle_bookmark", "ir", needs_stage),
     A(

@@ -116,6 +116,12 @@ def needs_engine_stage(s: Situation) -> str:
     return needs_stage(s) or needs_engine(s)
 
 
+def needs_assembly(s: Situation) -> str:
+    if s.stage is None or s.stage.language != "asm":
+        return needs_stage(s) or "only assembly has jumps and machine code: the last phase"
+    return "not in a diff: d goes back to the plain text" if s.diff else ""
+
+
 def needs_cut(s: Situation) -> str:
     return "long lines are wrapped: W cuts them" if s.wrapped else ""
 

@@ -12,11 +12,9 @@ from buddy.app.cli.headless import Compilation, Failure, Headless, converse
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import failure_json
 from buddy.app.cli.trace import about, named, node_json
-from buddy.app.fates import Said, fate_of, in_machine_code, told
+from buddy.app.fates import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
 from buddy.compiler.protocol import Followed, FollowNode, ListSymbols, NodeRow, Symbols
 from buddy.compiler.recipe import Recipe
-
-_EVERY_LINE = 1 << 20
 
 
 def parser() -> arguments.Parser:
@@ -72,15 +70,13 @@ async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> l
 async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow) -> list[Said]:
     """How many instructions come from a node, and in which functions they are."""
     text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
-    if not text or row.opcode in ("placeholder", "get_attr", "output"):
+    if not text or not computes(row):
         return []
     client = engine.client
     symbols = (await client.ask(ListSymbols(client.next_request(), text, "asm"), Symbols)).symbols
-    frame = FollowNode(client.next_request(), (text,), row.stable, _EVERY_LINE)
+    frame = FollowNode(client.next_request(), (text,), row.stable, EVERY_LINE)
     traces = (await client.ask(frame, Followed)).traces
-    own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
-    names = [symbol.name for symbol in symbols if any(symbol.first <= line <= symbol.last for line in own)]
-    return [in_machine_code(len(own), sum(trace.derived for trace in traces), names)]
+    return [in_machine_code(traces, symbols)]
 
 
 def _json(row: NodeRow, fate: Sequence[Said]) -> dict[str, object]:

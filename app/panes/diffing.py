@@ -303,6 +303,11 @@ class Diffing(Painting):
         other = self.other.lines if self.diff is not None and self.other is not None else 0
         return max(3, len(str(max(self.lines, other))))
 
+    @property
+    def margin(self) -> int:
+        """The columns before the text, where nothing is compared: a mark and the number."""
+        return self.digits + 2
+
     def _mark(self, row: int, number: int, line: Line | None) -> tuple[str, str]:
         if row == self.cursor:
             return ">", "key"

@@ -14,8 +14,8 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.differences import DiffRows
 from buddy.app.folds import Folds
+from buddy.app.panes.assembly import Assembly
 from buddy.app.panes.comparison import View
-from buddy.app.panes.reading import Reading
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.panes.tabs import Tab, tab_at, tab_cells
 from buddy.app.stages import Key, StageRow, phase_of
@@ -25,7 +25,7 @@ from buddy.app.widgets.look import Cells, ends, length
 SIDEWAYS = 16
 
 
-class IrPane(Reading):
+class IrPane(Assembly):
     """Shows one stage: `key` names the one asked for, `text` what is drawn, which follows once its lines are there.
 
     Rows are lines, or, where the stage is compared with another, rows of the diff; places are kept as lines.
@@ -259,12 +259,14 @@ class IrPane(Reading):
             return self.diff_strips(row, width)
         line, number = self.line_at(row), self.line_of(row)
         mark, role = self._mark(row, number, line)
-        gutter: Cells = [(f"{mark}{number + 1:>{self.digits}} ", role)]
+        arrows, further = self.before_line(number, line)
+        gutter: Cells = [(f"{mark}{number + 1:>{self.digits}} ", role), *arrows]
         room = width - length(gutter)
-        strips = self._line_strips(
-            "after", number, line, None, room, self.folded_behind(number), self.beside(row, line, room)
-        )
-        strips = self._behind(gutter, [(" " * length(gutter), role)], strips)
+        serves = self.serves(number, room)
+        kept = [*serves, *self.folded_behind(number)]
+        label = [] if serves else self.beside(row, line, room)
+        strips = self._line_strips("after", number, line, None, room, kept, label)
+        strips = self._behind(gutter, [(" " * (length(gutter) - length(further)), role), *further], strips)
         return [self.look.over(strip, self.background(row)) for strip in strips]
 
     def mark_node(self) -> None:
@@ -335,6 +337,7 @@ class IrPane(Reading):
         """At once and not by a message, so that what the selection changes is drawn together with the move."""
         self.bench.selection.select_line()
         self.mark_value()
+        self.mark_arrow()
 
     def toggle_wrap(self) -> None:
         """Long lines on several lines of the screen, or cut at its edge."""

@@ -209,9 +209,17 @@ class Reading(Searching):
     async def open_outline(self) -> None:
         """List the functions, globals and graphs of the stage, and go to the one that is chosen."""
         symbols, line = await self._symbols_here(), self.line_number
-        choices = [_choice(symbol, symbol.first, symbol.first <= line <= symbol.last) for symbol in symbols]
+        notes = await self.notes_of(symbols)
+        choices = [
+            _choice(symbol, symbol.first, symbol.first <= line <= symbol.last, notes.get(symbol.first, ""))
+            for symbol in symbols
+        ]
         if choices:
             self.app.push_screen(PickerScreen("Outline", choices), self._go_symbol)
+
+    async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
+        """What the outline says more of symbols, by their first lines."""
+        return {}
 
     def _go_symbol(self, first: int | None) -> None:
         if first is not None:
@@ -239,6 +247,8 @@ class Reading(Searching):
             rest = found.total - len(found.content)
             lines += [[], [(f"{figures.count(rest)} more characters: w writes the stage to a file", "dim")]]
         places = {row.stable: row.location for row in self.state.info.rows} if self.state.info else {}
+        if line.machine:
+            lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
         for node in line.nodes:
             name = self.bench.selection.name_of(node) + " (derived)" * (node in line.derived)
             lines += [[], [(f"from {name}  ", "accent"), (places.get(node, ""), "dim")]]
@@ -406,7 +416,8 @@ def _fold_of(symbol: Symbol) -> Fold:
     return Fold(symbol.first, symbol.last)
 
 
-def _choice(symbol: Symbol, value: Any, marked: bool) -> Choice:
+def _choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> Choice:
     length = symbol.last - symbol.first + 1
     lines = f"{figures.count(length)} line{'s' * (length != 1)}"
-    return Choice(symbol.name, f"{symbol.kind}, {lines} from {figures.count(symbol.first + 1)}", value, marked)
+    about = f"{symbol.kind}, {lines} from {figures.count(symbol.first + 1)}"
+    return Choice(symbol.name, f"{about}, {note}" if note else about, value, marked)

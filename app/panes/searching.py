@@ -85,8 +85,8 @@ class Searching(Diffing):
         line, spot = self.line_at(self.cursor), self.spot_at(y)
         if line is None or spot is None or self.diff is not None:
             return
-        text, room = self.drawn_text(line), self.width - self.digits - 2
-        place = x - self.digits - 2 + self.left
+        text, room = self.drawn_text(line), self.width - self.margin
+        place = x - self.margin + self.left
         if self.wrapped:
             parts = pieces(text, room)
             piece = parts[min(spot.line, len(parts) - 1)]

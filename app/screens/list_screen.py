@@ -11,6 +11,9 @@ from textual.screen import ModalScreen, ScreenResultType
 
 from buddy.app.widgets.cursor_view import CursorView
 
+# Lines of a box on a screen too small for any.
+LEAST = 6
+
 
 class ListScreen(ModalScreen[ScreenResultType]):
     """Shows `view` until it is closed, under `title` and over the keys that `keys` tells."""
@@ -36,15 +39,15 @@ class ListScreen(ModalScreen[ScreenResultType]):
 
     def on_mount(self) -> None:
         self._view.focus()
-        self.fit(self.wanted_height(), 6)
+        self.fit()
 
     def wanted_height(self) -> int:
         """The lines of the box that shows everything."""
         return self._view.row_count + 2
 
-    def fit(self, height: int, least: int) -> None:
-        """Have the box `height` lines high, or as high as the screen allows."""
-        self.query_one("#box").styles.height = min(height, max(self.app.size.height - 4, least))
+    def fit(self) -> None:
+        """Have the box as high as it wants to be, or as the screen allows."""
+        self.query_one("#box").styles.height = min(self.wanted_height(), max(self.app.size.height - 4, LEAST))
 
     def action_move(self, method: str) -> None:
         getattr(self._view, method)()

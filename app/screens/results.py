@@ -112,9 +112,8 @@ class ResultsScreen(ListScreen[Place | None]):
             f"{title}: {story}", "enter goes there, space unfolds, Z all, { } stages, q closes", self._list
         )
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.fit(max(self._list.row_count, 4) + 2, 6)
+    def wanted_height(self) -> int:
+        return max(self._list.row_count, 4) + 2
 
     def action_choose(self) -> None:
         self.dismiss(self._list.place)

@@ -74,21 +74,17 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         """What the lines under the table say of a row."""
         return ""
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self._fit()
+    def wanted_height(self) -> int:
+        return max(len(self._table.rows), 3) + FOOT + 4
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show these rows, in a box that grows with them."""
         self._table.show(rows)
-        self._fit()
+        self.fit()
 
     def tell(self, text: str) -> None:
         """Say what is going on, in the box's title."""
         self.query_one("#box").border_title = f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT
-
-    def _fit(self) -> None:
-        self.fit(max(len(self._table.rows), 3) + FOOT + 4, 8)
 
     @property
     def current(self) -> Row | None:

@@ -9,7 +9,9 @@ import pytest
 
 from buddy.app.fates import Said, fate_of
 from buddy.app.screens.code import CodeScreen
+from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.follow import FateScreen, FollowScreen
+from buddy.app.screens.picker import PickerScreen
 from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
 
 Open = Callable[..., Any]
@@ -42,11 +44,58 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         await bench.press("g", "w")
         screen = await opened(bench, FateScreen)
         assert "became a polynomial" in "".join(said.text for said in screen._table.rows)
-        await bench.press("q", "g", "S")
+        said = screen._table.rows[-1]
+        assert said.who == "machine code"
+        assert said.text.endswith("instructions in @forward, @matmul_128x256x1024_epilogue")
+        assert screen._table.page >= len(screen._table.rows) > 3, "all of it at once where the screen has the room"
+        screen._table.move_bottom()
+        await bench.press("enter")
+        await bench.until(lambda: app.ir.stage is not None and app.ir.stage.language == "asm", "the assembly")
+        app.show_pane("graph")
+        await bench.press("g", "S")
         screen = await opened(bench, CodeScreen)
         await bench.until(lambda: screen._view.line is not None, "the file's lines")
         assert "self.act(" in screen._view.line.text
         assert any("gelu" in node for node in screen._view.line.nodes)
+
+
+@pytest.mark.slow
+async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_serve(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 120)) as bench:
+        ir = bench.app.ir
+        await bench.press("tab", "tab", "g", "h")
+        assert bench.shows("only assembly has jumps and machine code")
+        await bench.press("plus", "0")
+        await bench.drawn()
+        ir.move_to(0)
+        await bench.until(lambda: bench.shows("for native_layer_norm, gelu (+"), "the nodes of the function")
+        found = await bench.app.questions.jumps(ir.text, 0)
+        targets = [to for _, to in found.jumps]
+        back = [pair for pair in found.jumps if pair[0] > pair[1] and targets.count(pair[1]) == 1]
+        jump, place = min(back, key=lambda pair: pair[0] - pair[1])
+        ir.move_to(jump)
+        await bench.until(lambda: ir.line_at(jump) is not None, "the jump")
+        await bench.pilot.pause(0.2)
+        label = ir.line_at(place).text
+        head = next(line for line in bench.screen if label in line)
+        tail = next(line for line in bench.screen if line.startswith(">"))
+        column = head.index("╭▸")
+        assert tail[column : column + 2] == "╰─"
+        assert tail.find(label.rstrip(":")) > column
+        text = ir.line_at(jump).machine
+        assert bytes.fromhex(text)
+        assert not bench.shows(text)
+        await bench.press("g", "h")
+        assert any(line.startswith(">") and text in line for line in bench.screen)
+        assert ir.margin == next(line for line in bench.screen if label in line).index(label)
+        await bench.press("g", "j")
+        assert not bench.shows("╭▸")
+        await bench.press("o")
+        screen = await opened(bench, DetailScreen)
+        assert bench.shows(f"machine code  {text}")
+        await bench.press("q", "g", "o")
+        screen = await opened(bench, PickerScreen)
+        assert next(one.summary for one in screen._choices if one.title == "pack_0").endswith(", for addmm")
 
 
 def test_remarks_are_told_in_the_order_of_the_line() -> None:

@@ -1,0 +1,155 @@
+"""What of the IR pane is about assembly: jumps as arrows, machine code, and which nodes a function serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual import work
+
+from buddy.app import figures
+from buddy.app.jump_arrows import LANES, JumpArrows
+from buddy.app.lines import Line
+from buddy.app.panes.reading import Reading
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import Origin, Symbol
+
+# From this width of the pane on there is room for all lanes, and for 11 bytes: few instructions are longer.
+WIDE = 100
+NARROW_LANES = 3
+DIGITS, NARROW_DIGITS = 11 * 3 - 1, 7 * 3 - 1
+# Functions of which the outline says what they serve: each is a question to the engine.
+TOLD = 64
+
+
+class Function(NamedTuple):
+    """Lines `first` to `last` of an assembly, its jumps and the nodes it comes from."""
+
+    first: int
+    last: int
+    arrows: JumpArrows
+    nodes: tuple[Origin, ...]
+
+
+class Assembly(Reading):
+    """Knows the functions of one text that have been on the screen."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.with_arrows = True
+        self.with_machine = False
+        self._functions: list[Function] = []
+        self._functions_of = ""
+        self._asking = False
+
+    # ---- functions -----------------------------------------------------------------------------------------------
+
+    def _function_of(self, line: int) -> Function | None:
+        """The function around a line; one that is not known yet is asked for, and the pane then drawn again."""
+        if self._functions_of != self.text:
+            self._functions, self._functions_of = [], self.text
+        found = next((one for one in self._functions if one.first <= line <= one.last), None)
+        if found is None and not self._asking and self.state.engine == "ready":
+            self._asking = True
+            self._ask_function(self.text, line)
+        return found
+
+    @work(group="functions")
+    async def _ask_function(self, text: str, line: int) -> None:
+        try:
+            jumps = await self.bench.questions.jumps(text, line)
+            if jumps is None:
+                return
+            first, last = (jumps.first, jumps.last) if jumps.first <= line <= jumps.last else (line, line)
+            nodes = await self.bench.questions.origins(text, first, last)
+        finally:
+            self._asking = False
+        if text == self._functions_of:
+            self._functions.append(Function(first, last, JumpArrows(jumps.jumps), nodes))
+            self.refresh()
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_assembly(self) -> bool:
+        return self.language == "asm" and self.diff is None
+
+    @property
+    def _lanes(self) -> int:
+        return LANES if self.width >= WIDE else NARROW_LANES
+
+    @property
+    def _digits(self) -> int:
+        return DIGITS if self.width >= WIDE else NARROW_DIGITS
+
+    @property
+    def margin(self) -> int:
+        if not self._is_assembly:
+            return super().margin
+        arrows, machine = (self._lanes + 2) * self.with_arrows, (self._digits + 1) * self.with_machine
+        return super().margin + arrows + machine
+
+    def before_line(self, number: int, line: Line | None) -> tuple[Cells, Cells]:
+        """What stands between a line's number and its text, and before the further lines that it takes."""
+        if not self._is_assembly:
+            return [], []
+        first: Cells = []
+        below: Cells = []
+        if self.with_machine:
+            first.append((f"{self._code(line):<{self._digits}} ", "number"))
+            below.append((" " * (self._digits + 1), "number"))
+        if self.with_arrows:
+            function, lanes = self._function_of(number), self._lanes
+            blank: Cells = [(" " * (lanes + 1), "dim")]
+            first += function.arrows.cells(number, self.line_number, lanes, self.glyphs) if function else blank
+            below += function.arrows.below(number, lanes, self.glyphs) if function else blank
+            first.append((" ", "dim"))
+            below.append((" ", "dim"))
+        return first, below
+
+    def _code(self, line: Line | None) -> str:
+        """As many whole bytes of an instruction as there is room for."""
+        code = line.machine if line is not None else ""
+        return code if len(code) <= self._digits else f"{code[: self._digits - 3]} {self.glyphs.ellipsis}"
+
+    def serves(self, number: int, room: int) -> Cells:
+        """Beside the name of a function, the nodes it is there for."""
+        function = self._function_of(number) if self._is_assembly else None
+        if function is None or function.first != number or not function.nodes:
+            return []
+        return [(f" {figures.clip(self._told_nodes(function.nodes), max(room // 2, 16), self.glyphs)} ", "linked")]
+
+    def _told_nodes(self, origins: Sequence[Origin]) -> str:
+        """`for addmm_1, gelu (+2)`: the nodes with instructions of their own, else those that were derived."""
+        own = [origin.node for origin in origins if origin.own]
+        nodes = own or [origin.node for origin in origins]
+        names = ", ".join(map(self.bench.selection.name_of, nodes[:2]))
+        more = f" (+{len(nodes) - 2})" if len(nodes) > 2 else ""
+        return f"for {names}{more}{'' if own else ' (derived)'}"
+
+    def mark_arrow(self) -> None:
+        """Have the arrow of the cursor's line stand out; it may reach over the whole screen."""
+        if self._is_assembly and self.with_arrows:
+            self.refresh()
+
+    # ---- actions -------------------------------------------------------------------------------------------------
+
+    async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
+        if self.language != "asm":
+            return {}
+        told, text = symbols[:TOLD], self.text
+        found = await asyncio.gather(*(self.bench.questions.origins(text, one.first, one.last) for one in told))
+        return {one.first: self._told_nodes(nodes) for one, nodes in zip(told, found, strict=True) if nodes}
+
+    def toggle_arrows(self) -> None:
+        """Arrows from jumps to labels, or none."""
+        self.with_arrows = not self.with_arrows
+        self.rows_changed()
+        self.bench.say("jumps as arrows" if self.with_arrows else "no arrows: g j draws them again")
+
+    def toggle_machine(self) -> None:
+        """The bytes of each instruction, or none."""
+        self.with_machine = not self.with_machine
+        self.rows_changed()
+        self.bench.say("machine code in hexadecimal digits" if self.with_machine else "no machine code")
