@@ -262,7 +262,7 @@ def test_an_engine_without_a_client_says_what_it_is_for_in_whole_lines(root: Pat
     command = [sys.executable, "-m", "buddy.app.cli", "engine"]
     done = subprocess.run(command, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--engine 'ssh HOST buddy-tui engine'" in done.stderr
+    assert "buddy-tui --remote HOST" in done.stderr
     assert done.stderr.endswith("\n")
 
 

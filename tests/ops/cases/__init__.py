@@ -42,7 +42,7 @@ GROUPS: dict[str, Group] = {
 # These hold every op class of the registries, and are tried in every flavour under every preset.
 CORE = (
     "division of whole numbers", "parts of numbers", "special functions", "functions of shares",
-    "orthogonal polynomials",
+    "orthogonal polynomials", "incomplete gamma functions",
     "complex numbers",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
     "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
