@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -45,7 +46,10 @@ def test_a_failure_is_the_same_diagnostic() -> None:
         compile_graph(graph, recipe)
     with pytest.raises(CompilationError) as shown:
         Compiler(graph).compile(recipe)
-    assert straight.value.diagnostic == shown.value.diagnostic
+    # Which pass was the last to rewrite the lines is told by the stages, which only one of them has.
+    first, second = straight.value.diagnostic, shown.value.diagnostic
+    assert second.where.startswith(first.where)
+    assert msgspec.structs.replace(second, where=first.where) == first
 
 
 def test_ir_that_does_not_verify_is_blamed_on_the_pass_that_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +69,10 @@ def test_ir_that_does_not_verify_is_blamed_on_the_pass_that_left_it(monkeypatch:
     assert recipe.steps[step].name == ConvertTasksToLlvm.name
     with pytest.raises(CompilationError) as shown:
         Compiler(graph).compile(recipe)
-    assert straight.value.diagnostic == shown.value.diagnostic
+    # Which pass was the last to rewrite the lines is told by the stages, which only one of them has.
+    first, second = straight.value.diagnostic, shown.value.diagnostic
+    assert second.where.startswith(first.where)
+    assert msgspec.structs.replace(second, where=first.where) == first
 
 
 def test_what_is_no_machine_code_yet_is_refused() -> None:
