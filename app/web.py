@@ -5,6 +5,7 @@ Whoever has the address can run code as the user, so nothing is answered without
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
@@ -24,6 +25,7 @@ _STRICT = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_MOMENT = 0.02
 _DENIED = "403: the address lacks its token. `buddy-tui --web` has printed the whole address.\n"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -69,6 +71,12 @@ class TokenServer(Server):
         }
 
     async def on_startup(self, app: web.Application) -> None:
+        self._announcing = asyncio.create_task(self._announce())
+
+    async def _announce(self) -> None:
+        """Say where the workbench is once somebody answers there: aiohttp starts an application before it listens."""
+        while not await _answers(self.host, self.port):
+            await asyncio.sleep(_MOMENT)
         print(
             f"the workbench is at {self.address}\nWho has this address can run code as you. ctrl+c ends it.", flush=True
         )
@@ -76,6 +84,15 @@ class TokenServer(Server):
     def initialize_logging(self) -> None:
         """Warnings alone: a log of requests would hold the token."""
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
+
+
+async def _answers(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def _be_strict(_request: web.Request, response: web.StreamResponse) -> None:
