@@ -46,6 +46,10 @@ class _Lines(LocationSets):
         line = int(found[1]) - 1 if found else -1
         return self._of_lines[line] if 0 <= line < len(self._of_lines) else 0
 
+    def is_direct(self, number: int) -> bool:
+        """Taken for granted: the sets are where the text was made, and here nobody counts which are derived."""
+        return True
+
 
 def generic_form(question: Question) -> Answer:
     """The module of a question anew; its lines have the numbers of the lines that they come from."""
