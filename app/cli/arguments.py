@@ -179,6 +179,13 @@ def shell_words(text: str) -> str:
     return text
 
 
+def script_path(text: str) -> Path:
+    """Where a script is written; what it reads is written beside it, by the same name."""
+    if Path(text).suffix != ".py":
+        raise argparse.ArgumentTypeError(f"{text}: give a name that ends in .py")
+    return Path(text)
+
+
 def positive_seconds(text: str) -> float:
     value = float(text)
     if not value > 0:

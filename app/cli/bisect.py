@@ -10,9 +10,8 @@ from typing import Any
 
 from buddy.app.bisection import finding_json, finding_lines, write_finding
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Headless, converse
-from buddy.app.cli.recipes import UsageError
+from buddy.app.cli.files import writing
+from buddy.app.cli.headless import Headless, converse_on
 from buddy.compiler.protocol import Bisect, Bisected, Criterion, Progress
 
 
@@ -26,8 +25,8 @@ def parser() -> arguments.Parser:
     group.add_argument("--tolerance", type=arguments.positive_seconds, default=1.0, metavar="TIMES", help=text)
     text = "a pass is at fault if the program is as many times as fast without it (1.1)"
     group.add_argument("--slower", type=arguments.positive_seconds, default=1.1, metavar="TIMES", help=text)
-    text = "stop a trial that takes longer (30); smaller parts of the program get less"
-    group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
+    text = "stop a trial once a step of it takes longer (20); smaller parts of the program get less"
+    group.add_argument("--each", type=arguments.positive_seconds, default=20.0, metavar="SECONDS", help=text)
     text = "begin no trial that only makes the answer smaller after so long (300)"
     group.add_argument("--within", type=arguments.positive_seconds, default=300.0, metavar="SECONDS", help=text)
     text = "write the recipe that is right and the reduced module to DIR"
@@ -38,9 +37,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _bisect(engine, options, script))
+    return converse_on(parser(), words, _bisect)
 
 
 def criterion_of(options: argparse.Namespace) -> Criterion:
@@ -58,10 +55,8 @@ async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[s
     engine.console.done()
     saved: list[str] = []
     if options.output is not None:
-        try:
+        with writing(options.output):
             saved = [str(path) for path in write_finding(options.output, found.finding)]
-        except OSError as error:
-            raise UsageError(f"cannot write to {options.output}: {error.strerror or error}") from error
     if options.json:
         print(json.dumps({"source": options.source, **finding_json(found.finding), "files": saved}, indent=2))
     else:

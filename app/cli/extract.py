@@ -5,25 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Headless, converse
-from buddy.app.cli.recipes import UsageError
+from buddy.app.cli.files import save_script
+from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.report import as_json, as_text
-from buddy.app.scripts import write_script
-from buddy.compiler.protocol import Extract, Extracted, Script, WriteScript
+from buddy.compiler.protocol import Extract, Extracted
 
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("extract", VERBS["extract"])
     found.add_argument("nodes", metavar="NODE", nargs="+", help="a name of the FX table, or a stable name")
     text = "write it as a script, and its tensors as a .npz beside it"
-    found.add_argument("-o", "--output", type=Path, metavar="FILE.py", help=text)
+    found.add_argument("-o", "--output", type=arguments.script_path, metavar="FILE.py", help=text)
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
@@ -31,12 +28,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    found = parser()
-    options, script = arguments.parse(found, words)
-    if options.output is not None and options.output.suffix != ".py":
-        found.error(f"{options.output}: give a name that ends in .py")
-    console = Console(options.plain, stdout_is_data=options.json)
-    return converse(options, console, lambda engine: _extract(engine, options, script))
+    return converse_on(parser(), words, _extract, data_with_json=True)
 
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -45,12 +37,7 @@ async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[
     own = msgspec.structs.replace(recipe, graph=extracted.graph)
     saved: list[str] = []
     if options.output is not None:
-        made = await client.ask(WriteScript(client.next_request(), own), Script)
-        try:
-            saved = [str(path) for path in write_script(options.output, made)]
-        except OSError as error:
-            raise UsageError(f"cannot write {options.output}: {error.strerror or error}") from error
-        engine.console.note(f"wrote {' and '.join(saved)}")
+        saved = await save_script(engine, own, options.output)
     compilation = await engine.run(own, options.repeats, options.timeout)
     assert compilation.report is not None
     if options.json:

@@ -221,10 +221,13 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
 Talk = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
-def converse_on(parser: Parser, words: Sequence[str], talk: Talk) -> int:
-    """As `converse`, for a verb on a program whose stdout is data: reads its words, and tells `talk` the script's."""
+def converse_on(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_json: bool = False) -> int:
+    """As `converse`, for a verb on a program: reads its words, and tells `talk` the script's.
+
+    What goes to stdout is data; with `data_with_json`, only where the user asks for JSON.
+    """
     options, script = parse(parser, words)
-    console = Console(options.plain, stdout_is_data=True)
+    console = Console(options.plain, stdout_is_data=not data_with_json or options.json)
     return converse(options, console, lambda engine: talk(engine, options, script))
 
 

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from buddy.app import numerics
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
-from buddy.app.cli.headless import Failure, Headless, converse
-from buddy.app.cli.recipes import UsageError, inputs_of
+from buddy.app.cli.console import table
+from buddy.app.cli.files import save_script
+from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import failure_json
 from buddy.app.number_changes import without_each
-from buddy.app.scripts import write_script
 from buddy.compiler.numerics_report import NumericsReport
-from buddy.compiler.protocol import CompareNodes, Extract, Extracted, GraphInfo, NodesCompared, Script, WriteScript
+from buddy.compiler.protocol import CompareNodes, Extract, Extracted, GraphInfo, NodesCompared
 from buddy.compiler.recipe import Recipe
 
 _SHOWN = 12
@@ -42,19 +42,14 @@ def parser() -> arguments.Parser:
     text = "the error of the results without each of the recipe's steps that change numbers"
     group.add_argument("--toggles", action="store_true", help=text)
     text = "write the first node out of tolerance as a script with its real inputs"
-    group.add_argument("--save", type=Path, metavar="FILE.py", help=text)
+    group.add_argument("--save", type=arguments.script_path, metavar="FILE.py", help=text)
     text = f"list N nodes ({_SHOWN})"
     group.add_argument("--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=text)
     return found
 
 
 def main(words: Sequence[str]) -> int:
-    found = parser()
-    options, script = arguments.parse(found, words)
-    if options.save is not None and options.save.suffix != ".py":
-        found.error(f"{options.save}: give a name that ends in .py")
-    console = Console(options.plain, stdout_is_data=options.json)
-    return converse(options, console, lambda engine: _numerics(engine, options, script))
+    return converse_on(parser(), words, _numerics, data_with_json=True)
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -102,14 +97,7 @@ async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list
     """The node with the inputs that eager gives it, as a script beside a `.npz`."""
     client = engine.client
     extracted = await client.ask(Extract(client.next_request(), recipe, (node,)), Extracted)
-    own = replace(recipe, graph=extracted.graph)
-    made = await client.ask(WriteScript(client.next_request(), own), Script)
-    try:
-        files = [str(found) for found in write_script(path, made)]
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-    engine.console.note(f"wrote {' and '.join(files)}")
-    return files
+    return await save_script(engine, replace(recipe, graph=extracted.graph), path)
 
 
 # ---- for a person ----------------------------------------------------------------------------------------------------

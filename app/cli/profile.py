@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from buddy.app import figures, profile
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
-from buddy.app.cli.headless import Failure, Headless, converse
-from buddy.app.cli.recipes import UsageError, inputs_of
+from buddy.app.cli.console import table
+from buddy.app.cli.files import writing
+from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import failure_json
 from buddy.app.compile_times import compile_flame, compile_json
 from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport
@@ -48,9 +49,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=options.json)
-    return converse(options, console, lambda engine: _profile(engine, options, script))
+    return converse_on(parser(), words, _profile, data_with_json=True)
 
 
 async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -97,10 +96,8 @@ async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Re
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror or error}") from error
 
 
 def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
+from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Headless, converse
-from buddy.app.cli.recipes import UsageError, inputs_of
+from buddy.app.cli.recipes import inputs_of
 from buddy.app.client import RequestFailed
 from buddy.app.reproducer import Engine, Subject, holds_other_things, write_reproducer
 
@@ -45,10 +46,8 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
         shapes=arguments.shapes_of(options),
     )  # fmt: skip
-    try:
+    with writing(options.output):
         found = await write_reproducer(options.output, subject, made, RequestFailed)
-    except OSError as error:
-        raise UsageError(f"cannot write to {options.output}: {error.strerror or error}") from error
     engine.console.note(f"{len(found.stages)} stages in {options.output}; {options.output / 'replay.sh'} does it again")
     if found.lacks:
         engine.console.note(found.lacks)

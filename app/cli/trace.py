@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
+from buddy.app.cli.console import table
 from buddy.app.cli.dump import choose
-from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.compiler.protocol import (
     FindOrigins,
@@ -49,9 +49,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _trace(engine, options, script))
+    return converse_on(parser(), words, _trace)
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.files import writing
+from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.tuning import VariationError, as_json, read_variation, summary, told
 from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
@@ -45,9 +45,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _tune(engine, options, script))
+    return converse_on(parser(), words, _tune)
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -68,10 +66,8 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     found = await engine.client.ask_patiently(frame, Tuned, came)
     engine.console.done()
     if options.output is not None:
-        try:
+        with writing(options.output):
             options.output.write_text(to_toml(found.recipe), "utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {options.output}: {error.strerror or error}") from error
     if options.json:
         print(json.dumps({"source": options.source, **as_json(found, attempts)}, indent=2))
     else:

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
-from buddy.app.cli.headless import Compilation, Failure, Headless, converse
+from buddy.app.cli.console import table
+from buddy.app.cli.headless import Compilation, Failure, Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import failure_json
 from buddy.app.cli.trace import about, named, node_json
@@ -26,9 +26,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
-    console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _why(engine, options, script))
+    return converse_on(parser(), words, _why)
 
 
 async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
