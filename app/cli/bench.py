@@ -17,8 +17,9 @@ from buddy.compiler.protocol import Diagnostic
 EPILOG = """
 SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that
 defines `model` and `example_inputs`, and what stands behind `--` are its arguments. Each side runs in a process of its
-own with empty caches; calls are timed in turn. Writes bench.json, bench.md, and bench.svg where matplotlib is there:
-the first two after each program, so that --resume can go on after an interruption.
+own with empty caches; the sides take turns, each of one call or of 30 ms of calls, whose median counts. Writes
+bench.json, bench.md, and bench.svg where matplotlib is there: the first two after each program, so that --resume can go
+on after an interruption.
 """
 
 

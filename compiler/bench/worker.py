@@ -1,7 +1,8 @@
-"""One side of a comparison in a process of its own: prepares a subject, then times one call for each line it reads.
+"""One side of a comparison in a process of its own: prepares a subject, then takes a turn for each line it reads.
 
 `python -m buddy.compiler.bench.worker '{"side": …, "source": …, "arguments": […], "threads": 1}'` answers on stdout
-with one JSON object a line: what preparing came to, then `{"seconds": …}` for each line of stdin.
+with one JSON object a line: what preparing came to, then `{"seconds": …}` for each line of stdin, the median of the
+turn's calls.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ from __future__ import annotations
 import json
 import os
 import resource
+import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
+
+# A turn goes on for as long as this, and has one call at least. What takes a few milliseconds is otherwise timed by one
+# call that still wakes the threads which slept since the side's last turn, and that one interrupt can double.
+TURN = 0.03
 
 
 def main(words: list[str]) -> int:
@@ -27,10 +34,18 @@ def main(words: list[str]) -> int:
 
     with torch.no_grad():
         for _line in sys.stdin:
-            start = time.perf_counter()
-            prepared.call()
-            print(json.dumps({"seconds": time.perf_counter() - start}), file=answers, flush=True)
+            print(json.dumps({"seconds": turn_seconds(prepared.call)}), file=answers, flush=True)
     return 0
+
+
+def turn_seconds(call: Callable[[], Any]) -> float:
+    """Seconds of a call: the median of as many calls as a turn has."""
+    times: list[float] = []
+    while not times or sum(times) < TURN:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def _own_stdout() -> TextIO:

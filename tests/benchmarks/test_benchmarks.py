@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from buddy.compiler.bench.worker import turn_seconds
 from tests.conftest import RunPython
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,3 +97,10 @@ def test_memory_is_told_beside_eagers_for_chosen_models(run_python: RunPython) -
     (figures,) = results(run_python, "memory", "lstm")["models"].values()
     assert 0 < figures["arena"] <= figures["compiled"]
     assert figures["ratio"] == round(figures["compiled"] / figures["eager"], 3)
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.05, range(1, 2)), (0.001, range(3, 31))])
+def test_a_turn_is_one_long_call_or_many_short_ones(seconds: float, calls: range) -> None:
+    made: list[None] = []
+    assert turn_seconds(lambda: made.append(time.sleep(seconds))) >= seconds
+    assert len(made) in calls
