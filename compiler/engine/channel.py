@@ -49,6 +49,16 @@ class Channel:
             self.pull()
         return self._decoder.decode(self._bodies.popleft()) if self._bodies else None
 
+    @property
+    def holds_message(self) -> bool:
+        """Whether a whole message has been read that nobody has received."""
+        return bool(self._bodies)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nobody writes any more, as far as has been read."""
+        return self._ended
+
     def pull(self) -> None:
         """Read what is there, waiting for the first byte."""
         data = os.read(self.read_fd, _READ)

@@ -17,6 +17,8 @@ from buddy.compiler.engine.lifeline import describe_exit, die_with_parent
 from buddy.compiler.engine.messages import Refused, Reply, StopRunner, Trouble
 
 _TAIL = 4000
+# Seconds between looks at whether a child has ended, where the system does not tell.
+_POLL = 0.05
 
 How = Literal["replied", "crashed", "late", "stopped"]
 
@@ -25,7 +27,8 @@ How = Literal["replied", "crashed", "late", "stopped"]
 class Task:
     """What a child does, given a channel to its parent, and what it replies when that raises; its time in seconds.
 
-    `types` are what it may send, of which `note` gets all but the reply.
+    `types` are what it may send, of which `note` gets all but the reply. With `renewed`, each of these begins the
+    child's time anew: it is what may pass between two of them.
     """
 
     work: Callable[[Channel], Reply]
@@ -33,6 +36,7 @@ class Task:
     types: Any
     note: Callable[[Any], None]
     timeout: float = math.inf
+    renewed: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,40 +85,71 @@ def _outcome(channel: Channel, task: Task) -> Reply:
 
 
 class _Watch:
-    """Waits for the child's reply, for its end, for its time to be up, or for the master to stop it."""
+    """Waits for the child's reply, for its end, for its time to be up, or for the master to stop it.
+
+    Its end is that of its process: a copy of its pipe may live on in a process that it has started.
+    """
 
     def __init__(self, master: Channel, child: Channel, pid: int, task: Task, output: IO[bytes]) -> None:
         self._master, self._child, self._pid = master, child, pid
         self._task, self._output = task, output
         self._deadline = time.monotonic() + task.timeout
+        self._end_fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        self._status: int | None = None
         self._reply: Reply | None = None
         self._killed: How | None = None
 
     def ended(self) -> Ended:
-        while (message := self._next()) is not None:
-            if isinstance(message, Reply):
-                self._reply = message
-            else:
-                self._task.note(message)
-        _, status = os.waitpid(self._pid, 0)
+        try:
+            while (message := self._next()) is not None:
+                self._take(message)
+        finally:
+            if self._end_fd >= 0:
+                os.close(self._end_fd)
         if self._reply is not None:
             return Ended("replied", self._reply)
+        assert self._status is not None
         self._output.seek(0)
         tail = self._output.read()[-_TAIL:].decode(errors="replace").strip()
-        return Ended(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(status)), tail)
+        return Ended(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail)
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Reply):
+            self._reply = message
+            return
+        self._task.note(message)
+        if self._task.renewed and not self._killed:
+            self._deadline = time.monotonic() + self._task.timeout
 
     def _next(self) -> Any:
-        """The child's next message, or `None` once it has ended."""
-        while not self._child.ready(0):
-            left = self._deadline - time.monotonic()
-            fds = [self._child.read_fd] if self._killed else [self._child.read_fd, self._master.read_fd]
-            endless = self._killed is not None or math.isinf(left)
-            readable, _, _ = select.select(fds, [], [], None if endless else max(0.0, left))
-            if self._master.read_fd in readable:
-                self._obey()
-            elif not readable:
-                self._kill("late")
+        """The child's next message, or `None` once it has ended and all it said was taken."""
+        while not self._child.holds_message:
+            ended = self._has_ended()
+            if not self._child.at_end and self._child.ready(0):
+                self._child.pull()
+            elif ended:
+                return None
+            else:
+                self._wait()
         return self._child.receive()
+
+    def _has_ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
+
+    def _wait(self) -> None:
+        left = math.inf if self._killed else max(0.0, self._deadline - time.monotonic())
+        fds = [self._end_fd] if self._end_fd >= 0 else []
+        fds += [] if self._child.at_end else [self._child.read_fd]
+        fds += [] if self._killed else [self._master.read_fd]
+        patience = min(left, math.inf if self._end_fd >= 0 else _POLL)
+        readable, _, _ = select.select(fds, [], [], None if math.isinf(patience) else patience)
+        if self._master.read_fd in readable:
+            self._obey()
+        elif not readable and patience == left:
+            self._kill("late")
 
     def _obey(self) -> None:
         request = self._master.receive()
@@ -123,4 +158,5 @@ class _Watch:
 
     def _kill(self, how: How) -> None:
         self._killed = how
-        os.kill(self._pid, signal.SIGKILL)
+        if not self._has_ended():
+            os.kill(self._pid, signal.SIGKILL)

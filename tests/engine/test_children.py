@@ -1,0 +1,96 @@
+"""A child ends with its process, whoever else holds its pipe; and its time may be what passes between two messages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from buddy.compiler.engine.channel import Channel
+from buddy.compiler.engine.children import Ended, Task, in_child
+from buddy.compiler.engine.messages import Activity, Done, Refused, Reply, Trouble
+from buddy.compiler.protocol import Diagnostic
+
+
+@pytest.fixture
+def master() -> Iterator[Channel]:
+    ends = os.pipe()
+    yield Channel(*ends, Refused)
+    for end in ends:
+        os.close(end)
+
+
+def ended(
+    master: Channel, work: Callable[[Channel], Reply], timeout: float, renewed: bool = False
+) -> tuple[Ended, list[str], float]:
+    """How a child ended, what it said on the way, and the seconds it had."""
+    said: list[str] = []
+
+    def note(message: object) -> None:
+        if isinstance(message, Activity):
+            said.append(message.what)
+
+    start = time.monotonic()
+    types = Activity | Trouble | Done | Refused
+    found = in_child(master, Task(work, lambda error: Refused(Diagnostic(str(error))), types, note, timeout, renewed))
+    return found, said, time.monotonic() - start
+
+
+def leave_a_grandchild(channel: Channel) -> None:
+    """A process that holds the child's pipe and lives on for a while."""
+    if os.fork() == 0:
+        time.sleep(5)
+        os._exit(0)
+
+
+def test_a_child_that_leaves_another_behind_has_ended(master: Channel) -> None:
+    def work(channel: Channel) -> Reply:
+        leave_a_grandchild(channel)
+        channel.send(Activity("left"))
+        return Done()
+
+    found, said, seconds = ended(master, work, 60.0)
+    assert (found.how, said) == ("replied", ["left"])
+    assert seconds < 4
+
+
+def test_so_has_one_that_crashes(master: Channel) -> None:
+    def work(channel: Channel) -> Reply:
+        leave_a_grandchild(channel)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Done()
+
+    found, _, seconds = ended(master, work, 60.0)
+    assert found.how == "crashed"
+    assert found.status == "SIGTERM"
+    assert seconds < 4
+
+
+def test_one_that_says_no_more_and_lives_on_is_late(master: Channel) -> None:
+    def work(channel: Channel) -> Reply:
+        channel.close()
+        time.sleep(60)
+        return Done()
+
+    assert ended(master, work, 0.3)[0].how == "late"
+
+
+def test_time_that_is_renewed_is_that_between_two_messages(master: Channel) -> None:
+    def work(channel: Channel) -> Reply:
+        for number in range(4):
+            channel.send(Activity(str(number)))
+            time.sleep(0.4)
+        return Done()
+
+    assert ended(master, work, 1.2, renewed=True)[0].how == "replied"
+    found, said, _ = ended(master, work, 1.2)
+    assert (found.how, said) == ("late", ["0", "1", "2"])
+
+
+def test_without_word_from_the_system_ends_are_looked_for(master: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    test_a_child_that_leaves_another_behind_has_ended(master)
+    test_one_that_says_no_more_and_lives_on_is_late(master)
