@@ -39,12 +39,22 @@ def bisect(
 
 
 @dataclass
+class _Blame:
+    """What is at fault: steps by place, and lowerings."""
+
+    gone: list[int] = field(default_factory=list)
+    wrong: list[WrongLowering] = field(default_factory=list)
+
+
+@dataclass
 class _Search:
     trials: Trials
     whole: Subject
     recipe: Recipe
     tell: Tell
     first: Outcome = field(init=False)
+    # What is at fault, once that is confirmed: said with whatever is tried after it.
+    _named: str = ""
 
     def found(self) -> Finding:
         self._say("the whole program as it is", 0.0)
@@ -57,25 +67,39 @@ class _Search:
 
     def _of_wrong(self) -> Finding:
         """The passes, or else the lowerings, at fault, one fault after another until the whole program is right."""
-        gone: list[int] = []
-        wrong: list[WrongLowering] = []
-        small, recipe, outcome = self.whole, self.recipe, self.first
+        blame = _Blame()
+        recipe, outcome = self.recipe, self.first
         seen: Subject | None = None
         for _ in range(_ROUNDS):
-            judge = self._judge(outcome, recipe)
-            small = self._smallest(recipe, judge)
+            small, found, lowered = self._round(recipe, outcome)
             seen = seen or small
-            found, lowered = self._at_fault(small, recipe, judge, outcome)
             if not found and not lowered:
                 break
-            gone += found
-            wrong += lowered
+            blame.gone += found
+            blame.wrong += lowered
             recipe = lowerings.mended(steps.without(recipe, found), lowered)
             self._say("the whole program without what is at fault", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.right or self.trials.time_is_up:
                 break
-        return self._finding(seen or small, recipe, outcome, sorted(gone), wrong)
+        if outcome.right:
+            self._named = f"{self._told(steps.culprits(self.recipe, blame.gone), blame.wrong, True)}; "
+        small = seen or self._smallest(self.recipe, self._judge(self.first, self.recipe))
+        return self._finding(small, recipe, outcome, blame)
+
+    def _round(self, recipe: Recipe, outcome: Outcome) -> tuple[Subject | None, list[int], list[WrongLowering]]:
+        """One fault: the part that shows it, and the steps or lowerings at fault.
+
+        A pass that fails, crashes or never ends has said which it is: where the program is right without it, nothing
+        has to be made smaller to know that.
+        """
+        judge = self._judge(outcome, recipe)
+        if outcome.step >= 0:
+            self._say(f"without {recipe.steps[outcome.step].name}, which it came to", 0.1)
+            if judge(self.trials(self.whole, steps.without(recipe, [outcome.step]))) == "good":
+                return None, [outcome.step], []
+        small = self._smallest(recipe, judge)
+        return small, *self._at_fault(small, recipe, judge, outcome)
 
     def _at_fault(
         self, small: Subject, recipe: Recipe, judge: steps.Judge, outcome: Outcome
@@ -116,11 +140,10 @@ class _Search:
 
         return nodes.smallest(self.whole, recipe, fails)
 
-    def _finding(
-        self, small: Subject, recipe: Recipe, outcome: Outcome, gone: list[int], wrong: list[WrongLowering]
-    ) -> Finding:
+    def _finding(self, small: Subject, recipe: Recipe, outcome: Outcome, blame: _Blame) -> Finding:
+        gone, wrong = sorted(blame.gone), blame.wrong
         blamed = steps.culprits(self.recipe, gone)
-        in_eager, by_eager = self._in_eager(small)
+        in_eager, by_eager = self._in_eager(small, wrong)
         place_of_fault = gone[0] if gone else self.first.step
         made = reproducing.reproducer(self.trials, small, self.recipe, place_of_fault)
         right = recipe if outcome.right or not in_eager else by_eager
@@ -141,17 +164,18 @@ class _Search:
             notes=self._notes(gone, small),
         )
 
-    def _in_eager(self, small: Subject) -> tuple[tuple[str, ...], Recipe]:
+    def _in_eager(self, small: Subject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
         """The fewest nodes, equal layers together, with which in eager the whole program is right; none if unknown.
 
-        A fault that goes on to the next node when one is taken away has no such set, so this may take no longer than
-        everything before it.
+        Where lowerings are at fault, these are of their nodes. A fault that goes on to the next node when one is taken
+        away has no such set, so this may take no longer than everything before it.
         """
         limit = 2 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
-        recipe, outcome, part = self.recipe, self.first, small
+        recipe, outcome = self.recipe, self.first
+        names = [name for found in wrong for name in found.nodes] or nodes.computing(small.part)
         for _ in range(_ROUNDS):
-            found = nodes.equals_of(self.whole.part, self.recipe, nodes.computing(part.part))
+            found = nodes.equals_of(self.whole.part, self.recipe, names)
             groups += [group for group in found if group not in groups]
             recipe = nodes.in_eager(self.recipe, groups)
             self._say(f"{sum(map(len, groups))} nodes in eager", 0.8)
@@ -159,7 +183,7 @@ class _Search:
             late = self.trials.time_is_up or self.trials.seconds > limit
             if outcome.right or late or self._judge(self.first, self.recipe)(outcome) != "bad":
                 break
-            part = self._smallest(recipe, self._judge(outcome, recipe))
+            names = nodes.computing(self._smallest(recipe, self._judge(outcome, recipe)).part)
         if not outcome.right:
             return (), self.recipe
         groups = self._fewest(groups)
@@ -214,7 +238,7 @@ class _Search:
         return tuple(found)
 
     def _say(self, what: str, done: float) -> None:
-        self.tell(f"trial {self.trials.count + 1}: {what}", done)
+        self.tell(f"trial {self.trials.count + 1}: {self._named}{what}", done)
 
     def _with_totals(self, finding: Finding) -> Finding:
         return msgspec.structs.replace(finding, trials=self.trials.count, seconds=self.trials.seconds)

@@ -144,7 +144,8 @@ class Trials:
             return _found(channel, subject, recipe, self.first(), self.criterion.tolerance)
 
         limit = self._limit(subject)
-        ended = in_child(self.master, Task(work, _failed, At | Found | Refused | Trouble, note, limit))
+        task = Task(work, _failed, At | Found | Refused | Trouble, note, limit, renewed=True)
+        ended = in_child(self.master, task)
         if ended.how == "stopped":
             raise Stopped
         if isinstance(ended.reply, Found):
@@ -154,7 +155,10 @@ class Trials:
         return _of_end(ended, reached[-1])
 
     def _limit(self, subject: Subject) -> float:
-        """The seconds that a trial may take: all of them for the largest program there was, less for a part of it."""
+        """The seconds that a step of a trial may take: all of them for the largest program there was, less for a part.
+
+        They are a step's, not the trial's: one that never ends is told from a machine that is slow today.
+        """
         nodes = len(subject.part.graph.operations)
         self._largest = max(self._largest, nodes)
         return min(self.criterion.each, _LEAST + self.criterion.each * nodes / self._largest)

@@ -17,13 +17,14 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
     two it does.
 
     `tolerance` is a multiple of what each element type is allowed. `slower` is how many times as fast it has to become
-    without a pass for that to be at fault. `each` is the seconds that one trial may take, `within` those of all.
+    without a pass for that to be at fault. `each` is the seconds that one step of a trial may take (a pass, lowering,
+    machine code, the run), `within` those of all trials.
     """
 
     kind: Wrong = "any"
     tolerance: float = 1.0
     slower: float = 1.1
-    each: float = 30.0
+    each: float = 20.0
     within: float = 300.0
 
 
