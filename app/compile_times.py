@@ -25,6 +25,15 @@ def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) 
     return root
 
 
+def by_function(stages: Sequence[Stage]) -> list[tuple[str, float]]:
+    """The functions whose machine code was made, with the seconds each took, the longest first.
+
+    They are made in processes side by side, so together they may take more than the stage.
+    """
+    found = [(name, milliseconds / 1e3) for stage in stages for name, milliseconds in stage.functions]
+    return sorted(found, key=lambda each: -each[1])
+
+
 def _names(stages: Sequence[Stage]) -> list[str]:
     """The names of stages, with a number where one has stood before."""
     seen: dict[str, int] = {}
@@ -50,4 +59,5 @@ def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -
             {"pass": name, "phase": stage.phase, "seconds": stage.milliseconds / 1e3, "ops": stage.ops}
             for name, stage in zip(_names(stages), stages, strict=True)
         ],
+        "functions": [{"function": name, "seconds": seconds} for name, seconds in by_function(stages)],
     }

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from buddy.app import figures
-from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport
+from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Sampling
 
 # What is no node's own: calls between the parts of compiled code, and what of a run is outside of it.
 CALLS, AROUND = "(calls)", "(around compiled code)"
@@ -42,7 +44,12 @@ class Timed:
 
     @property
     def bound(self) -> float:
-        return min(self.peak.gflops * 1e9, self.intensity * self.peak.gbytes * 1e9)
+        return min(self.peak.arithmetic(self.row.dtype) * 1e9, self.intensity * self.peak.gbytes * 1e9)
+
+    @property
+    def from_caches(self) -> bool:
+        """Whether its bytes came faster than memory reads: from caches, in which they lay."""
+        return _from_caches(self.time, self.peak)
 
     @property
     def share(self) -> float:
@@ -57,6 +64,10 @@ class Timed:
 
 def _ratio(value: float, by: float) -> float:
     return value / by if value > 0 and by > 0 else 0.0
+
+
+def _from_caches(time: NodeTime, peak: Peak) -> bool:
+    return bool(peak.gbytes) and _ratio(time.bytes, time.seconds) > peak.gbytes * 1e9
 
 
 def timed(report: ProfileReport, info: GraphInfo) -> list[Timed]:
@@ -85,8 +96,9 @@ def rate_text(operations_a_second: float) -> str:
     return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def share_text(share: float) -> str:
-    return f"{share:.0%}" if share > 0 else ""
+def share_text(each: Timed) -> str:
+    """The share of what the machine could do, with a `c` where bytes came from caches, faster than memory reads."""
+    return f"{each.share:.0%}{' c' if each.from_caches else ''}" if each.share > 0 else ""
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------
@@ -174,8 +186,43 @@ def told(report: ProfileReport) -> list[str]:
         f"{shares}; counted by {report.counter} at {report.ticks_per_second / 1e9:.3f} GHz",
     ]
     if report.peak.gflops:
-        lines.append(f"this machine: {report.peak.gflops:.0f} GFLOP/s in f32, {report.peak.gbytes:.1f} GB/s read")
+        lines.append(f"this machine: {_peak_words(report.peak)}")
+    if any(_from_caches(node, report.peak) for node in report.nodes):
+        lines.append("c: what the node reads and writes lay in caches, which are faster than memory")
     return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def _peak_words(peak: Peak) -> str:
+    others = [f"{rate:.0f} in {kind}" for kind, rate in (("f64", peak.gflops_f64), ("i32", peak.giops_i32)) if rate]
+    return f"{', '.join([f'{peak.gflops:.0f} GFLOP/s in f32', *others])}; {peak.gbytes:.1f} GB/s read from memory"
+
+
+def sampled_words(sampling: Sampling) -> str:
+    """What was sampled, or why nothing was."""
+    if sampling.problem or not sampling.samples:
+        return f"hot instructions are not known: {sampling.problem or 'no sample was taken'}"
+    others = [
+        f"{name or 'code that is generated'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere
+    ]
+    rest = f"; {', '.join(others[:3])}" if others else ""
+    share = f"{sampling.inside / sampling.samples:.1%} of {figures.count(sampling.samples)} samples"
+    return f"{share} ({figures.count(sampling.hertz)} a second of processor time) in compiled code{rest}"
+
+
+def _sampling_json(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "problem": sampling.problem or None,
+        "samples": sampling.samples,
+        "in_compiled_code": sampling.inside,
+        "lost": sampling.lost,
+        "hertz": sampling.hertz,
+        "elsewhere": [{"file": name or None, "samples": count} for name, count in sampling.elsewhere],
+        "instructions": [
+            {"function": spot.function, "offset": spot.offset, "samples": spot.samples, "text": spot.text,
+             "line": spot.line + 1 or None, "nodes": list(spot.nodes)}
+            for spot in sampling.spots
+        ],
+    }  # fmt: skip
 
 
 def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
@@ -195,7 +242,8 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
         "in_calls": report.outside,
         "same_results": report.same,
         "counter": {"name": report.counter, "per_second": report.ticks_per_second},
-        "peak": {"gflops": report.peak.gflops or None, "gbytes": report.peak.gbytes or None},
+        "peak": {name: value or None for name, value in msgspec.structs.asdict(report.peak).items()},
+        "sampling": _sampling_json(report.sampling),
         "nodes": [_node_json(node, names, longest.get(node.node)) for node in report.nodes],
         "regions": [
             {"nodes": list(each.nodes), "function": each.function, "what": each.what, "seconds": each.seconds,
@@ -220,6 +268,7 @@ def _node_json(node: NodeTime, names: Mapping[str, str], each: Timed | None) -> 
         "operations_per_second": each.rate or None,
         "bytes_per_second": each.traffic or None,
         "share_of_peak": each.share or None,
+        "from_caches": each.from_caches,
     }
 
 

@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, Any
 from buddy.app.fates import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
 from buddy.app.panes.navigation import Place
 from buddy.app.stages import StageRow
-from buddy.compiler.protocol import Followed, FollowNode, NodeRow, OpenPython, PythonOpened, Stage
+from buddy.compiler.protocol import (
+    CodeExplained,
+    ExplainCode,
+    Followed,
+    FollowNode,
+    NodeRow,
+    OpenPython,
+    PythonOpened,
+    Stage,
+)
+from buddy.compiler.recipe import Recipe
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench
 
 _LINES = 50
+
+Remarks = tuple[tuple[str, str, str], ...]
 
 
 class Provenance:
@@ -23,6 +35,8 @@ class Provenance:
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
         self._task: asyncio.Task[None] | None = None
+        # Of the latest recipe that was asked about.
+        self._code_remarks: dict[Recipe, Remarks] = {}
 
     def follow_through(self) -> None:
         """One node through all passes, with its text at each."""
@@ -95,11 +109,29 @@ class Provenance:
         from buddy.app.screens.follow import FateScreen
 
         state = self._bench.state
-        stages = state.board.rows()
-        fate = fate_of(row, state.assignments.get(row.stable), state.remarks, [found.stage for found in stages])
-        fate += await self._in_machine_code(row, stages)
+        stages, assignment = state.board.rows(), state.assignments.get(row.stable)
+        machine_code = await self._in_machine_code(row, stages)
+
+        def fate(remarks: Remarks = ()) -> list[Said]:
+            told = (*state.remarks, *remarks)
+            return [*fate_of(row, assignment, told, [found.stage for found in stages]), *machine_code]
+
         self._bench.selection.select_node(row.stable)
-        self._bench.push_screen(FateScreen(row.name, fate), lambda said: self._go_stage(said, stages))
+        recipe = self._bench.workspace.recipe
+        known = self._code_remarks.get(recipe, () if not machine_code else None)
+        screen = FateScreen(row.name, fate(known or ()), "" if known is not None else "asking LLVM what it did")
+        self._bench.push_screen(screen, lambda said: self._go_stage(said, stages))
+        if known is None:
+            remarks = await self._of_llvm(recipe)
+            if screen.is_current:
+                screen.show(fate(remarks))
+                screen.tell("")
+
+    async def _of_llvm(self, recipe: Recipe) -> Remarks:
+        """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
+        answer = await self._bench.ask_engine(lambda number: ExplainCode(number, recipe), CodeExplained)
+        self._code_remarks = {recipe: answer.remarks if answer is not None else ()}
+        return self._code_remarks[recipe]
 
     async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[Said]:
         """How many instructions come from a node, and in which functions they are, where there are any yet."""

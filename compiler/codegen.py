@@ -8,10 +8,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from buddy.compiler.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.disk_cache import OBJECTS
 from buddy.compiler.kernels.packing import ONCE
 from buddy.compiler.objects import objects_of
+from buddy.compiler.objects.remarks import OPTIONS, Said, remarks_of
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import digest
 from buddy.compiler.target import host_features
@@ -25,7 +28,7 @@ _LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 class FunctionObject:
     """An object file that defines one function. Line `i` of its line table stands for location set `sets[i - 1]`.
 
-    `group` is the set of the function as a whole.
+    `group` is the set of the function as a whole. Making it took `seconds`, 0 where it was known.
     """
 
     name: str
@@ -33,6 +36,7 @@ class FunctionObject:
     sets: tuple[int, ...]
     reused: bool = False
     group: int = 0
+    seconds: float = 0.0
 
 
 def to_llvm_ir(operation: Any) -> str:
@@ -40,26 +44,83 @@ def to_llvm_ir(operation: Any) -> str:
     return str(llvm.translate_module_to_llvmir(operation))
 
 
+@dataclass(frozen=True)
+class _Separate:
+    """A function as a module of its own: bytecode, its location sets, and that of the function as a whole."""
+
+    name: str
+    code: bytes
+    sets: tuple[int, ...]
+    group: int
+
+
 def compile_functions(operation: Any, locations: LocationSets, opt_level: int) -> list[FunctionObject]:
     """An object for each function of a module in the LLVM dialect that has a body, from the cache where its own module
     is known there."""
+    functions = _separated(operation, locations)
+    keys = [_key(found, opt_level) for found in functions]
+    found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
+    missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
+    made = dict(zip(missing, objects_of(list(missing.values()), opt_level), strict=True))
+    for key, (data, _) in made.items():
+        OBJECTS.write(key, data)
+        found[key] = data
+    return [
+        FunctionObject(
+            each.name, found[key], each.sets, key not in made, each.group, made[key].seconds if key in made else 0.0
+        )
+        for each, key in zip(functions, keys, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class CodeRemark:
+    """What LLVM said, `times` times, of code in `function` that comes from the nodes of location set `number`."""
+
+    function: str
+    number: int
+    text: str
+    times: int
+
+
+def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> list[CodeRemark]:
+    """What LLVM says of the functions of a module in the LLVM dialect; those of a function are kept beside its object.
+
+    Raises `RemarksError` where it cannot be asked.
+    """
+    functions = _separated(operation, locations)
+    keys = [digest(_key(found, opt_level), OPTIONS) for found in functions]
+    found = {key: msgspec.msgpack.decode(data, type=list[Said]) for key in keys if (data := OBJECTS.read(key))}
+    missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
+    if missing:
+        made = dict(zip(missing, remarks_of(list(missing.values()), opt_level), strict=True))
+        for key, said in made.items():
+            OBJECTS.write(key, msgspec.msgpack.encode(said))
+        found |= made
+    return [
+        CodeRemark(each.name, _set_at(each, said.line), said.text, said.times)
+        for each, key in zip(functions, keys, strict=True)
+        for said in found[key]
+    ]
+
+
+def _set_at(function: _Separate, line: int) -> int:
+    return function.sets[line - 1] if 0 < line <= len(function.sets) else function.group
+
+
+def _separated(operation: Any, locations: LocationSets) -> list[_Separate]:
     block = operation.regions[0].blocks[0]
     symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
     bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
     with operation.context, ir.Location.unknown():
-        alone = [_alone(function, symbols, locations) for function in bodies.values()]
-        groups = [locations.number_of(function.location) for function in bodies.values()]
-    keys = [digest(_digested(code), opt_level, host_features(), PACKAGE, version()) for code, _ in alone]
-    found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
-    missing = {key: code for key, (code, _) in zip(keys, alone, strict=True) if key not in found}
-    made = dict(zip(missing, objects_of(list(missing.values()), opt_level), strict=True))
-    for key, data in made.items():
-        OBJECTS.write(key, data)
-    found |= made
-    return [
-        FunctionObject(name, found[key], sets, key not in made, group)
-        for name, key, (_, sets), group in zip(bodies, keys, alone, groups, strict=True)
-    ]
+        return [
+            _Separate(name, *_alone(function, symbols, locations), locations.number_of(function.location))
+            for name, function in bodies.items()
+        ]
+
+
+def _key(function: _Separate, opt_level: int) -> str:
+    return digest(_digested(function.code), opt_level, host_features(), PACKAGE, version())
 
 
 def _digested(code: bytes) -> str:

@@ -28,7 +28,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
 from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
-from buddy.compiler.protocol import FOLDED, IN_VAIN, Assignment, Diagnostic, Stage
+from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import Recipe, digest, prefix_keys
 from buddy.compiler.signature import Entry
@@ -124,6 +124,20 @@ class Compiler:
         seconds = time.perf_counter() - start
         return Compilation(tuple(progress.stages), artifact, assignments, remarks, seconds, progress.reused)
 
+    def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+        """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
+
+        Raises `CompilationError`, and `RemarksError` where LLVM cannot be asked.
+        """
+        progress = _Progress(lambda _stage, _text: None)
+        last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
+        found = codegen.code_remarks(last.operation, self._locations, recipe.opt_level)
+        return tuple(
+            (LLVM, node, f"{said.text} (@{said.function}{f', {said.times} times' if said.times > 1 else ''})")
+            for said in found
+            for node in self._locations.sets[said.number]
+        )
+
     # ---- graph and top-level IR --------------------------------------------------------------------------------------
 
     def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
@@ -215,7 +229,8 @@ class Compiler:
         objects = codegen.compile_functions(last.operation, self._locations, recipe.opt_level)
         seconds = time.perf_counter() - start
         text = assembly.print_assembly(objects, self._locations)
-        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm"))
+        made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
+        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
         calls = eager_calls(lowered.module.operation)
         return artifact_of(graph, recipe, last.operation, last.entry, calls, objects)
 

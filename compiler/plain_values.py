@@ -86,6 +86,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     number of ops that are gone, `added` of those that are new, since the stage before; `deltas` says which, by name,
     the greatest first. `origins` are how many ops, or bytes of machine code, lead to nodes of their own, to
     derived ones alone, and to none; `lost` of them led to none when the pass was done, and were given derived ones.
+    `functions` are those whose machine code was made, with the milliseconds each took: in processes side by side.
     """
 
     index: int
@@ -104,6 +105,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     deltas: tuple[tuple[str, int], ...] = ()
     origins: tuple[int, int, int] = (0, 0, 0)
     lost: int = 0
+    functions: tuple[tuple[str, float], ...] = ()
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):

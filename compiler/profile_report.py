@@ -36,11 +36,52 @@ class RegionTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the machine can do at most: billions of operations a second in f32, a multiply-add being two, and of bytes
-    read. 0 where it was not measured."""
+    """What the machine can do at most, in billions a second, a multiply-add being two operations: of operations in f32,
+    of bytes read, of operations in f64 and in i32. 0 where it was not measured."""
 
     gflops: float = 0.0
     gbytes: float = 0.0
+    gflops_f64: float = 0.0
+    giops_i32: float = 0.0
+
+    def arithmetic(self, dtype: str) -> float:
+        """The most in an element type, by the name that rows have for it. Halves are computed in f32 here, and wider
+        integers are at most as fast as those of 32 bits."""
+        if dtype == "f64":
+            return self.gflops_f64
+        return self.giops_i32 if dtype.lstrip("u").startswith("i") else self.gflops
+
+
+class HotSpot(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An instruction, `offset` bytes into a function, at which `samples` found a thread.
+
+    The engine adds what stands there (`text`), in which line of the assembly (`line`, -1 where that is not known), and
+    of which nodes. It may have been the instruction before that took the time.
+    """
+
+    function: str
+    offset: int
+    samples: int
+    text: str = ""
+    line: int = -1
+    nodes: tuple[str, ...] = ()
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where threads were at `hertz` samples a second of their time in user space, in the code without counters.
+
+    Of `samples`, so many were `inside` compiled code; `spots` are its instructions with most of them, `elsewhere` the
+    files whose code had the others ("" for code that is generated, as trampolines are). `problem` says why there are
+    none.
+    """
+
+    samples: int = 0
+    inside: int = 0
+    hertz: int = 0
+    spots: tuple[HotSpot, ...] = ()
+    elsewhere: tuple[tuple[str, int], ...] = ()
+    problem: str = ""
+    lost: int = 0
 
 
 class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,4 +107,5 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     counter: str = ""
     ticks_per_second: float = 0.0
     same: bool = True
+    sampling: Sampling = Sampling()
     notes: tuple[str, ...] = ()

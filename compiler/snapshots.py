@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,10 +40,13 @@ class Snapshot:
         return dataclasses.replace(self, stage=stage)
 
 
-def of_text(name: str, phase: str, text: StageText, seconds: float, language: str) -> Snapshot:
-    """A stage of the line's own that is text alone: LLVM IR, assembly."""
+def of_text(
+    name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm"],
+    functions: tuple[tuple[str, float], ...] = (),
+) -> Snapshot:  # fmt: skip
+    """A stage of the line's own that is text alone: LLVM IR, assembly; `functions` as in `Stage`."""
     ms = seconds * 1e3
-    stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins)  # type: ignore[arg-type]
+    stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins, functions=functions)
     return Snapshot(stage, text, Counter())
 
 

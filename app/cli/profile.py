@@ -15,11 +15,11 @@ from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import failure_json
-from buddy.app.compile_times import compile_flame, compile_json
-from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport
+from buddy.app.compile_times import by_function, compile_flame, compile_json
+from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport, Sampling, Stage
 from buddy.compiler.recipe import Recipe
 
-_SHOWN = 20
+_SHOWN, _HOT = 20, 10
 _LEFT = frozenset({"node", "op", "result", "with it"})
 
 
@@ -41,6 +41,8 @@ def parser() -> arguments.Parser:
     group.add_argument(
         "--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=f"list N nodes ({_SHOWN})"
     )
+    text = f"list N instructions ({_HOT}), sampled where the system allows"
+    group.add_argument("--hot", type=arguments.positive_number, default=_HOT, metavar="N", help=text)
     text = "write the stacks of modules to FILE, as flamegraph.pl and speedscope read them"
     compiling = "instead of a run, the compilation: the time of each phase and pass"
     group.add_argument("--compile", action="store_true", dest="compiling", help=compiling)
@@ -81,7 +83,7 @@ async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) ->
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.answer(frame, Profiled)).report, engine.graphs[recipe.graph]
     root = profile.flame(report, info)
-    return _Told(profile.as_json(report, info), root, _text(report, info, root, options.top))
+    return _Told(profile.as_json(report, info), root, _text(report, info, root, options.top, options.hot))
 
 
 async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
@@ -91,8 +93,17 @@ async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Re
     assert compiled is not None
     root = compile_flame(stages, compiled, info)
     head = f"graph {recipe.graph}, {info.name}: compiled in {compiled.seconds:.2f} s; milliseconds by phase and pass"
-    lines = profile.tree_lines(root, figures.UNICODE)
+    lines = [*profile.tree_lines(root, figures.UNICODE), *_functions(stages, options.top)]
     return _Told(compile_json(stages, compiled, info), root, "\n".join([head, *lines]))
+
+
+def _functions(stages: Sequence[Stage], top: int) -> list[str]:
+    """The functions whose machine code took longest."""
+    found = by_function(stages)
+    if not found:
+        return ["machine code: of every function known already"]
+    rows = [[f"@{name}", profile.milliseconds(seconds)] for name, seconds in found[:top]]
+    return ["", f"machine code of {len(found)} functions", table(["function", "ms"], rows, frozenset({"function"}))]
 
 
 def _write(path: Path, text: str) -> None:
@@ -100,8 +111,8 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int) -> str:
-    """The report on a graph for a person: sentences, the longest nodes, the modules."""
+def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int, hot: int) -> str:
+    """The report on a graph for a person: sentences, the longest nodes, the hottest instructions, the modules."""
     longest = profile.timed(report, info)
     names = {row.stable: row.name for row in info.rows}
     heading = ["node", "op", "result", "ms", "share", "GFLOP/s", "GB/s", "of peak", "with it"]
@@ -114,9 +125,27 @@ def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int)
             table(heading, rows, _LEFT),
             *more,
             "",
+            profile.sampled_words(report.sampling),
+            *_hot(report.sampling, names, hot),
+            "",
             *profile.tree_lines(root, figures.UNICODE),
         ]
     )
+
+
+def _hot(sampling: Sampling, names: dict[str, str], count: int) -> list[str]:
+    """The instructions with most samples."""
+    rows = [
+        [
+            f"{spot.samples / sampling.samples:.1%}",
+            f"@{spot.function}+{spot.offset:x}",
+            spot.text,
+            " ".join(names.get(node, node) for node in spot.nodes),
+        ]
+        for spot in sampling.spots[:count]
+    ]
+    heading = ["share", "where", "instruction", "nodes"]
+    return [table(heading, rows, frozenset({"where", "instruction", "nodes"}))] if rows else []
 
 
 def _row(each: profile.Timed, names: dict[str, str], whole: float) -> list[object]:
@@ -129,6 +158,6 @@ def _row(each: profile.Timed, names: dict[str, str], whole: float) -> list[objec
         f"{each.time.seconds / whole:.1%}",
         profile.rate_text(each.rate),
         profile.rate_text(each.traffic),
-        profile.share_text(each.share),
+        profile.share_text(each),
         fused,
     ]

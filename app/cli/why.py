@@ -13,7 +13,7 @@ from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import failure_json
 from buddy.app.cli.trace import about, named, node_json
 from buddy.app.fates import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
-from buddy.compiler.protocol import Followed, FollowNode, ListSymbols, NodeRow, Symbols
+from buddy.compiler.protocol import CodeExplained, ExplainCode, Followed, FollowNode, ListSymbols, NodeRow, Symbols
 from buddy.compiler.recipe import Recipe
 
 
@@ -54,7 +54,8 @@ async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str,
 async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> list[tuple[NodeRow, list[Said]]]:
     compilation = await engine.compile(recipe)
     assert compilation.compiled is not None
-    stages, remarks = compilation.compiled.stages, compilation.compiled.remarks
+    stages = compilation.compiled.stages
+    remarks = (*compilation.compiled.remarks, *await _of_llvm(engine, recipe))
     assigned = {assignment.node: assignment for assignment in compilation.assignments}
     return [
         (
@@ -63,6 +64,15 @@ async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> l
         )
         for row in rows
     ]
+
+
+async def _of_llvm(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+    """What LLVM says; a node's fate is told without it where it cannot be asked."""
+    try:
+        return (await engine.answer(ExplainCode(engine.client.next_request(), recipe), CodeExplained)).remarks
+    except Failure as failure:
+        engine.console.note(str(failure.diagnostic))
+        return ()
 
 
 async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow) -> list[Said]:

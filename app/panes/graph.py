@@ -87,7 +87,7 @@ class GraphPane(Picking):
         return [
             Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, since=44, right=True),
             Column("GFLOP/s", 7, lambda row: self._of_timed(row, lambda each: rate_text(each.rate)), 90, right=True),
-            Column("peak", 5, lambda row: self._of_timed(row, lambda each: share_text(each.share)), 90, right=True),
+            Column("peak", 7, lambda row: self._of_timed(row, share_text), 90, right=True),
         ]
 
     def _time(self, row: NodeRow) -> Cell:
@@ -337,7 +337,8 @@ class GraphPane(Picking):
         fused = ", ".join(self._names.get(name, name) for name in each.time.fused)
         parts = [f"{told_time(each.time, self._names)} ms", f"with {fused} in it" if fused else ""]
         parts += [f"{rate_text(each.rate)} GFLOP/s" if each.rate else ""]
-        parts += [f"{share_text(each.share)} of what the machine can do at most" if each.share else ""]
+        parts += [f"{each.share:.0%} of what the machine can do at most" if each.share else ""]
+        parts += ["its bytes lay in caches" if each.from_caches else ""]
         stale = "of an earlier recipe" if self.state.profile_is_stale else ""
         return ", ".join(part for part in (*parts, stale) if part)
 

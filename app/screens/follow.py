@@ -67,9 +67,13 @@ class FateScreen(TableScreen[Said]):
 
     KEYS_TEXT = "enter goes to the pass's stage, q closes"
 
-    def __init__(self, node: str, fate: Sequence[Said]) -> None:
+    def __init__(self, node: str, fate: Sequence[Said], doing: str = "") -> None:
         super().__init__(_FATE, fate)
-        self._title = f"What became of {node}"
+        self._heading = f"What became of {node}"
+        self._title = f"{self._heading}: {doing}" if doing else self._heading
+
+    def tell(self, text: str) -> None:
+        self.query_one("#box").border_title = f"{self._heading}: {text}" if text else self._heading
 
     def about(self, row: Said) -> str:
         return f"{row.who}: {told(row)}"

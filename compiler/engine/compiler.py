@@ -16,6 +16,7 @@ from buddy.compiler.engine.channel import Channel, connect, text_data, traceback
 from buddy.compiler.engine.messages import (
     AddGraph,
     Assignments,
+    CodeRemarks,
     CompileDone,
     CompileGraph,
     CompilerRequest,
@@ -28,6 +29,7 @@ from buddy.compiler.engine.messages import (
     PluginsUsed,
     Ready,
     Refused,
+    RemarkCode,
     Reply,
     StageData,
     StageNote,
@@ -50,6 +52,7 @@ class CompilerWorker:
             UsePlugins: _use_plugins,
             AddGraph: self._add_graph,
             CompileGraph: self._compile,
+            RemarkCode: self._remarks,
             DescribePasses: _passes,
             DescribeOps: _ops,
         }
@@ -78,6 +81,23 @@ class CompilerWorker:
     def _compile(self, request: CompileGraph) -> Reply:
         self._compilers.move_to_end(request.key)
         return compiled(self._channel, self._compilers[request.key], request.recipe, request.known)
+
+    def _remarks(self, request: RemarkCode) -> Reply:
+        self._compilers.move_to_end(request.key)
+        return code_remarks(self._compilers[request.key], request.recipe)
+
+
+def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
+    """What LLVM says of the code that a `Compiler` makes of `recipe`."""
+    from buddy.compiler.compilation import CompilationError
+    from buddy.compiler.objects.remarks import RemarksError
+
+    try:
+        return CodeRemarks(compiler.code_remarks(recipe))
+    except CompilationError as error:
+        return Refused(error.diagnostic)
+    except RemarksError as error:
+        return Refused(Diagnostic("LLVM's own remarks could not be had", "a process of its own", detail=str(error)))
 
 
 def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:

@@ -35,6 +35,7 @@ from buddy.compiler.engine.messages import (
     NodesExtracted,
     Ready,
     Refused,
+    RemarkHere,
     Reply,
     ScriptMade,
     StageData,
@@ -42,7 +43,13 @@ from buddy.compiler.engine.messages import (
     Trouble,
     WatchNodes,
 )
-from buddy.compiler.engine.runner_process import compile_in_child, measure_in_child, run_in_child, watch_in_child
+from buddy.compiler.engine.runner_process import (
+    compile_in_child,
+    measure_in_child,
+    remark_in_child,
+    run_in_child,
+    watch_in_child,
+)
 from buddy.compiler.engine.tuning_process import begin_tuning
 from buddy.compiler.protocol import Diagnostic, Stage
 
@@ -69,6 +76,8 @@ class Host:
                 self._channel.send(self._in_child(request, watch_in_child))
             elif isinstance(request, CompileHere):
                 self._channel.send(self._in_child(request, compile_in_child))
+            elif isinstance(request, RemarkHere):
+                self._channel.send(self._in_child(request, remark_in_child))
             elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
                 self._channel.send(self._here(request))
 

@@ -178,6 +178,20 @@ class CompileGraph(Message, frozen=True):
     known: tuple[str, ...]
 
 
+class RemarkCode(Message, frozen=True):
+    """Have LLVM say what it does to the code of graph `key`: `CodeRemarks`."""
+
+    key: str
+    recipe: Recipe
+
+
+class RemarkHere(Message, frozen=True):
+    """As `RemarkCode`, for graph number `graph` of the loaded program with what its script registered."""
+
+    graph: int
+    recipe: Recipe
+
+
 class DescribePasses(Message, frozen=True):
     """The pass catalogue: `PassList`."""
 
@@ -192,13 +206,14 @@ HostRequest = (
     | Measure
     | WatchNodes
     | CompileHere
+    | RemarkHere
     | ExtractNodes
     | MakeScript
     | BeginBisection
     | BeginTuning
     | StopRunner
 )
-CompilerRequest = UsePlugins | AddGraph | CompileGraph | DescribePasses | DescribeOps
+CompilerRequest = UsePlugins | AddGraph | CompileGraph | RemarkCode | DescribePasses | DescribeOps
 
 
 # ---- any worker to the engine ---------------------------------------------------------------------------------------
@@ -305,6 +320,12 @@ class CompileDone(Reply, frozen=True):
     reused: int
 
 
+class CodeRemarks(Reply, frozen=True):
+    """As `Compiled.remarks`."""
+
+    remarks: tuple[tuple[str, str, str], ...]
+
+
 class PluginsUsed(Reply, frozen=True):
     """What was wrong with those that failed, installed ones among them."""
 
@@ -329,6 +350,7 @@ HostMessage = (
     | Measured
     | Watched
     | CompileDone
+    | CodeRemarks
     | NodesExtracted
     | ScriptMade
     | Done
@@ -336,4 +358,4 @@ HostMessage = (
 )
 # What a process that bisects says.
 BisectionMessage = Activity | Trouble | BisectionDone | Refused
-CompilerMessage = Ready | CompilerNote | CompileDone | PluginsUsed | PassList | OpList | Done | Refused
+CompilerMessage = Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | Done | Refused

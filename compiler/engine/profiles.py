@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from buddy.compiler.engine.hot_spots import placed
 from buddy.compiler.engine.jobs import Job
 from buddy.compiler.engine.messages import Measure, StopRunner
 from buddy.compiler.engine.process import safe_path
-from buddy.compiler.profile_report import Peak, ProfileReport
+from buddy.compiler.profile_report import Peak, ProfileReport, Sampling
 from buddy.compiler.profiling.instrumented import counted, plain
-from buddy.compiler.protocol import Profile, Profiled, Progress
+from buddy.compiler.protocol import Profile, Profiled, Progress, Stage
+from buddy.compiler.text.store import TextStore
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session
@@ -31,8 +33,8 @@ _MARGIN = 1.1
 class Profiles:
     """Answers `Profile`."""
 
-    def __init__(self, session: Session, send: Callable[[Any], None]) -> None:
-        self._session, self._send = session, send
+    def __init__(self, session: Session, send: Callable[[Any], None], store: TextStore) -> None:
+        self._session, self._send, self._store = session, send, store
         self._peaks: dict[int, Peak] = {}
 
     async def profile(self, frame: Profile, job: Job) -> None:
@@ -47,11 +49,18 @@ class Profiles:
         )  # fmt: skip
         measured = await session.ask_of_program(recipe, request, job, StopRunner())
         report: ProfileReport = replace(measured.report, peak=peak)
+        report = replace(report, sampling=await self._placed(report.sampling, without.stages))
         note = doubt(report) if frame.peak else ""
         if note:
             self._peaks.pop(recipe.threads, None)
             report = replace(report, notes=(*report.notes, note))
         self._send(Profiled(job.request, report))
+
+    async def _placed(self, sampling: Sampling, stages: Sequence[Stage]) -> Sampling:
+        """The hot instructions with what stands there."""
+        name = next((stage.text for stage in stages if stage.language == "asm"), "")
+        text = self._store.get(name)
+        return sampling if text is None else await asyncio.to_thread(placed, sampling, text)
 
     async def _peak(self, threads: int, job: Job) -> Peak:
         """What the machine can do on so many threads, measured once; zeros where that cannot be measured."""
@@ -84,7 +93,7 @@ async def _measured(threads: int) -> Peak | None:
     try:
         told, _ = await asyncio.wait_for(process.communicate(), _LIMITS_SECONDS)
         found = json.loads(told)
-        return Peak(found["gflops"], found["gbytes"])
+        return Peak(found["gflops"], found["gbytes"], found["gflops_f64"], found["giops_i32"])
     except (asyncio.TimeoutError, ValueError, KeyError):
         return None
     finally:

@@ -14,9 +14,10 @@ import msgspec
 
 from buddy.compiler.engine.channel import Channel
 from buddy.compiler.engine.children import Task, in_child
-from buddy.compiler.engine.compiler import compiled
+from buddy.compiler.engine.compiler import code_remarks, compiled
 from buddy.compiler.engine.messages import (
     Activity,
+    CodeRemarks,
     CompileDone,
     CompileHere,
     CompilerNote,
@@ -25,6 +26,7 @@ from buddy.compiler.engine.messages import (
     Measure,
     Measured,
     Refused,
+    RemarkHere,
     Reply,
     RunnerState,
     Watched,
@@ -81,8 +83,13 @@ def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> R
     return _in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
 
 
+def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
+    """Have LLVM say what it does, in a child that compiles as `compile_in_child` does."""
+    return _in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
+
+
 def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words, timeout: float = math.inf) -> Reply:
-    types = CompilerNote | CompileDone | Executed | Measured | Watched | Refused
+    types = CompilerNote | CompileDone | CodeRemarks | Executed | Measured | Watched | Refused
     task = Task(work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout)
     ended = in_child(channel, task)
     if ended.reply is not None:
@@ -97,6 +104,12 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     from buddy.compiler.compilation import Compiler
 
     return compiled(channel, Compiler(captured.graph, captured.first()), request.recipe, request.known)
+
+
+def _remarks(captured: Any, request: RemarkHere) -> Reply:
+    from buddy.compiler.compilation import Compiler
+
+    return code_remarks(Compiler(captured.graph, captured.first()), request.recipe)
 
 
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:

@@ -39,6 +39,7 @@ from buddy.compiler.protocol import (
     Compile,
     DescribeOp,
     Diagnostic,
+    ExplainCode,
     Extract,
     Failed,
     FetchCharacters,
@@ -108,7 +109,7 @@ class Server:
         self._parts = Parts(self._session, self._send)
         self._numerics = Numerics(self._session, self._send)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
-        self._profiles = Profiles(self._session, self._send)
+        self._profiles = Profiles(self._session, self._send, self._store)
         self._tuning = Tuning(self._session, self._send)
         self._watching = Watching(self._send)
         self._jobs = Jobs(self._send)
@@ -193,6 +194,7 @@ class Server:
             Open: session.open,
             Compile: session.compile,
             Run: session.run,
+            ExplainCode: session.explain,
             ListPasses: session.passes,
             ListOps: session.ops,
             ListPresets: self._presets,

@@ -22,6 +22,8 @@ from buddy.compiler.engine.messages import (
     HostMessage,
     Load,
     Message,
+    RemarkCode,
+    RemarkHere,
     RunnerState,
     StopRunner,
     UsePlugins,
@@ -40,9 +42,11 @@ from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, Worke
 from buddy.compiler.protocol import (
     Assigned,
     Captured,
+    CodeExplained,
     Compile,
     Compiled,
     Diagnostic,
+    ExplainCode,
     GraphInfo,
     ListOps,
     ListPasses,
@@ -200,6 +204,20 @@ class Session:
                 return self.host.call(request, note, StopRunner())
 
             return await found.result(lambda known: CompileHere(recipe.graph, recipe, known), call)
+
+    async def explain(self, frame: ExplainCode, job: Job) -> None:
+        """What LLVM says of the code of a recipe."""
+        recipe = frame.recipe
+        program = self._opened(recipe)
+        graph = _graph(program, recipe)
+        self._progress(job, "asking LLVM what it does")
+        if graph.own:
+            found = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
+        else:
+            async with self.compiler.turn:
+                await self._give_graph(graph, program.key.plugins, job)
+                found = await self._ask_compiler(RemarkCode(graph.key, recipe))
+        self._send(CodeExplained(job.request, recipe.graph, found.remarks))
 
     def _tell_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
         self._send(Assigned(job.request, recipe.graph, result.assignments))

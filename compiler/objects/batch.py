@@ -6,6 +6,7 @@ import selectors
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from buddy.compiler.objects import workers
 from buddy.compiler.objects.emit import emit, new_context
@@ -20,7 +21,14 @@ DEEP = 2
 SILENT = 60.0
 
 
-def objects_of(modules: Sequence[bytes], opt_level: int) -> list[bytes]:
+class Made(NamedTuple):
+    """An object, and the seconds that making it took where it was made."""
+
+    data: bytes
+    seconds: float
+
+
+def objects_of(modules: Sequence[bytes], opt_level: int) -> list[Made]:
     """The object of each module (bytecode of the LLVM dialect, one function defined in it), in order.
 
     What a process beside this one cannot do, this one does. Raises what `emit` raises.
@@ -38,10 +46,10 @@ class _Batch:
         self._modules, self._level, self._folder = modules, opt_level, folder
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
         self._workers = workers.take() if len(modules) > 1 else []
-        self._objects: dict[int, bytes] = {}
+        self._objects: dict[int, Made] = {}
         self._context = new_context()
 
-    def run(self) -> list[bytes]:
+    def run(self) -> list[Made]:
         taken = list(self._workers)
         try:
             with selectors.DefaultSelector() as selector:
@@ -63,8 +71,8 @@ class _Batch:
         busy = not self._waiting
         if not busy:
             number = self._waiting.popleft()
-            emit(self._modules[number], self._level, self._path(number), self._context)
-            self._take(number)
+            seconds = emit(self._modules[number], self._level, self._path(number), self._context)
+            self._take(number, seconds)
         ready = selector.select(SILENT if busy else 0) if self._workers else []
         for key, _ in ready:
             self._read(key.data, selector)
@@ -83,8 +91,8 @@ class _Batch:
 
     def _read(self, worker: Worker, selector: selectors.BaseSelector) -> None:
         try:
-            for number in worker.answers():
-                self._take(number)
+            for number, seconds in worker.answers():
+                self._take(number, seconds)
         except OSError:
             self._lose(worker, selector)
 
@@ -98,5 +106,5 @@ class _Batch:
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.o"
 
-    def _take(self, number: int) -> None:
-        self._objects[number] = self._path(number).read_bytes()
+    def _take(self, number: int, seconds: float) -> None:
+        self._objects[number] = Made(self._path(number).read_bytes(), seconds)

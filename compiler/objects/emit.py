@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ def new_context() -> Any:
     return context
 
 
-def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> None:
-    """Write the object of the module in `bytecode`, which defines one function, to `path`.
+def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
+    """Write the object of the module in `bytecode`, which defines one function, to `path`; the seconds that took.
 
     Raises `MLIRError` or `RuntimeError` where LLVM refuses the module; other faults of LLVM end the process.
     """
+    start = time.perf_counter()
     with context, ir.Location.unknown():
         module = ir.Module.parse(bytecode)
         engine = execution_engine.ExecutionEngine(module, opt_level=opt_level, shared_libs=[])
@@ -33,6 +35,7 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> None:
     (defined,) = (function for function in functions if function.regions[0].blocks)
     engine.raw_lookup(_name(defined))
     engine.dump_to_object_file(str(path))
+    return time.perf_counter() - start
 
 
 def _name(function: Any) -> str:

@@ -1,8 +1,8 @@
 """A process that makes objects for another: `python -m buddy.compiler.objects.worker`.
 
-A line in, `NUMBER LEVEL PATH`: the module in the file `PATH` becomes the object `PATH.o`. A line out: the number. What
-cannot be compiled ends the process, and whoever asked finds out for himself why. It also ends with its input, and when
-nothing has come for `IDLE` seconds, so that its memory is free again.
+A line in, `NUMBER LEVEL PATH`: the module in the file `PATH` becomes the object `PATH.o`. A line out: the number, and
+the seconds it took. What cannot be compiled ends the process, and whoever asked finds out for himself why. It also ends
+with its input, and when nothing has come for `IDLE` seconds, so that its memory is free again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def main() -> int:
     for line in sys.stdin:
         idle.cancel()
         number, level, path = line.rstrip("\n").split(" ", 2)
-        emit(Path(path).read_bytes(), int(level), Path(path + ".o"), context)
-        answers.write(f"{number}\n")
+        seconds = emit(Path(path).read_bytes(), int(level), Path(path + ".o"), context)
+        answers.write(f"{number} {seconds:.6f}\n")
         answers.flush()
         idle = _end_later()
     idle.cancel()

@@ -41,8 +41,9 @@ class Worker:
         self.pending.append(number)
         return True
 
-    def answers(self) -> list[int]:
-        """The numbers that the process has finished since; `pending` knows them no more. Call when there is output.
+    def answers(self) -> list[tuple[int, float]]:
+        """The numbers that the process has finished since, with the seconds that each took; `pending` knows them no
+        more. Call when there is output.
 
         Raises `BrokenPipeError` where it has ended.
         """
@@ -50,9 +51,9 @@ class Worker:
         if not read:
             raise BrokenPipeError("the process has ended")
         *lines, self._rest = (self._rest + read).split(b"\n")
-        done = [int(line) for line in lines]
+        done = {int(number): float(seconds) for number, seconds in map(bytes.split, lines)}
         self.pending = [number for number in self.pending if number not in done]
-        return done
+        return list(done.items())
 
     def end(self) -> None:
         """Kill the process, whatever it is doing."""

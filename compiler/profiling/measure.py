@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from buddy.compiler.artifact import Artifact
-from buddy.compiler.profile_report import ProfileReport
+from buddy.compiler.profile_report import ProfileReport, Sampling
 from buddy.compiler.profiling.attribution import attributed
 from buddy.compiler.profiling.counter import Counter, Pace, counter, reader
+from buddy.compiler.profiling.hot import Code, sampled
 from buddy.compiler.runner.loaded import LoadedProgram
 from buddy.compiler.runner.measure import SEED, OnProgress, fingerprints, summary, timed, with_threads
 from buddy.compiler.runner.sizes import bind
@@ -45,11 +46,13 @@ def profile(
         raise RuntimeError("no counter of this machine is known: x86-64 and AArch64 have one")
     with with_threads(threads), torch.no_grad():
         tell("loading the compiled code", 0.0)
-        pair = LoadedProgram(plain), LoadedProgram(counted)
+        pair = LoadedProgram(plain, located=True), LoadedProgram(counted)
         same = _equal(captured, *pair)
         pace = Pace(reader(found))
         seconds, ticks = _interleaved(captured, *pair, repeats, tell)
         per_second = pace.per_second()
+        tell("sampling", 1.0)
+        hot = _hot(captured, pair[0], repeats)
     without, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
     fast = _faster_half([with_counters for _, with_counters in seconds])
     regions = [_mean(column, fast) / per_second for column in zip(*ticks, strict=True)]
@@ -70,6 +73,7 @@ def profile(
         counter=found.name,
         ticks_per_second=per_second,
         same=same,
+        sampling=hot,
         notes=tuple(_notes(found, same, told.inside + told.outside, whole)),
     )
 
@@ -107,6 +111,12 @@ def _interleaved(
         ticks.append(counted.take_ticks())
         tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
     return seconds, ticks
+
+
+def _hot(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
+    """The instructions of a program that take its time."""
+    code = [Code(name, *place) for name, place in program.functions.items()]
+    return sampled(partial(program, captured.tensors, captured.numbers), code, repeats)
 
 
 def _notes(found: Counter, same: bool, told: float, whole: float) -> Sequence[str]:

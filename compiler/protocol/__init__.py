@@ -18,10 +18,12 @@ from buddy.compiler.plain_values import OptionInfo as OptionInfo
 from buddy.compiler.plain_values import PassInfo as PassInfo
 from buddy.compiler.plain_values import Preset as Preset
 from buddy.compiler.plain_values import Stage as Stage
+from buddy.compiler.profile_report import HotSpot as HotSpot
 from buddy.compiler.profile_report import NodeTime as NodeTime
 from buddy.compiler.profile_report import Peak as Peak
 from buddy.compiler.profile_report import ProfileReport as ProfileReport
 from buddy.compiler.profile_report import RegionTime as RegionTime
+from buddy.compiler.profile_report import Sampling as Sampling
 from buddy.compiler.protocol.bisections import Bisect as Bisect
 from buddy.compiler.protocol.bisections import Bisected as Bisected
 from buddy.compiler.protocol.bisections import Criterion as Criterion
@@ -34,6 +36,9 @@ from buddy.compiler.protocol.catalogue import ListPresets as ListPresets
 from buddy.compiler.protocol.catalogue import Ops as Ops
 from buddy.compiler.protocol.catalogue import Passes as Passes
 from buddy.compiler.protocol.catalogue import Presets as Presets
+from buddy.compiler.protocol.code_remarks import LLVM as LLVM
+from buddy.compiler.protocol.code_remarks import CodeExplained as CodeExplained
+from buddy.compiler.protocol.code_remarks import ExplainCode as ExplainCode
 from buddy.compiler.protocol.connection import Cancel as Cancel
 from buddy.compiler.protocol.connection import Failed as Failed
 from buddy.compiler.protocol.connection import Hello as Hello
@@ -149,6 +154,7 @@ ClientFrame = (
     | FindOrigins
     | FindJumps
     | OpenPython
+    | ExplainCode
     | Extract
     | WriteScript
     | Bisect
@@ -192,6 +198,7 @@ EngineFrame = (
     | OriginsFound
     | Jumps
     | PythonOpened
+    | CodeExplained
     | Extracted
     | Script
     | Bisected

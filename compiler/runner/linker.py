@@ -37,12 +37,12 @@ class Library:
     `arities` gives, per function, how many pointers it takes: a trampoline loads them from the block, so ctypes' limit
     of 1024 arguments is none.
     `imports` are addresses for symbols that the objects leave open; others are searched in the process. `support` is
-    LLVM IR to link with them.
+    LLVM IR to link with them. `addresses` are where those of the functions `located` lie.
     """
 
     def __init__(
         self, objects: Sequence[bytes], arities: Mapping[str, int], imports: Mapping[str, int] | None = None,
-        support: str = "",
+        support: str = "", located: Sequence[str] = (),
     ) -> None:  # fmt: skip
         builder = llvm.JITLibraryBuilder()
         for image in objects:
@@ -52,15 +52,30 @@ class Library:
         builder.add_ir(_trampolines(arities) + support).add_current_process()
         for name in arities:
             builder.export_symbol(_trampoline_name(name))
+        for name in located:
+            builder.export_symbol(name)
         try:
             self._library = builder.link(_jit(), f"buddy_{next(_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(f"the compiled objects do not link: nothing provides {missing}") from error
         self._functions = {name: _CALL(self._library[_trampoline_name(name)]) for name in arities}
+        self.addresses = {name: self._library[name] for name in located}
 
     def __getitem__(self, name: str) -> BlockFunction:
         return self._functions[name]
+
+
+def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
+    """The functions that objects define, with their sizes in bytes; none where the objects are not ELF."""
+    found: dict[str, int] = {}
+    for image in objects:
+        try:
+            symbols = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols()
+            found |= {s.name: s["st_size"] for s in symbols if s["st_info"]["type"] == "STT_FUNC"}
+        except ELFError:
+            return {}
+    return found
 
 
 def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:

@@ -12,7 +12,7 @@ from buddy.compiler import blas
 from buddy.compiler.artifact import COUNTERS, Argument, Artifact
 from buddy.compiler.runner.callbacks import EagerOps
 from buddy.compiler.runner.huge_pages import collapse, roomy
-from buddy.compiler.runner.linker import BlockFunction, Library
+from buddy.compiler.runner.linker import BlockFunction, Library, functions_of
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runner.packed_store import PackedStore
@@ -113,10 +113,11 @@ class LoadedProgram:
     Inputs may have any strides; results are dense and the caller's own. Raises `ValueError` for inputs of another
     shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
     then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
-    where the process has no OpenMP runtime.
+    where the process has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
     """
 
-    def __init__(self, artifact: Artifact, in_turn: bool = False) -> None:
+    def __init__(self, artifact: Artifact, in_turn: bool = False, located: bool = False) -> None:
+        sizes = functions_of(artifact.objects) if located else {}
         self._eager = EagerOps(artifact.eager_calls)
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
         self.threads = artifact.threads if fork.shared else 1
@@ -130,7 +131,9 @@ class LoadedProgram:
             {artifact.entry: arity + bool(artifact.arena), **packs},
             {**self._eager.addresses(), **fork.symbols, **blas.addresses(artifact.objects, self.threads)},
             (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
+            tuple(sizes),
         )
+        self.functions = {name: (address, sizes[name]) for name, address in self._library.addresses.items()}
         self._entry = self._library[artifact.entry]
         self._arena = Arena(artifact.arena)
         packed = [a for a in artifact.arguments if a.pack]

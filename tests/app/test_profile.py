@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from buddy.app import figures, profile
-from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Timing
+from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Sampling, Timing
 
 ROWS = tuple(
     NodeRow(index, f"{name}.0", "call_function", name, f"aten.{name}.default", "", "", module=module)
@@ -40,6 +41,28 @@ def test_nodes_stand_by_their_times_with_what_they_used_of_the_machine() -> None
 def test_moves_are_measured_by_their_bytes() -> None:
     moved = profile.Timed(ROWS[0], NodeTime("mm.0", 1e-3, operations=0, bytes=1e7, regions=1), Peak(4.0, 20.0))
     assert moved.share == pytest.approx(0.5)
+
+
+def test_arithmetic_has_a_roof_for_each_kind_of_element() -> None:
+    peak = Peak(8.0, 20.0, 4.0, 2.0)
+    assert [peak.arithmetic(kind) for kind in ("f32", "bf16", "f64", "i64", "ui8")] == [8.0, 8.0, 4.0, 2.0, 2.0]
+
+
+def test_what_is_faster_than_memory_is_said_to_lie_in_caches() -> None:
+    each = profile.Timed(ROWS[0], NodeTime("mm.0", 1e-4, operations=1e6, bytes=1e7, regions=1), Peak(4.0, 20.0))
+    assert each.from_caches
+    assert profile.share_text(each) == "500% c"
+    near = msgspec.structs.replace(REPORT, nodes=(each.time,))
+    assert any("lay in caches" in line for line in profile.told(near))
+    assert not any("lay in caches" in line for line in profile.told(REPORT))
+
+
+def test_samples_are_told_with_who_had_the_others() -> None:
+    sampling = Sampling(200, 150, 4000, elsewhere=(("libtorch_cpu.so", 40), ("", 10)))
+    said = profile.sampled_words(sampling)
+    assert said.startswith("75.0% of 200 samples (4,000 a second of processor time) in compiled code")
+    assert said.endswith("libtorch_cpu.so 20.0%, code that is generated 5.0%")
+    assert "not known: no such call" in profile.sampled_words(Sampling(problem="no such call"))
 
 
 def test_the_tree_of_modules_adds_up_to_a_run() -> None:

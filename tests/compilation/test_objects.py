@@ -58,12 +58,18 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Worker]]:
 
 @pytest.fixture(scope="module")
 def alone() -> list[bytes]:
-    return [objects_of([module], 2)[0] for module in MODULES]
+    return [image for module in MODULES for image in images([module])]
+
+
+def images(modules: list[bytes]) -> list[bytes]:
+    made = objects_of(modules, 2)
+    assert all(found.seconds > 0 for found in made)
+    return [found.data for found in made]
 
 
 def test_the_bytes_do_not_tell_who_made_them(beside: list[Worker], alone: list[bytes]) -> None:
     assert len(beside) == 2
-    assert objects_of(MODULES, 2) == alone
+    assert images(MODULES) == alone
     assert len(workers.there()) == 2
 
 
@@ -71,7 +77,7 @@ def test_a_process_has_a_part_in_it(beside: list[Worker], alone: list[bytes], mo
     answered: list[int] = []
     answers = Worker.answers
     monkeypatch.setattr(Worker, "answers", lambda self: answered.extend(found := answers(self)) or found)
-    assert objects_of(MODULES * 3, 2) == alone * 3
+    assert images(MODULES * 3) == alone * 3
     assert answered
 
 
@@ -91,7 +97,7 @@ def test_what_a_process_does_not_live_to_do_is_done_here(
             os.kill(worker.process.pid, signal.SIGKILL)
     else:
         monkeypatch.setattr(Worker, "ask", ask_and_kill)
-    assert objects_of(MODULES, 2) == alone
+    assert images(MODULES) == alone
     assert not workers.there()
 
 
@@ -108,7 +114,7 @@ def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(besi
 
 def test_two_threads_do_not_take_each_others_answers(beside: list[Worker], alone: list[bytes]) -> None:
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(lambda modules: objects_of(modules, 2), [MODULES * 3, [*MODULES, *MODULES[::-1]] * 2]))
+        found = list(threads.map(images, [MODULES * 3, [*MODULES, *MODULES[::-1]] * 2]))
     assert found == [alone * 3, [*alone, *alone[::-1]] * 2]
     assert [worker.taken.locked() for worker in beside] == [False, False]
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,15 +14,19 @@ import pytest
 import torch
 
 from buddy.compiler.artifact import Artifact
+from buddy.compiler.engine.hot_spots import placed
 from buddy.compiler.presets import default_recipe
-from buddy.compiler.profile_report import ProfileReport
+from buddy.compiler.profile_report import HotSpot, ProfileReport
+from buddy.compiler.profiling import hot, sampling
 from buddy.compiler.profiling.attribution import attributed
 from buddy.compiler.profiling.counter import Pace, counter, counter_of, reader
 from buddy.compiler.profiling.instrumented import COUNTING, counted, plain
 from buddy.compiler.profiling.measure import profile
+from buddy.compiler.profiling.sampling import SamplingError
 from buddy.compiler.profiling.work import Traffic, operations_of
 from buddy.compiler.recipe import EAGER
 from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.text.lines import IndexedText
 from tests.models import stack
 from tests.programs import Line, captured, without
 
@@ -217,3 +225,43 @@ def test_of_an_expanded_view_only_what_is_there_is_read() -> None:
     graph = captured(lambda x: x.expand(100, 8) + 1, torch.randn(1, 8)).graph
     total = next(op for op in graph.operations if op.target.startswith("add"))
     assert Traffic(graph, {}).of([total.stable]) == 4 * (8 + 800)
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_of_instructions_that_the_assembly_has(line: Line, report: ProfileReport) -> None:
+    taken = report.sampling
+    if taken.problem:
+        pytest.skip(taken.problem)
+    assert taken.samples >= taken.inside > 0
+    assert taken.inside + sum(count for _, count in taken.elsewhere) == taken.samples
+    line.compile()
+    (text,) = (text for stage, text in line.stages if stage.language == "asm")
+    found = placed(taken, IndexedText(text.content, array("I", text.line_sets), text.sets))
+    assert all(spot.text and spot.line >= 0 for spot in found.spots)
+    assert all(spot.nodes for spot in found.spots)
+
+
+def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: int, hertz: int) -> int:
+        raise SamplingError("not here")
+
+    monkeypatch.setattr(sampling, "_event", refused)
+    assert hot.sampled(lambda: None, [], 1).problem == "not here"
+
+
+def test_addresses_belong_to_the_function_that_they_are_in() -> None:
+    sampler = SimpleNamespace(addresses=Counter({104: 3, 110: 1, 4: 2}), lost=0, hertz=100)
+    found = hot._told(sampler, [hot.Code("g", 110, 5), hot.Code("f", 100, 8)])  # type: ignore[arg-type]
+    assert found.spots == (HotSpot("f", 4, 3), HotSpot("g", 0, 1))
+    assert (found.samples, found.inside, found.elsewhere) == (6, 4, (("", 2),))
+
+
+def test_machine_code_is_timed_by_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BUDDY_CACHE", str(tmp_path))
+    made, known = ([stage.functions for stage in Line(*stack(1)).compile().stages if stage.functions] for _ in "12")
+    (functions,) = made
+    assert "forward" in {name for name, _ in functions}
+    assert all(milliseconds > 0 for _, milliseconds in functions)
+    assert not known

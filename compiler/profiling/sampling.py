@@ -1,0 +1,139 @@
+"""Where the threads of this process are, sampled by the kernel: `perf_event_open` of Linux, of one's own user space.
+
+The kernel writes the address of the next instruction of each thread at even steps of the time that it runs. It needs no
+privilege where `kernel.perf_event_paranoid` is 2 or less, and no tool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import platform
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# perf_event_open(2), by machine.
+_SYSCALLS = {"x86_64": 298, "aarch64": 241}
+_SETTINGS = Path("/proc/sys/kernel")
+# `perf_event_attr` as it first was: software event, processor time of the thread, the address alone, by frequency.
+_SOFTWARE, _TASK_CLOCK, _SAMPLE_IP = 1, 1, 1
+_DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _BY_FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
+_ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
+_CLOSE_ON_EXEC = 8
+_ENABLE, _DISABLE = 0x2400, 0x2401
+# The ring: a page that says how far the kernel has written and we have read, then a power of two of pages.
+_HEAD, _TAIL = 1024, 1032
+_PAGES = 64
+_RECORD = struct.Struct("=IHH")
+_SAMPLE, _LOST = 9, 2
+_WORD = struct.Struct("=Q")
+HERTZ = 4000
+
+
+class SamplingError(Exception):
+    """Nothing can be sampled here; the text says why, and what would help."""
+
+
+class Sampler:
+    """Counts the addresses at which this process's threads of now are, while `running`.
+
+    `addresses` are those in user space, `lost` the samples for which there was no room. Raises `SamplingError`.
+    """
+
+    def __init__(self) -> None:
+        self.addresses: Counter[int] = Counter()
+        self.lost = 0
+        self.hertz = min(HERTZ, _number("perf_event_max_sample_rate", HERTZ))
+        self._rings: list[tuple[int, mmap.mmap]] = []
+        try:
+            for thread in os.listdir("/proc/self/task"):
+                self._open(int(thread))
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sample what is done inside; what was sampled is counted at the end."""
+        self._tell(_ENABLE)
+        try:
+            yield
+        finally:
+            self._tell(_DISABLE)
+            for _, ring in self._rings:
+                self._drain(ring)
+
+    def close(self) -> None:
+        for fd, ring in self._rings:
+            ring.close()
+            os.close(fd)
+        self._rings.clear()
+
+    def _open(self, thread: int) -> None:
+        fd = _event(thread, self.hertz)
+        try:
+            ring = mmap.mmap(fd, (1 + _PAGES) * mmap.PAGESIZE)
+        except OSError as error:
+            os.close(fd)
+            raise SamplingError(f"no memory for samples ({error.strerror}): see kernel.perf_event_mlock_kb") from error
+        self._rings.append((fd, ring))
+
+    def _tell(self, what: int) -> None:
+        for fd, _ in self._rings:
+            fcntl.ioctl(fd, what, 0)
+
+    def _drain(self, ring: mmap.mmap) -> None:
+        """Count the records that the kernel has written since, and tell it that there is room again."""
+        (head,), (tail,) = _WORD.unpack_from(ring, _HEAD), _WORD.unpack_from(ring, _TAIL)
+        data, size = memoryview(ring)[mmap.PAGESIZE :], _PAGES * mmap.PAGESIZE
+        first, last = tail % size, head % size
+        try:
+            wrapped = head != tail and last <= first
+            written = bytes(data[first:]) + bytes(data[:last]) if wrapped else bytes(data[first:last])
+        finally:
+            data.release()
+        self._count(written)
+        _WORD.pack_into(ring, _TAIL, head)
+
+    def _count(self, written: bytes) -> None:
+        place = 0
+        while place + _RECORD.size <= len(written):
+            kind, _, size = _RECORD.unpack_from(written, place)
+            if kind == _SAMPLE:
+                self.addresses[_WORD.unpack_from(written, place + _RECORD.size)[0]] += 1
+            elif kind == _LOST:
+                self.lost += _WORD.unpack_from(written, place + _RECORD.size + _WORD.size)[0]
+            if not size:
+                break
+            place += size
+
+
+def _event(thread: int, hertz: int) -> int:
+    """A file descriptor that samples a thread. Raises `SamplingError`."""
+    number = _SYSCALLS.get(platform.machine()) if sys.platform == "linux" else None
+    if number is None:
+        raise SamplingError("instructions are sampled on Linux alone, on x86-64 and AArch64")
+    flags = _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _BY_FREQUENCY
+    size = _ATTRIBUTES.size
+    attributes = _ATTRIBUTES.pack(_SOFTWARE, size, _TASK_CLOCK, hertz, _SAMPLE_IP, 0, flags, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.syscall(number, ctypes.c_char_p(attributes), thread, -1, -1, _CLOSE_ON_EXEC)
+    if fd < 0:
+        why = os.strerror(ctypes.get_errno())
+        paranoid = _number("perf_event_paranoid", -1)
+        advice = f"; kernel.perf_event_paranoid is {paranoid}, 2 would do" if paranoid > 2 else ""
+        raise SamplingError(f"this system does not let a process sample itself ({why}{advice})")
+    return int(fd)
+
+
+def _number(setting: str, default: int) -> int:
+    try:
+        return int((_SETTINGS / setting).read_text())
+    except (OSError, ValueError):
+        return default
