@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from buddy.app.log_file import NO_LOG, Log
 from buddy.app.resuming_transport import ResumingTransport
 from buddy.app.ssh import Remote
 from buddy.app.transport import EngineLost as EngineLost
@@ -78,7 +79,7 @@ class EngineClient:
     def __init__(
         self,
         place: Place | None = None,
-        log: Path | None = None,
+        log: Log = NO_LOG,
         link_changed: Callable[[str], None] = lambda _what: None,
     ) -> None:
         self._place: Place = place or default_command()
@@ -105,7 +106,7 @@ class EngineClient:
         self._transport = transport
         greeted: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read_frames(transport, greeted))
-        self.send(Hello())
+        self.send(Hello(log=self._log.level))
         self.welcome = await greeted
         return self.welcome
 
@@ -165,13 +166,18 @@ class EngineClient:
     async def ask(self, frame: Any, answer: type[Answer], interim: Interim = lambda _frame: None) -> Answer:
         """Send a request and wait for the frame that ends it; `interim` gets those before it.
 
-        Raises `RequestFailed` and `EngineLost`.
+        The engine stops working on what its caller no longer waits for. Raises `RequestFailed` and `EngineLost`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[frame.request] = future, answer, interim
         try:
             self.send(frame)
             found = await future
+        except asyncio.CancelledError:
+            if not future.done() or future.cancelled():
+                with contextlib.suppress(EngineLost):
+                    self.send(Cancel(frame.request))
+            raise
         finally:
             self._waiting.pop(frame.request, None)
         if isinstance(found, Failed):
@@ -203,38 +209,29 @@ class EngineClient:
 
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
         """Where the text `after` differs from `before`."""
-        return await self.ask_patiently(Compare(self.next_request(), before, after, how, language), Compared)
+        return await self.ask(Compare(self.next_request(), before, after, how, language), Compared)
 
     async def check_ir(self, content: str) -> IrChecked:
         """What is wrong with a module."""
-        return await self.ask_patiently(CheckIr(self.next_request(), content), IrChecked)
+        return await self.ask(CheckIr(self.next_request(), content), IrChecked)
 
     async def compile_beside(self, recipe: Recipe) -> Compiled:
         """All stages of a recipe that is compared with others."""
-        return await self.ask_patiently(Compile(self.next_request(), recipe, beside=True), Compiled)
+        return await self.ask(Compile(self.next_request(), recipe, beside=True), Compiled)
 
     async def run_beside(
         self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False
     ) -> Ran:
         """What running a recipe that is compared with others gives; with `values`, inputs and outputs, too."""
         frame = Run(self.next_request(), recipe, repeats, beside=True, inputs=inputs, values=values)
-        return await self.ask_patiently(frame, Ran)
+        return await self.ask(frame, Ran)
 
     async def try_passes(
         self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Interim, seconds: float = 60.0
     ) -> TriedAll:
         """What each candidate would do to a stage: `came` gets a `Tried` for each."""
         frame = TryPasses(self.next_request(), text, candidates, threads, timeout=seconds)
-        return await self.ask_patiently(frame, TriedAll, came)
-
-    async def ask_patiently(self, frame: Any, answer: type[Answer], interim: Interim = lambda _frame: None) -> Answer:
-        """As `ask`, for what takes long: the engine stops when the caller no longer waits."""
-        try:
-            return await self.ask(frame, answer, interim)
-        except asyncio.CancelledError:
-            with contextlib.suppress(EngineLost):
-                self.send(Cancel(frame.request))
-            raise
+        return await self.ask(frame, TriedAll, came)
 
     # ---- the wire -----------------------------------------------------------------------------------------------
 

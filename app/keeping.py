@@ -17,7 +17,7 @@ from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 class Kept(msgspec.Struct, frozen=True):
     """How the screen was left. `stage` is the key of the stage shown, `how` the kind of diff.
 
-    A file of `inputs` is its path, to be read again.
+    A file of `inputs` is its path, to be read again. `source` says whether the source pane was there.
     """
 
     pane: str = "graph"
@@ -29,6 +29,7 @@ class Kept(msgspec.Struct, frozen=True):
     inputs: InputChoice = OWN_INPUTS
     bookmarks: Any = None
     runs: tuple[RunRecord, ...] = ()
+    source: bool = False
 
 
 def read_kept(path: Path) -> tuple[Kept, str]:

@@ -91,7 +91,7 @@ class Provenance:
     async def _follow(self, row: NodeRow) -> None:
         stages = self._bench.state.board.rows()
         texts = tuple(dict.fromkeys(found.stage.text for found in stages))
-        answer = await self._bench.ask_engine(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
+        answer = await self._bench.questions.ask(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
         if answer is None:
             return
         from buddy.app.screens.follow import FollowScreen, Step
@@ -139,7 +139,7 @@ class Provenance:
         if stage is None or not computes(row):
             return []
         text = stage.text
-        answer = await self._bench.ask_engine(
+        answer = await self._bench.questions.ask(
             lambda number: FollowNode(number, (text,), row.stable, EVERY_LINE), Followed
         )
         symbols = await self._bench.questions.symbols(stage.text, stage.language)
@@ -159,15 +159,17 @@ class Provenance:
         if not path:
             self._bench.say(f"no Python line is known for {row.name}")
             return
-        workspace, graph = self._bench.workspace, self._bench.state.graph
-        answer = await self._bench.ask_engine(
-            lambda number: OpenPython(number, workspace.source, workspace.arguments, graph, path), PythonOpened
-        )
+        answer = await self._bench.questions.ask(self.python_file(path), PythonOpened)
         if answer is not None:
             from buddy.app.screens.code import CodeScreen
 
             screen = CodeScreen(path, self._bench.cache, answer.text, answer.lines, int(line) - 1)
             self._bench.push_screen(screen, self._go_nodes)
+
+    def python_file(self, path: str) -> Callable[[int], OpenPython]:
+        """Makes the request for a file that nodes of the graph come from."""
+        workspace, graph = self._bench.workspace, self._bench.state.graph
+        return lambda number: OpenPython(number, workspace.source, workspace.arguments, graph, path)
 
     def _go_nodes(self, nodes: tuple[str, ...] | None) -> None:
         if nodes:

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
-from pathlib import Path
 
+from buddy.app.log_file import Log
 from buddy.app.ssh import Remote
 from buddy.app.transport import EngineLost, ProcessTransport
 from buddy.compiler.resuming import BEAT, SILENCE, GoneError, Greeted, LinkError, ResumableStream, greeting
@@ -22,7 +22,7 @@ Told = Callable[[str], None]
 class ResumingTransport:
     """Links to one engine on `remote`. `told` hears what is wrong with the link, and "" once it is well again."""
 
-    def __init__(self, remote: Remote, log: Path | None, told: Told) -> None:
+    def __init__(self, remote: Remote, log: Log, told: Told) -> None:
         self._remote, self._log, self._told = remote, log, told
         self._name = secrets.token_hex(8)
         self._stream = ResumableStream()

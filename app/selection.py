@@ -23,13 +23,13 @@ class Selection:
         self._bench = bench
         self._rest: Timer | None = None
         self._names: dict[str, str] = {}
-        self._places: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
         self.node = ""
 
     def name_nodes(self, rows: Sequence[NodeRow]) -> None:
         """Take the names of the graph's nodes, and their Python lines, by their stable names."""
         self._names = {row.stable: row.name for row in rows}
-        self._places = {row.stable: short_place(row.location) for row in rows}
+        self._locations = {row.stable: row.location for row in rows}
 
     def name_of(self, stable: str) -> str:
         """The name of a node in the graph, by its stable name."""
@@ -37,13 +37,20 @@ class Selection:
 
     def place_of(self, stable: str) -> str:
         """The Python line of a node: `model.py:12`."""
-        return self._places.get(stable, "")
+        return short_place(self._locations.get(stable, ""))
+
+    @property
+    def python_line(self) -> tuple[str, int]:
+        """The Python file of the selected node and its line, counted from 0; ("", 0) where none is known."""
+        path, _, line = self._locations.get(self.node, "").rpartition(":")
+        return (path, int(line) - 1) if path and line.isdecimal() else ("", 0)
 
     def select_node(self, stable: str) -> None:
         """Mark a node in every pane."""
         before, self.node = self.node, stable
         self._bench.graph.mark_node(before)
         self._bench.ir.mark_node()
+        self._bench.source.follow()
 
     def select_row(self) -> None:
         """Select the node of the graph pane's row; the IR goes to it once the cursor rests."""
@@ -51,9 +58,19 @@ class Selection:
         if row is None:
             return
         self.select_node(row.stable)
+        self._ir_follows()
+
+    def _ir_follows(self) -> None:
         if self._rest is not None:
             self._rest.stop()
         self._rest = self._bench.set_timer(FOLLOW_SECONDS, self._bench.ir.follow_node)
+
+    def lead(self, nodes: Sequence[str]) -> None:
+        """Have graph and IR go to the first of a Python line's nodes, unless one of them is selected."""
+        if self.node not in nodes:
+            self.select_node(nodes[0])
+            self._bench.graph.show_node(self.node)
+            self._ir_follows()
 
     def select_line(self) -> None:
         """Select the node of the IR pane's line."""

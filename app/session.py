@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
+from buddy.app.log_file import NO_LOG, Log
 from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.watching import Watcher, told
 from buddy.app.workspace import Workspace
@@ -32,7 +32,7 @@ class Session:
     """One program in one engine. `changed` is called with what changed in `state` after every frame."""
 
     def __init__(
-        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: Path | None = None,
+        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: Log = NO_LOG,
         directory: str = "",
     ) -> None:  # fmt: skip
         self.workspace = workspace
@@ -295,7 +295,7 @@ class Session:
 
         Raises `UnavailableError`, as all of these do.
         """
-        return await self._asked(lambda client: client.ask_patiently(make(client.next_request()), answer, came))
+        return await self._asked(lambda client: client.ask(make(client.next_request()), answer, came))
 
     async def find_node(self, text: str, node: str) -> p.Found:
         """Lines that come from a node."""
@@ -341,7 +341,7 @@ class Session:
 
         def request(client: EngineClient) -> Awaitable[p.NodesCompared]:
             frame = p.CompareNodes(client.next_request(), recipe, reference, inputs=self.inputs)
-            return client.ask_patiently(frame, p.NodesCompared, came)
+            return client.ask(frame, p.NodesCompared, came)
 
         report = (await self._asked(request)).report
         self.state.of(recipe.graph).compared(recipe, report)
@@ -353,9 +353,7 @@ class Session:
         inputs = self.inputs
         return (
             await self._asked(
-                lambda client: client.ask_patiently(
-                    p.Profile(client.next_request(), recipe, inputs=inputs), p.Profiled, came
-                )
+                lambda client: client.ask(p.Profile(client.next_request(), recipe, inputs=inputs), p.Profiled, came)
             )
         ).report
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buddy.app.actions import PANES
 from buddy.app.command_line import Shown, command
 from buddy.app.keeping import Kept, read_kept, write_kept
 from buddy.app.lines import UnavailableError
@@ -41,9 +40,10 @@ class Sessions:
         kept, problem = read_kept(self._path)
         if problem:
             bench.say(problem)
-        if kept.pane in PANES:
-            bench._pane = kept.pane
-        bench._zoomed = kept.zoomed
+        bench.arrangement.with_source = kept.source
+        if kept.pane in bench.arrangement.order:
+            bench.arrangement.pane_id = kept.pane
+        bench.arrangement.zoomed = kept.zoomed
         bench.state.runs = list(kept.runs)
         bench.running.restore(kept.inputs)
         bench.selection.node = kept.node
@@ -68,14 +68,15 @@ class Sessions:
             return
         bookmarks = getattr(bench, "bookmarks", None)
         kept = Kept(
-            bench._pane,
-            bench._zoomed,
+            bench.arrangement.pane_id,
+            bench.arrangement.zoomed,
             ir.key,
             bench.selection.node,
             ir.comparison.how,
             inputs=without_content(bench.session.inputs),
             bookmarks=bookmarks.to_data() if bookmarks is not None else None,
             runs=tuple(bench.state.runs),
+            source=bench.arrangement.with_source,
         )
         try:
             write_kept(self._path, kept)

@@ -308,7 +308,8 @@ class State:
         job, told, recipe = self.jobs.get(frame.request), self._newest(frame.request), self._recipes.get(frame.request)
         self.ended(frame.request)
         if job is None:
-            self.log.append(frame.diagnostic)
+            if not frame.cancelled:
+                self.log.append(frame.diagnostic)
             return STATUS
         if job == "open":
             self._opening = None if frame.cancelled else frame.diagnostic

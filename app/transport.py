@@ -7,8 +7,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
+
+from buddy.app.log_file import NO_LOG, Log, LogFile
 
 _READ = 1 << 18
 _TAIL = 4000
@@ -49,10 +50,10 @@ class Transport(Protocol):
 
 
 class ProcessTransport:
-    """A command that speaks on its stdin and stdout; what it writes to stderr goes to the file `log`, if any."""
+    """A command that speaks on its stdin and stdout; what it writes to stderr goes to the file of `log`, if any."""
 
-    def __init__(self, command: Sequence[str], log: Path | None = None) -> None:
-        self._command, self._log_path = list(command), log
+    def __init__(self, command: Sequence[str], log: Log = NO_LOG) -> None:
+        self._command, self._log_path = list(command), log.path
         self._tail = bytearray()
 
     async def open(self) -> None:
@@ -111,14 +112,14 @@ class ProcessTransport:
             reason = f"the engine does not start: {self._command[0]}: {error.strerror or error}"
             raise EngineLost(reason, lasting=True) from error
 
-    def _open_log(self) -> IO[bytes] | None:
+    def _open_log(self) -> LogFile | None:
         try:
-            return self._log_path.open("ab", buffering=0) if self._log_path else None
+            return LogFile(self._log_path) if self._log_path else None
         except OSError as error:
             self.kill()
             raise EngineLost(f"the log cannot be written: {self._log_path}: {error.strerror or error}") from error
 
-    async def _read_log(self, process: asyncio.subprocess.Process, log: IO[bytes] | None) -> None:
+    async def _read_log(self, process: asyncio.subprocess.Process, log: LogFile | None) -> None:
         assert process.stderr is not None
         while data := await process.stderr.read(_READ):
             self._tail = (self._tail + data)[-_TAIL:]

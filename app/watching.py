@@ -79,7 +79,7 @@ class Watcher:
                 return
 
     async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
-        return await client.ask_patiently(Watch(client.next_request(), files, self._directory), FilesChanged)
+        return await client.ask(Watch(client.next_request(), files, self._directory), FilesChanged)
 
     def _tell(self, found: FilesChanged) -> None:
         if found.gone:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from textual import events, work
 from textual.app import App, ComposeResult
@@ -25,10 +23,13 @@ from buddy.app.bookmarks import Bookmarks
 from buddy.app.client import Place
 from buddy.app.clipboard import offer_to_tmux
 from buddy.app.commands import ActionCommands
+from buddy.app.crash import kept
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs, graph_at, graph_cells
 from buddy.app.keys import Keymap
-from buddy.app.lines import LineCache, UnavailableError
+from buddy.app.layout import Layout
+from buddy.app.lines import LineCache
+from buddy.app.log_file import NO_LOG, Log
 from buddy.app.long_jobs import LongJobs
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
@@ -36,6 +37,7 @@ from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.panes.source import SourcePane
 from buddy.app.parting import Parting
 from buddy.app.pasting import read_pastes_as_text
 from buddy.app.profiling import Profiling
@@ -48,6 +50,7 @@ from buddy.app.sessions import Sessions
 from buddy.app.settings import Settings
 from buddy.app.ssh import Remote
 from buddy.app.state import State, Topic
+from buddy.app.strokes import Strokes
 from buddy.app.text_editing import TextEditing
 from buddy.app.tuner import Tuner
 from buddy.app.versus import Versus
@@ -56,17 +59,13 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace import Workspace, default_store
-from buddy.compiler.protocol import Compared, Diagnostic, FetchLines, Lines
 from buddy.compiler.recipe import PluginFile
-from buddy.themes.palette import DEFAULT, no_such_theme, themes
+from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-FOLD_BELOW = 100
-WIDE_FROM = 140
 MESSAGE_SECONDS = 6.0
 STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGES_SECONDS = 0.1
-PANES: tuple[type[Pane], ...] = (GraphPane, PassesPane, IrPane, OutputsPane)
 
 
 class BenchScreen(Screen[None]):
@@ -91,7 +90,7 @@ class Workbench(App[int]):
         directory: str | None = None,
         ascii_mode: bool = False,
         settings: Settings | None = None,
-        log: Path | None = None,
+        log: Log = NO_LOG,
         store: Path | None = None,
         plugins: tuple[PluginFile, ...] = (),
         watch: bool = False,
@@ -102,23 +101,20 @@ class Workbench(App[int]):
         self.settings = settings or Settings()
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
-        self.log_path = log
+        self.log_path = log.path
         store = store or default_store(engine.place if isinstance(engine, Remote) else "")
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
         here = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
         self.session.auto_run = self.settings.auto_run
         self.session.watching, self.session.say = watch, self.say
+        self.arrangement, self.strokes = Layout(self), Strokes(self)
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
         self.graphs, self.versus, self.parting = Graphs(self), Versus(self), Parting(self)
-        self.questions, self.bookmarks = Questions(self.ask_engine), Bookmarks()
+        self.questions, self.bookmarks = Questions(self.session, self.say), Bookmarks()
         self.provenance = Provenance(self)
         self._message = ""
-        self._hint = ""
-        self._prefix = ""
         self._waits = 0
-        self._zoomed = False
-        self._pane: actions.Pane = "graph"
         self._changed: frozenset[Topic] = frozenset()
         self._silence: Timer | None = None
         self._long_jobs = LongJobs()
@@ -145,6 +141,7 @@ class Workbench(App[int]):
                 yield PassesPane()
             with Vertical(id="right"):
                 yield IrPane()
+                yield SourcePane(self.cache)
                 yield OutputsPane()
         yield Prompt()
         yield CellLine(self._status, id="status")
@@ -157,7 +154,7 @@ class Workbench(App[int]):
         self.screen.set_class(self.glyphs is figures.ASCII, "-ascii")
         self.sessions.restore()
         self._seconds = self.set_interval(1.0, self._second, pause=True)
-        self._arrange()
+        self.arrangement.arrange()
         self.pane.focus()
         self.call_after_refresh(self._live)
 
@@ -170,35 +167,20 @@ class Workbench(App[int]):
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
-        self._arrange(event.size.width)
-
-    def _arrange(self, width: int | None = None) -> None:
-        """All panes, or, on a narrow screen or zoomed, the one that has the keys."""
-        width = width or self.size.width
-        screen = self.screen_stack[0]
-        screen.set_class(width < FOLD_BELOW or self._zoomed, "-folded")
-        screen.set_class(width >= WIDE_FROM, "-wide")
-        for pane in self.panes.values():
-            pane.set_class(pane.pane_id == self._pane, "-shown")
-            pane.border_title = "" if self.folded else actions.PANE_TITLES[pane.pane_id]
-        for side in ("left", "right"):
-            screen.query_one(f"#{side}").set_class(any(p.has_class("-shown") for p in self._panes_in(side)), "-shown")
-
-    def _panes_in(self, side: str) -> list[Pane]:
-        return list(self.screen_stack[0].query_one(f"#{side}").query(Pane).results(Pane))
+        self.arrangement.arrange(event.size.width)
 
     @property
     def folded(self) -> bool:
-        return self.screen_stack[0].has_class("-folded")
+        return self.arrangement.folded
 
     @property
     def panes(self) -> dict[str, Pane]:
-        return {pane.pane_id: pane for pane in self.screen_stack[0].query(Pane).results(Pane)}
+        return self.arrangement.panes
 
     @property
     def pane(self) -> Pane:
         """The pane that has the keys."""
-        return self.panes[self._pane]
+        return self.arrangement.pane
 
     @property
     def graph(self) -> GraphPane:
@@ -211,6 +193,10 @@ class Workbench(App[int]):
     @property
     def ir(self) -> IrPane:
         return self.screen_stack[0].query_one(IrPane)
+
+    @property
+    def source(self) -> SourcePane:
+        return self.screen_stack[0].query_one(SourcePane)
 
     @property
     def waiting(self) -> bool:
@@ -280,11 +266,13 @@ class Workbench(App[int]):
             self.graphs.show(number)
 
     def _status(self, width: int) -> Cells:
-        shown = self._pane if self.folded else None
-        return chrome.status_cells(self.state, self._message, self._hint, actions.PANES, shown, width, self.glyphs)
+        shown = self.arrangement.pane_id if self.folded else None
+        return chrome.status_cells(
+            self.state, self._message, self.strokes.hint, self.arrangement.order, shown, width, self.glyphs
+        )
 
     def _keys(self, width: int) -> Cells:
-        return chrome.key_cells(self._pane, self.situation(), width)
+        return chrome.key_cells(self.arrangement.pane_id, self.situation(), width)
 
     def waiting_for(self, what: str) -> str:
         """Why `what` is not there yet."""
@@ -356,39 +344,11 @@ class Workbench(App[int]):
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """Both of two strokes are taken before any binding sees them: bindings run later than the next key comes."""
-        if not isinstance(event, events.Key) or event.is_forwarded:
+        if not isinstance(event, events.Key) or event.is_forwarded or not await self.strokes.take(event):
             await super().on_event(event)
-        elif self._prefix:
-            await self._second_stroke(event)
-        elif not isinstance(self.focused, Pane) or not await self._own_stroke(_stroke(event)):
-            await super().on_event(event)
-
-    async def _own_stroke(self, key: str) -> bool:
-        """Whether a key was taken: the first of two strokes, or one that the settings have changed."""
-        remapped = self.keymap.action_for(key, self._pane)
-        if remapped is not None:
-            await self.do(remapped)
-        elif actions.continuations(key, self._pane):
-            self.action_first_stroke(key)
-        elif not self.keymap.is_dead(key, self._pane):
-            return False
-        return True
 
     def action_first_stroke(self, key: str) -> None:
-        self._prefix = key
-        here, situation = actions.continuations(key, self._pane), self.situation()
-        choices = [(second, action) for second, action in here if not action.blocked(situation)]
-        texts = (f"{key}{second} {action.title.lower()}" for second, action in choices)
-        self._hint = f"{key}{self.glyphs.ellipsis}  " + f" {self.glyphs.dot} ".join(texts)
-        self.update_chrome()
-
-    async def _second_stroke(self, event: events.Key) -> None:
-        prefix, self._prefix, self._hint = self._prefix, "", ""
-        found = dict(actions.continuations(prefix, self._pane)).get(_stroke(event))
-        if found is not None:
-            await self.do(found)
-        self.update_chrome()
+        self.strokes.begin(key)
 
     async def action_act(self, action_id: str, *arguments: object) -> None:
         await self.do(actions.BY_ID[action_id], *arguments)
@@ -401,7 +361,7 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        parts = (self, *doers, self.parting, self.profiling, self.tuner, self.provenance)
+        parts = (self, self.arrangement, *doers, self.parting, self.profiling, self.tuner, self.provenance)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)
@@ -425,32 +385,13 @@ class Workbench(App[int]):
         self.push_screen(ConfirmScreen(question), answered)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        if isinstance(event.widget, Pane) and event.widget.pane_id != self._pane:
-            self._pane = event.widget.pane_id
-            self._arrange()
+        if isinstance(event.widget, Pane):
+            self.arrangement.focus_came(event.widget)
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
         """Give a pane the keys, and on a folded screen its place."""
-        self._pane = pane
-        self._arrange()
-        self.pane.focus()
-        self.update_chrome()
-
-    def next_pane(self) -> None:
-        self._turn(1)
-
-    def previous_pane(self) -> None:
-        self._turn(-1)
-
-    def _turn(self, by: int) -> None:
-        place = actions.PANES.index(self._pane)
-        self.show_pane(actions.PANES[(place + by) % len(actions.PANES)])
-
-    def zoom(self) -> None:
-        self._zoomed = not self._zoomed
-        self._arrange()
-        self.pane.focus()
+        self.arrangement.show_pane(pane)
 
     # ---- small things --------------------------------------------------------------------------------------------
 
@@ -494,45 +435,6 @@ class Workbench(App[int]):
     def cache(self) -> LineCache:
         return self.session.cache
 
-    async def load_lines(self, text: str, start: int, count: int) -> bool:
-        """Whether the lines are at hand; when they cannot be had, the status line says why."""
-        return await self._asked(self.session.cache.load(text, start, count)) is not False
-
-    async def ask_engine(self, make: Callable[[int], Any], answer: type[Any]) -> Any:
-        """What the engine answers to a frame made with the request's number, or `None`: the status line says why."""
-        return await self._asked(self.session.ask(make, answer)) or None
-
-    async def compare(
-        self, before: str, after: str, how: Literal["line", "structural"], language: str
-    ) -> Compared | None:
-        found = await self._asked(self.session.compare(before, after, how, language))
-        return found or None
-
-    async def find_node(self, text: str) -> int:
-        """The line of `text` that is most the selected node's own, or -1: a function comes from all of its nodes."""
-        node = self.selection.node
-        found = await self._asked(self.session.find_place(text, node)) if node else -1
-        return -1 if found is False else found
-
-    async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:
-        """The first line of `text` that comes from `node`, or 0, and how many lines there are."""
-        page = await self.ask_engine(lambda number: FetchLines(number, text, 0, 1), Lines)
-        found = await self._asked(self.session.find_node(text, node)) if node and page else None
-        return ((found.lines[0] if found and found.lines else 0), page.total) if page else None
-
-    async def write_text(self, text: str, path: str) -> None:
-        content = await self._asked(self.session.whole_text(text))
-        if content is not False:
-            self.editing.write_file(path, content)
-
-    async def _asked(self, request: Any) -> Any:
-        """What the engine answers, or `False` when it does not."""
-        try:
-            return await request
-        except UnavailableError as error:
-            self.say(str(error))
-            return False
-
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, GraphPane):
             self.selection.select_row()
@@ -568,59 +470,5 @@ class Workbench(App[int]):
         if self.is_headless:
             super()._handle_exception(error)
             return
-        path = self.log_path or self.workspace.path.parent.parent / "crash.log"
-        text = "".join(traceback.format_exception(error))
-        what = f"the workbench stopped: {type(error).__name__}: {error}"
-        problem = Diagnostic(what, todo=f"what led to it is in {path}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError:
-            problem = Diagnostic(what)
+        problem = kept(error, self.log_path or self.workspace.path.parent.parent / "crash.log")
         self.exit(70, return_code=70, message=str(problem))
-
-
-def _stroke(event: events.Key) -> str:
-    """A key as the registry writes it: its character, or its name where it has none that is seen."""
-    return event.character if event.character and event.is_printable and event.character != " " else event.key
-
-
-def run_workbench(
-    source: str,
-    arguments: tuple[str, ...],
-    *,
-    engine: Place | None = None,
-    directory: str | None = None,
-    mouse: bool = True,
-    ascii_mode: bool = False,
-    theme: str | None = None,
-    log: Path | None = None,
-    plugins: tuple[PluginFile, ...] = (),
-    watch: bool = False,
-) -> int:
-    """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
-    import msgspec
-
-    from buddy.app.settings import settings_path, take_up
-
-    settings, problems = take_up(settings_path())
-    if theme:
-        problems += filter(None, [no_such_theme(theme)])
-        settings = msgspec.structs.replace(settings, theme=theme)
-    bench = Workbench(
-        source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
-        plugins=plugins, watch=watch,
-    )  # fmt: skip
-    if problems:
-        bench.call_later(bench.say, "; ".join(problems))
-    code = asyncio.run(_stay(bench, mouse))
-    return code if code is not None else bench.return_code or 0
-
-
-async def _stay(bench: Workbench, mouse: bool) -> int | None:
-    """Run until the user leaves, and the engine has ended."""
-    try:
-        return await bench.run_async(mouse=mouse)
-    finally:
-        await bench.session.close()

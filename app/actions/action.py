@@ -8,9 +8,11 @@ from typing import Literal
 
 from buddy.app.actions.situation import Situation
 
-Pane = Literal["app", "any", "graph", "passes", "ir", "outputs"]
-PANES: tuple[Pane, ...] = ("graph", "passes", "ir", "outputs")
-PANE_TITLES: dict[Pane, str] = {"graph": "Graph", "passes": "Passes", "ir": "IR", "outputs": "Outputs"}
+Pane = Literal["app", "any", "graph", "passes", "ir", "source", "outputs"]
+PANES: tuple[Pane, ...] = ("graph", "passes", "ir", "source", "outputs")
+PANE_TITLES: dict[Pane, str] = {
+    "graph": "Graph", "passes": "Passes", "ir": "IR", "source": "Source", "outputs": "Outputs",
+}  # fmt: skip
 
 Blocked = Callable[[Situation], str]
 

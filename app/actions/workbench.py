@@ -114,6 +114,13 @@ ACTIONS: tuple[Action, ...] = (
     A("next-pane", ("tab",), "Next pane", "Focus the next pane", "next_pane", footer="pane"),
     A("previous-pane", ("shift+tab",), "Previous pane", "Focus the pane before", "previous_pane"),
     A("zoom", ("+",), "Zoom", "Give the pane the whole screen, or all of them their places", "zoom", footer="zoom"),
+    A(
+        "source",
+        ("g P",),
+        "Source pane",
+        "A pane with the Python file that follows the selection, and leads the other panes where it has the keys",
+        "toggle_source",
+    ),
     A("theme", ("T",), "Themes", "Choose a theme: each is shown while the cursor is on it", "choose_theme"),
     A("help", ("?", "f1"), "Help", "The keys of this pane", "open_help", footer="help"),
     A("palette", ("ctrl+p",), "Commands", "All commands, found by name", "command_palette", footer="commands"),

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from buddy.app.log_file import Log
 from buddy.app.ssh import PATIENCE, PROGRAM, Remote, checked_host
 from buddy.app.typed import typed_seed
 from buddy.compiler.recipe import MAX_THREADS, PluginFile
@@ -59,7 +60,10 @@ def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
-    group.add_argument("--log", type=Path, metavar="FILE", help="append the log of the engine to FILE")
+    text = "append the log of the engine to FILE; at 8 MiB it becomes FILE.1, and three of these are kept"
+    group.add_argument("--log", type=Path, metavar="FILE", help=text)
+    levels = ("debug", "info", "warning", "error")
+    group.add_argument("--log-level", choices=levels, default="info", help="the least that is logged (info)")
     where = group.add_mutually_exclusive_group()
     text = "reach the engine so, e.g. 'podman exec -i NAME buddy-tui engine'"
     where.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
@@ -133,6 +137,11 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
         hint = "behind `--`" if behind is not None else "behind SOURCE"
         parser.error(f"no such option: {' '.join(stray)} (options of the script stand {hint})")
     return options, (*unknown, *(behind or ()))
+
+
+def log_of(options: argparse.Namespace) -> Log:
+    """Where the engine's log goes, and what is logged."""
+    return Log(options.log, options.log_level)
 
 
 def engine_place(options: argparse.Namespace) -> list[str] | Remote | None:

@@ -51,7 +51,7 @@ async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[s
         if isinstance(frame, Progress):
             engine.console.progress(frame.what)
 
-    found = await client.ask_patiently(Bisect(client.next_request(), recipe, criterion_of(options)), Bisected, came)
+    found = await client.ask(Bisect(client.next_request(), recipe, criterion_of(options)), Bisected, came)
     engine.console.done()
     saved: list[str] = []
     if options.output is not None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from buddy.app.cli import FAILURE, USAGE
-from buddy.app.cli.arguments import Parser, directory, engine_place, parse, shapes_of
+from buddy.app.cli.arguments import Parser, directory, engine_place, log_of, parse, shapes_of
 from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
@@ -232,7 +232,7 @@ def converse_on(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_j
 
 
 async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    client = EngineClient(engine_place(options), options.log, lambda what: console.note(what or "the link is back"))
+    client = EngineClient(engine_place(options), log_of(options), lambda what: console.note(what or "the link is back"))
     try:
         await client.start()
         return await talk(Headless(client, console))

@@ -63,7 +63,7 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
         elif isinstance(found, Progress):
             engine.console.progress(found.what)
 
-    found = await engine.client.ask_patiently(frame, Tuned, came)
+    found = await engine.client.ask(frame, Tuned, came)
     engine.console.done()
     if options.output is not None:
         with writing(options.output):

@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse(found, words)
     if options.web:
         return _serve(options, words)
-    from buddy.app.workbench import run_workbench
+    from buddy.app.starting import run_workbench
 
     return run_workbench(
         options.source,
@@ -54,7 +54,7 @@ def main(words: Sequence[str]) -> int:
         mouse=not options.no_mouse,
         ascii_mode=options.ascii,
         theme=options.theme,
-        log=options.log,
+        log=arguments.log_of(options),
         plugins=arguments.plugins(options),
         watch=options.watch,
     )

@@ -137,7 +137,7 @@ class Diffing(Painting):
         self.comparing = True
         self.refresh_edges()
         try:
-            found = await self.bench.compare(other.text, stage.text, how, stage.language)
+            found = await self.bench.questions.compare(other.text, stage.text, how, stage.language)
         finally:
             self.comparing = False
         if not found:
@@ -151,7 +151,7 @@ class Diffing(Painting):
         if diff is None or other is None:
             numbers = [folds.line_of(row) for row in range(top, min(top + self.page, folds.count))] or [0]
             pages = {number // PAGE: number for number in numbers}
-            return all([await self.bench.load_lines(stage.text, number, 1) for number in pages.values()])
+            return all([await self.bench.questions.load_lines(stage.text, number, 1) for number in pages.values()])
         wanted: dict[tuple[str, int], None] = {}
         for number in range(top, min(top + self.page, diff.count)):
             row = diff.row(number)
@@ -159,7 +159,7 @@ class Diffing(Painting):
             if row.kind in ("removed", "added"):
                 lines = {stage.text: (max(row.after, row.partner),), other.text: (max(row.before, row.partner),)}
             wanted |= dict.fromkeys((text, line) for text, (line,) in lines.items() if line >= 0)
-        return all([await self.bench.load_lines(text, line, 1) for text, line in wanted])
+        return all([await self.bench.questions.load_lines(text, line, 1) for text, line in wanted])
 
     # ---- what is said of it --------------------------------------------------------------------------------------
 

@@ -285,8 +285,10 @@ class GraphPane(Picking):
     async def open_code(self) -> None:
         """The graph as Python text, at the line of the node under the cursor."""
         info, row = self.state.info, self.current
-        found = await self.bench.find_lines(info.code, row.stable if row else "") if info is not None else None
-        if info is not None and found is not None:
+        if info is None:
+            return
+        found = await self.bench.questions.find_lines(info.code, row.stable if row else "")
+        if found is not None:
             from buddy.app.screens.code import CodeScreen
 
             line, lines = found

@@ -173,7 +173,7 @@ class IrPane(Assembly):
         if row.key == self._drawn:
             line, offset = self.line_number, self.cursor - self.first_row
         if line < 0 and diff is None:
-            found = folds.row_of(max(0, await self.bench.find_node(row.stage.text)))
+            found = folds.row_of(max(0, await self._find_node(row.stage.text)))
             return found, self._centered(found)
         line = max(0, min(line, row.stage.lines - 1))
         if diff is None:
@@ -280,9 +280,13 @@ class IrPane(Assembly):
     @work(exclusive=True, group="follow")
     async def follow_node(self) -> None:
         """Go to the first line of the selected node, where this stage has one."""
-        place = await self.bench.find_node(self.text) if self.text else -1
+        place = await self._find_node(self.text) if self.text else -1
         if place >= 0:
             self.center(self.folds.row_of(place) if self.diff is None else self.row_of(place), tell=False)
+
+    async def _find_node(self, text: str) -> int:
+        """The line of `text` that is most the selected node's own, or -1."""
+        return await self.bench.questions.find_place(text, self.bench.selection.node)
 
     def _nodes_of(self, row: int) -> tuple[str, ...]:
         line = self.line_at(row)
@@ -385,7 +389,9 @@ class IrPane(Assembly):
     @work(group="write")
     async def _write_to(self, path: str) -> None:
         if path.strip():
-            await self.bench.write_text(self.text, path.strip())
+            content = await self.bench.questions.whole_text(self.text)
+            if content is not None:
+                self.bench.editing.write_file(path.strip(), content)
 
     def copied(self) -> str:
         line = self.line_at(self.cursor)
@@ -395,6 +401,8 @@ class IrPane(Assembly):
         offset = event.get_content_offset(self)
         if offset is None or offset.y != 0:
             super().on_click(event)
+            # Textual would have the base class do it once more.
+            event.prevent_default()
             self._unfold_clicked(offset.y if offset is not None else -1)
             if offset is not None:
                 self.pick_at(offset.x, offset.y)

@@ -35,7 +35,6 @@ class OutputsPane(Pane):
 
     def on_resize(self) -> None:
         self._make()
-        super().on_resize()
 
     def update_from(self, topics: frozenset[Topic]) -> None:
         if topics & {"outputs", "stages", "status"}:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.screen import ScreenResultType
 
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.screens.list_screen import ListScreen
@@ -24,7 +25,6 @@ class TextLines(CursorView):
 
     def on_resize(self) -> None:
         self._lines = [piece for line in self._given for piece in folded(line, max(self.width - 1, 10))]
-        super().on_resize()
 
     @property
     def row_count(self) -> int:
@@ -45,18 +45,17 @@ class TextLines(CursorView):
         self.cursor = max(0, min(first, self.row_count - 1))
 
 
-class DetailScreen(ListScreen[None]):
-    """Shows lines until it is closed."""
+class TextScreen(ListScreen[ScreenResultType]):
+    """Lines to read, and to copy; a subclass says what else the keys do."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
         Binding("space", "move('move_page_down')", show=False),
         Binding("y", "copy", show=False),
     ]
 
-    def __init__(self, title: str, lines: Sequence[Cells]) -> None:
+    def __init__(self, title: str, lines: Sequence[Cells], keys: str = "q closes, y copies") -> None:
         self._lines = list(lines)
-        super().__init__(title, "q closes, y copies", TextLines(self._lines))
+        super().__init__(title, keys, TextLines(self._lines))
 
     def wanted_height(self) -> int:
         width = max(20, min(self.app.size.width - 4, 118) - 4)
@@ -64,6 +63,14 @@ class DetailScreen(ListScreen[None]):
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard("\n".join("".join(text for text, _ in line) for line in self._lines))
+
+
+class DetailScreen(TextScreen[None]):
+    """Shows lines until it is closed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
+    ]
 
 
 def problem_screen(problem: Diagnostic) -> DetailScreen:

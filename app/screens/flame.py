@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app import figures
 from buddy.app.profile import Flame, milliseconds
+from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 
@@ -89,46 +87,28 @@ class FlameTree(CursorView):
         self.rows_changed()
 
 
-class FlameScreen(ModalScreen[str | None]):
+class FlameScreen(ListScreen[str | None]):
     """Returns the node to go to, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c,f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
         Binding("space,z,right,left", "move('toggle')", show=False),
         Binding("Z", "move('toggle_all')", show=False),
     ]
 
     def __init__(self, root: Flame, story: str) -> None:
-        super().__init__()
-        self._root, self._story = root, story
+        self._tree_view = FlameTree(root)
+        super().__init__(story, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = self._story
-            box.border_subtitle = "enter goes to the node, space folds, Z shows all, q closes"
-            yield FlameTree(self._root)
-
-    def on_mount(self) -> None:
-        view = self.query_one(FlameTree)
-        view.focus()
-        self.query_one("#box").styles.height = min(max(view.row_count, 4) + 3, max(self.app.size.height - 4, 6))
+    def wanted_height(self) -> int:
+        return max(self._tree_view.row_count, 4) + 3
 
     def action_choose(self) -> None:
-        tree = self.query_one(FlameTree)
-        if tree.node:
-            self.dismiss(tree.node)
+        if self._tree_view.node:
+            self.dismiss(self._tree_view.node)
         else:
-            tree.toggle()
+            self._tree_view.toggle()
 
     def on_cursor_view_opened(self) -> None:
         self.action_choose()
-
-    def action_move(self, method: str) -> None:
-        getattr(self.query_one(FlameTree), method)()

@@ -41,7 +41,6 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
-        super().on_mount()
         known = self._session.state.of(self._recipe.graph).numerics
         if known is not None and known[0] == self._recipe:
             self._came(known[1])

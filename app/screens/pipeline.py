@@ -35,7 +35,6 @@ class PipelineScreen(EditorScreen):
         self._chosen = 0
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.query_one("#box").border_subtitle = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+c goes back"
         self._tell()
 
@@ -53,7 +52,6 @@ class PipelineScreen(EditorScreen):
     # ---- while it is typed ---------------------------------------------------------------------------------------
 
     def on_text_area_changed(self) -> None:
-        super().on_text_area_changed()
         self._chosen = 0
         self._tell()
 

@@ -36,7 +36,6 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         self._session = session
 
     def on_mount(self) -> None:
-        super().on_mount()
         self._compile_all()
 
     def about(self, row: PipelineFacts) -> str:

@@ -32,7 +32,6 @@ class TrialsScreen(TableScreen[Attempt]):
         self._attempts: list[Attempt] = []
 
     def on_mount(self) -> None:
-        super().on_mount()
         self._try_all()
 
     def about(self, row: Attempt) -> str:

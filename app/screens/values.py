@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app import figures
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.report import difference_level, output_details
+from buddy.app.screens.list_screen import ListScreen
 from buddy.app.value_pages import CELL, COLUMNS, ROWS, Entry, Pages, entries_of, role_of, written
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
@@ -136,17 +136,11 @@ class ValueGrid(CursorView):
         self.move_across(by * self.shown)
 
 
-class ValuesScreen(ModalScreen[None]):
+class ValuesScreen(ListScreen[None]):
     """Looks into the latest run of a graph. `reports` are those of its outputs; `as_map` begins with the map."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c,f1,question_mark", "close", "Close", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
         Binding("l,right", "across(1)", show=False),
         Binding("h,left", "across(-1)", show=False),
         Binding("greater_than_sign", "page_across(1)", show=False),
@@ -161,7 +155,8 @@ class ValuesScreen(ModalScreen[None]):
     ]
 
     def __init__(self, graph: int, reports: tuple[OutputReport, ...], ask: Ask, *, as_map: bool = False) -> None:
-        super().__init__()
+        self._grid = ValueGrid(self._tell, self._want)
+        super().__init__("Values", "", self._grid)
         self._graph, self._ask, self._as_map = graph, ask, as_map
         self._reports = {report.name: report for report in reports}
         self._entries: list[Entry] = []
@@ -169,7 +164,6 @@ class ValuesScreen(ModalScreen[None]):
         self._slices = ""
         self._problem = ""
         self._pages: dict[tuple[int, str, str], Pages] = {}
-        self._grid = ValueGrid(self._tell, self._want)
         self._line = ValueLine(self._told)
 
     def compose(self) -> ComposeResult:
@@ -179,8 +173,10 @@ class ValuesScreen(ModalScreen[None]):
             yield Prompt()
 
     def on_mount(self) -> None:
-        self._grid.focus()
         self.run_worker(self._begin(), group="values")
+
+    def fit(self) -> None:
+        """The box has most of the screen, whatever is in it."""
 
     async def _begin(self) -> None:
         found = await self._asked(lambda number: ListValues(number, self._graph), ValueList)
@@ -289,9 +285,6 @@ class ValuesScreen(ModalScreen[None]):
             prompt.action_cancel()
         else:
             self.dismiss(None)
-
-    def action_move(self, method: str) -> None:
-        getattr(self._grid, method)()
 
     def action_across(self, by: int) -> None:
         self._grid.move_across(by)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] = ()) -> int:
     """Serve; the first argument, if any, is the file to write the log to instead of stderr."""
     frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
     from buddy.compiler.engine.server import Server
 

@@ -75,6 +75,7 @@ from buddy.compiler.protocol import (
     Welcome,
     WriteScript,
 )
+from buddy.compiler.protocol.connection import LogLevel
 from buddy.compiler.target import cores, host
 from buddy.compiler.text.store import TextStore
 from buddy.compiler.wire import FrameDecoder, FrameError, WireError
@@ -89,6 +90,7 @@ class Greeting(msgspec.Struct):
 
     type: str
     version: int = 0
+    log: LogLevel = "info"
 
 
 class Refusal(Exception):
@@ -170,6 +172,7 @@ class Server:
             raise Refusal(f"the first frame must be a greeting, not {greeting.type!r}")
         if greeting.version != PROTOCOL_VERSION:
             raise Refusal(f"the client speaks protocol {greeting.version}, this engine {PROTOCOL_VERSION}")
+        log.setLevel(greeting.log.upper())
         self._welcomed = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
@@ -184,6 +187,7 @@ class Server:
         if isinstance(frame, Cancel):
             self._jobs.cancel(frame.target)
         else:
+            log.debug("request %d: %s", frame.request, type(frame).__name__)
             work, slot = self._work(frame)
             self._jobs.start(frame.request, work, slot)
 

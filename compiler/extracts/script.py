@@ -20,10 +20,8 @@ from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.runner.callbacks import resolve
+from buddy.compiler.runner.values import as_array
 from buddy.compiler.torch_values import to_torch
-
-# NumPy has no word for these: their bits are kept as integers.
-_BITS = {torch.bfloat16: torch.int16}
 
 _SCRIPT = '''\
 """{title}: extracted with its real inputs, which lie in {file} beside this script.
@@ -170,10 +168,5 @@ def _indented(code: str) -> str:
 def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """The tensors as they lie, bit for bit."""
     data = io.BytesIO()
-    np.savez(data, **{name: _array(tensor) for name, tensor in tensors.items()})
+    np.savez(data, **{name: as_array(tensor, bits=True) for name, tensor in tensors.items()})
     return data.getvalue()
-
-
-def _array(tensor: torch.Tensor) -> Any:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return (plain.view(_BITS[plain.dtype]) if plain.dtype in _BITS else plain).numpy()

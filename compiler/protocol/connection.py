@@ -9,12 +9,15 @@ import msgspec
 from buddy.compiler.plain_values import Diagnostic, Stage
 from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 
 class Hello(Frame, frozen=True, omit_defaults=False):
-    """The greeting; its version is written out even where it is the default."""
+    """The greeting; its version is written out even where it is the default. `log` is the least that is logged."""
 
     version: int = PROTOCOL_VERSION
     client: str = "buddy-tui"
+    log: LogLevel = "info"
 
 
 class Cancel(Frame, frozen=True):

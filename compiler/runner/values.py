@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 # Bytes of one run that are kept: values are looked at a page at a time, and files lie in the folder for temporary ones.
 LONGEST = 512 << 20
+# By the bytes of an element.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def named_values(
@@ -72,11 +74,12 @@ def keep_values(folder: Path, captured: CapturedGraph, results: Sequence[Any], e
     (folder / INDEX).write_text(json.dumps(entries), "utf-8")
 
 
-def as_array(tensor: torch.Tensor) -> Any:
+def as_array(tensor: torch.Tensor, *, bits: bool = False) -> Any:
     """The tensor as an array. Element types that NumPy lacks (bfloat16, floats of 8 bits, complex of 32) are written
-    as float32 or complex64, which hold the same numbers."""
+    as float32 or complex64, which hold the same numbers; with `bits`, as integers that lie in memory as they do."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
     try:
         return plain.numpy()
     except TypeError:
-        return plain.to(torch.complex64 if plain.is_complex() else torch.float32).numpy()
+        wider = torch.complex64 if plain.is_complex() else torch.float32
+        return (plain.contiguous().view(_INTEGERS[plain.itemsize]) if bits else plain.to(wider)).numpy()

@@ -12,11 +12,13 @@ from buddy.app.bindings import pane_bindings, screen_bindings
 from buddy.app.commands import HIDDEN, listed
 from buddy.app.editing import Editing
 from buddy.app.graphs import Graphs
+from buddy.app.layout import Layout
 from buddy.app.overlays import Overlays
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.panes.source import SourcePane
 from buddy.app.parting import Parting
 from buddy.app.profiling import Profiling
 from buddy.app.provenance import Provenance
@@ -32,6 +34,7 @@ from buddy.compiler.protocol import Assignment, NodeRow
 CLASSES: dict[str, list[type]] = {
     "app": [
         Workbench,
+        Layout,
         Editing,
         Overlays,
         Graphs,
@@ -44,10 +47,11 @@ CLASSES: dict[str, list[type]] = {
         Provenance,
         Tuner,
     ],
-    "any": [GraphPane, PassesPane, IrPane, OutputsPane],
+    "any": [GraphPane, PassesPane, IrPane, SourcePane, OutputsPane],
     "graph": [GraphPane],
     "passes": [PassesPane],
     "ir": [IrPane],
+    "source": [SourcePane],
     "outputs": [OutputsPane],
 }
 NODE = NodeRow(7, "mm.0", "call_function", "mm", "aten.mm.default", "(a, b)", "{}")

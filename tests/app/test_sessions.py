@@ -40,7 +40,7 @@ async def test_layout_edits_and_runs_are_there_again(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         assert app.workspace.recipe == edited
-        assert (app.pane.pane_id, app._zoomed, app.ir.stage.name) == ("ir", True, "lower")
+        assert (app.pane.pane_id, app.arrangement.zoomed, app.ir.stage.name) == ("ir", True, "lower")
         assert app.ir.comparison.how == "structural"
         await bench.press("u")
         await bench.settled()

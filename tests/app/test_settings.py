@@ -127,7 +127,7 @@ async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
         await pilot.pause()
         assert app.pane.pane_id == "passes"
         await pilot.press("X")
-        assert "zoom" in app._hint
+        assert "zoom" in app.strokes.hint
         await pilot.press("w")
         await pilot.pause()
         assert app.folded

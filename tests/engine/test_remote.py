@@ -288,7 +288,7 @@ async def test_what_a_shell_says_at_login_is_passed_over_and_junk_is_quoted(far:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_engine_of_another_version_is_refused_for_good(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buddy.app.client.Hello", lambda: Hello(version=PROTOCOL_VERSION + 7))
+    monkeypatch.setattr("buddy.app.client.Hello", lambda **_given: Hello(version=PROTOCOL_VERSION + 7))
     error = await lost(far.remote())
     assert f"the client speaks protocol {PROTOCOL_VERSION + 7}, this engine {PROTOCOL_VERSION}" in error.reason
     assert error.lasting

@@ -1,0 +1,57 @@
+"""The file that `--log` names: the engine's log is added to it, and what grows too long is put aside."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from buddy.compiler.protocol.connection import LogLevel
+
+# Bytes of the file itself, and how many earlier ones there are beside it, FILE.1 the latest.
+LARGEST = 8 << 20
+KEPT = 3
+
+
+class Log(NamedTuple):
+    """Where the log goes, if anywhere, and the least that is logged."""
+
+    path: Path | None = None
+    level: LogLevel = "info"
+
+
+NO_LOG = Log()
+
+
+class LogFile:
+    """Open for as long as an engine runs. Raises `OSError` where it cannot be opened, and never after that."""
+
+    def __init__(self, path: Path, largest: int = LARGEST) -> None:
+        self._path, self._largest = path, largest
+        self._file: BinaryIO = self._opened()
+
+    def _opened(self) -> BinaryIO:
+        return self._path.open("ab", buffering=0)
+
+    def write(self, data: bytes) -> None:
+        """Add `data`. What cannot be written, on a full disk, is left out: nobody waits for a log."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._path.is_file() and self._file.tell() + len(data) > self._largest:
+                self._turn()
+            self._file.write(data)
+
+    def _turn(self) -> None:
+        """Put what there is aside, and begin anew."""
+        with contextlib.suppress(OSError):
+            for number in range(KEPT - 1, 0, -1):
+                if self._numbered(number).exists():
+                    self._numbered(number).replace(self._numbered(number + 1))
+            self._path.replace(self._numbered(1))
+        self._file.close()
+        self._file = self._opened()
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,50 @@
+"""The workbench from its start in a terminal to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from buddy.app.client import Place
+from buddy.app.log_file import NO_LOG, Log
+from buddy.app.settings import settings_path, take_up
+from buddy.app.workbench import Workbench
+from buddy.compiler.recipe import PluginFile
+from buddy.themes.palette import no_such_theme
+
+
+def run_workbench(
+    source: str,
+    arguments: tuple[str, ...],
+    *,
+    engine: Place | None = None,
+    directory: str | None = None,
+    mouse: bool = True,
+    ascii_mode: bool = False,
+    theme: str | None = None,
+    log: Log = NO_LOG,
+    plugins: tuple[PluginFile, ...] = (),
+    watch: bool = False,
+) -> int:
+    """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
+    settings, problems = take_up(settings_path())
+    if theme:
+        problems += filter(None, [no_such_theme(theme)])
+        settings = msgspec.structs.replace(settings, theme=theme)
+    bench = Workbench(
+        source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
+        plugins=plugins, watch=watch,
+    )  # fmt: skip
+    if problems:
+        bench.call_later(bench.say, "; ".join(problems))
+    code = asyncio.run(_stay(bench, mouse))
+    return code if code is not None else bench.return_code or 0
+
+
+async def _stay(bench: Workbench, mouse: bool) -> int | None:
+    """Run until the user leaves, and the engine has ended."""
+    try:
+        return await bench.run_async(mouse=mouse)
+    finally:
+        await bench.session.close()
