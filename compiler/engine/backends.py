@@ -1,0 +1,156 @@
+"""Other backends than this compiler: what they make of top-level IR, and what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.engine.compiling import Compilation
+from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
+from buddy.compiler.engine.jobs import Job, JobFailed
+from buddy.compiler.engine.messages import CompileDone, Message
+from buddy.compiler.engine.programs import CompileResult
+from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, WorkerDied, death
+from buddy.compiler.iree.installed import TODO, missing
+from buddy.compiler.protocol import (
+    IREE_PHASES,
+    BackendDescribed,
+    CheckFlags,
+    Compiled,
+    DescribeBackend,
+    Diagnostic,
+    FlagsChecked,
+    Progress,
+)
+from buddy.compiler.recipe import IREE, NATIVE, Recipe
+
+_GONE = "the process that has IREE ended"
+
+
+class HandedOver(Compilation):
+    """A compilation that IREE takes on from top-level IR: `result` is as far as that, `rest` is IREE's part."""
+
+    _first: CompileResult | None = None
+
+    async def rest(
+        self, first: CompileResult, call: Callable[[Message, Callable[[Message], None]], Any]
+    ) -> CompileResult:
+        """IREE's phases behind the stages of `first`, told as they are done. Raises `JobFailed`."""
+        self._first = first
+        held = ("handed over", self._request)
+        self._store.pin(held, [stage.text for stage in first.stages])
+        self._tell_what_is_next(-1)
+        try:
+            flags, number = self._recipe.backend_flags, len(first.stages) - 1
+            return await self._followed(
+                lambda known: CompileByIree(first.artifact, flags, known, number),
+                call,
+                lambda done: self._whole(first, done),
+            )
+        finally:
+            self._store.unpin(held)
+
+    def _finished(self, done: CompileDone) -> CompileResult:
+        stages = (self._graph.fx, *(self._shifted(data) for data in done.stages))
+        return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
+
+    def _whole(self, first: CompileResult, done: CompileDone) -> CompileResult:
+        stages = (*first.stages, *(self._shifted(data) for data in done.stages))
+        seconds, reused = first.seconds + done.seconds, first.reused + done.reused
+        self._pin(self._kind, stages)
+        self._send(Compiled(self._request, self._recipe.graph, stages, seconds, reused, first.remarks))
+        return CompileResult(stages, done.artifact, first.assignments, first.remarks, seconds, reused)
+
+    def _tell_what_is_next(self, step: int) -> None:
+        if self._first is None:
+            return
+        number = len(self._stages) - len(self._first.stages)
+        name = IREE_PHASES[number] if number < len(IREE_PHASES) else "the module"
+        self._send(
+            Progress(self._request, f"IREE {number + 1}/{len(IREE_PHASES)} {name}", number / (len(IREE_PHASES) + 1))
+        )
+
+    def _crash(self, died: WorkerDied) -> Diagnostic:
+        if self._first is None:
+            return super()._crash(died)
+        return death(died, _GONE, "IREE's compiler", "the stages before it are kept; compile again")
+
+
+class Backends:
+    """The workers of other backends, which start when they are first needed."""
+
+    def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
+        self._send = send
+        self._iree = Worker("iree", "buddy.compiler.engine.iree", IreeMessage, listener)
+
+    async def close(self) -> None:
+        await self._iree.close()
+
+    async def take_on(self, compilation: HandedOver, first: CompileResult, job: Job) -> CompileResult:
+        """What IREE makes of a compilation that has come to top-level IR. Raises `JobFailed`."""
+        async with self._iree.turn:
+            await self._up(job)
+            return await compilation.rest(first, self._iree.call)
+
+    async def describe(self, frame: DescribeBackend, job: Job) -> None:
+        """What a backend takes and finds. Raises `JobFailed`."""
+        _needs(frame.name)
+        self._send(Progress(job.request, "asking IREE what it takes"))
+        found = await self._ask(DescribeIree(), job)
+        self._send(
+            BackendDescribed(
+                job.request, frame.name, found.versions, found.flags, found.defaults, found.targets, found.devices
+            )
+        )
+
+    async def check(self, frame: CheckFlags, job: Job) -> None:
+        """Whether a backend takes flags. Raises `JobFailed`."""
+        _needs(frame.name)
+        found = await self._ask(CheckIreeFlags(frame.flags), job)
+        self._send(FlagsChecked(job.request, found.problem))
+
+    async def _ask(self, request: Message, job: Job) -> Any:
+        async with self._iree.turn:
+            await self._up(job)
+            try:
+                return await self._iree.call(request)
+            except RequestRefused as refused:
+                raise JobFailed(refused.refused.diagnostic) from refused
+            except WorkerDied as died:
+                raise JobFailed(death(died, _GONE, "IREE", "try again")) from died
+
+    async def _up(self, job: Job) -> None:
+        if not self._iree.is_ready:
+            self._send(Progress(job.request, "starting IREE"))
+        try:
+            await self._iree.ready()
+        except WorkerDied as died:
+            todo = "check that `python -c 'import iree.compiler'` works in this environment"
+            raise JobFailed(death(died, "the process for IREE does not start", "the backend", todo)) from died
+
+
+def needs_backend(recipe: Recipe) -> None:
+    """Raises `JobFailed` when the backend of `recipe` is not installed."""
+    if recipe.backend != NATIVE:
+        _needs(recipe.backend)
+
+
+def _needs(name: str) -> None:
+    if name != IREE:
+        raise JobFailed(
+            Diagnostic(f"there is no backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}")
+        )
+    if problem := missing():
+        raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
+
+
+def refuse_other_backends(what: str) -> Callable[[Any, Job], Any]:
+    """The answer to a request about this compiler's own code for a recipe of another backend: `JobFailed`."""
+
+    async def refuse(frame: Any, job: Job) -> None:
+        where, todo = "the recipe's backend", "choose the native backend first (--backend native)"
+        raise JobFailed(
+            Diagnostic(f"{what} is of this compiler's own code, not of {frame.recipe.backend}'s", where, todo)
+        )
+
+    return refuse

@@ -1,0 +1,145 @@
+"""The worker for IREE: programs in, phases as stages as they are done, and a module for IREE's runtime, out.
+
+Each compilation is a process of IREE's own, which ends with this one. No torch in here, and IREE neither.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.engine.channel import Channel, connect, traceback_of
+from buddy.compiler.engine.compiler import Packer
+from buddy.compiler.engine.iree_messages import (
+    CheckIreeFlags,
+    CompileByIree,
+    DescribeIree,
+    IreeDescribed,
+    IreeFlagsChecked,
+    IreeRequest,
+)
+from buddy.compiler.engine.messages import CompileDone, Message, Ready, Refused, Reply, Trouble
+from buddy.compiler.iree import flags as iree_flags
+from buddy.compiler.iree.artifact import IreeArtifact, program_from, to_bytes
+from buddy.compiler.iree.installed import TODO, IreeMissing, versions
+from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.recipe import digest
+
+# Compilations kept: one way back and forth between flags costs nothing.
+_MAX_KEPT = 4
+
+
+class IreeWorker:
+    """Answers requests; keeps the latest compilations."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._kept: OrderedDict[str, tuple[list[tuple[Stage, Any]], bytes, float]] = OrderedDict()
+        self._answers: dict[type, Callable[[Any], Reply]] = {
+            CompileByIree: self._compile,
+            DescribeIree: _describe,
+            CheckIreeFlags: _check,
+        }
+
+    def serve(self) -> None:
+        while (request := self._channel.receive()) is not None:
+            self._channel.send(self._answer(request))
+
+    def _answer(self, request: Message) -> Reply:
+        try:
+            return self._answers[type(request)](request)
+        except IreeMissing as error:
+            return Refused(Diagnostic(str(error), "the recipe's backend", TODO))
+        except Exception as error:
+            self._channel.send(Trouble(traceback_of(error)))
+            what = f"the worker for IREE met a fault of its own: {type(error).__name__}: {error}"
+            return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
+
+    def _compile(self, request: CompileByIree) -> Reply:
+        packer = Packer(self._channel, request.known)
+        key, started = digest(request.program, request.flags), time.perf_counter()
+        known = self._kept.get(key)
+        if known is None:
+            made = self._made(request, packer)
+            if isinstance(made, Refused):
+                return made
+            self._kept[key] = known = (*made, time.perf_counter() - started)
+            while len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+            reused = 0
+        else:
+            reused = len(known[0])
+            for stage, text in known[0]:
+                packer.stage_made(_numbered(stage, request.first), text)
+        self._kept.move_to_end(key)
+        stages = packer.stages(tuple(_numbered(stage, request.first) for stage, _ in known[0]))
+        return CompileDone(stages, known[1], (), (), 0.0 if reused else known[2], reused)
+
+    def _made(self, request: CompileByIree, packer: Packer) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
+        """Stages, counted from 0, with their texts, and the artifact."""
+        from buddy.compiler.iree.compiling import IreeError, Phase, compile_phases
+        from buddy.compiler.printing import op_counts
+        from buddy.compiler.provenance import LocationSets
+        from buddy.compiler.snapshots import of_marked
+
+        program = program_from(request.program)
+        locations = LocationSets.of(program.sets, program.derived)
+        stages: list[tuple[Stage, Any]] = []
+        counts = op_counts(program.text)
+
+        def done(phase: Phase) -> None:
+            nonlocal counts
+            snapshot = of_marked(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
+            counts = snapshot.counts
+            stage = _numbered(snapshot.stage, len(stages))
+            stages.append((stage, snapshot.text))
+            packer.stage_made(_numbered(stage, request.first), snapshot.text)
+
+        try:
+            module = compile_phases(program.text, request.flags, done)
+        except ValueError as error:
+            return Refused(Diagnostic(str(error), "the recipe's backend_flags", "take it out of them"))
+        except IreeError as error:
+            names = locations.sets[error.place] if error.place < len(locations.sets) else ()
+            return Refused(_diagnostic(error, names))
+        all_flags = tuple(iree_flags.merged(request.flags))
+        return stages, to_bytes(IreeArtifact(module, program.convention, all_flags))
+
+
+def _numbered(stage: Stage, first: int) -> Stage:
+    return msgspec.structs.replace(stage, index=stage.index + first)
+
+
+def _diagnostic(error: Any, nodes: tuple[str, ...]) -> Diagnostic:
+    """What IREE said, after which phase, and of which node where it told."""
+    where = f"IREE, after its phase {error.after}" if error.after else "IREE, before its first phase"
+    todo = "change the recipe's backend_flags, or choose the native backend"
+    return Diagnostic(f"iree-compile: {error.message}", where, todo, detail=error.detail, node=next(iter(nodes), ""))
+
+
+def _describe(_request: DescribeIree) -> Reply:
+    from buddy.compiler.iree import catalogue
+
+    return IreeDescribed(versions(), catalogue.flags(), iree_flags.DEFAULTS, catalogue.targets(), catalogue.devices())
+
+
+def _check(request: CheckIreeFlags) -> Reply:
+    from buddy.compiler.iree.catalogue import flag_problem
+
+    return IreeFlagsChecked(flag_problem(request.flags))
+
+
+def main() -> None:
+    faulthandler.enable()
+    channel, started = connect(IreeRequest), time.perf_counter()
+    channel.send(Ready(time.perf_counter() - started))
+    IreeWorker(channel).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Run as a program: the devices that IREE's runtime finds, as JSON on one line."""
+
+from __future__ import annotations
+
+import json
+
+
+def found() -> list[tuple[str, str, str]]:
+    """`(driver, path, name)` of each device; a driver whose libraries are not there has none."""
+    import iree.runtime as runtime
+
+    rows = []
+    for driver in runtime.query_available_drivers():
+        try:
+            devices = runtime.get_driver(driver).query_available_devices()
+        except Exception:
+            continue
+        rows += [(driver, str(device.get("path", "")), str(device.get("name", ""))) for device in devices]
+    return rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(found()))

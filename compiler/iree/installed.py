@@ -1,0 +1,50 @@
+"""Whether IREE is installed, and where its compiler is. Looking for it loads none of it."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+MISSING = "IREE is not installed"
+TODO = "pip install 'buddy-tui[iree]'"
+
+
+class IreeMissing(Exception):
+    """IREE's compiler or its runtime is not there."""
+
+
+def missing() -> str:
+    """What of IREE is not installed, "" when all of it is."""
+    absent = [name for name in ("iree.compiler", "iree.runtime") if not _there(name)]
+    return f"{MISSING} ({' and '.join(absent)})" if absent else ""
+
+
+def compiler() -> Path:
+    """The path of `iree-compile`. Raises `IreeMissing`."""
+    if problem := missing():
+        raise IreeMissing(problem)
+    from iree.compiler.tools.binaries import find_tool
+
+    try:
+        return Path(find_tool("iree-compile"))
+    except ValueError as error:
+        raise IreeMissing(str(error)) from error
+
+
+def versions() -> dict[str, str]:
+    """The versions of IREE's packages that are installed."""
+    found = {}
+    for package in ("iree-base-compiler", "iree-base-runtime"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

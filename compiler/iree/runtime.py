@@ -1,0 +1,45 @@
+"""A module of IREE's in this process: its device, its parameters, and calls of its entry. Loads IREE's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class IreeModule:
+    """Function `entry` of a module, on the device of `driver`, with as many `threads` where that is the host.
+
+    `parameters` are dense arrays by key, in `scope`; they are read where they lie, so they must stay alive.
+    """
+
+    def __init__(
+        self, module: bytes, entry: str, driver: str, threads: int, parameters: Mapping[str, Any] | None = None,
+        scope: str = "",
+    ) -> None:  # fmt: skip
+        import iree.runtime as runtime
+
+        self._runtime = runtime
+        if driver == "local-task":
+            runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
+        self._device = runtime.get_device(driver)
+        config = runtime.Config(device=self._device)
+        modules = [runtime.VmModule.copy_buffer(config.vm_instance, module)]
+        if parameters:
+            modules.insert(0, self._provided(config.vm_instance, parameters, scope))
+        self._function = runtime.load_vm_modules(*modules, config=config)[-1][entry]
+
+    def _provided(self, instance: Any, parameters: Mapping[str, Any], scope: str) -> Any:
+        index = self._runtime.ParameterIndex()
+        for key, array in parameters.items():
+            index.add_buffer(key, array)
+        return self._runtime.create_io_parameters_module(instance, index.create_provider(scope=scope))
+
+    def on_device(self, array: Any) -> Any:
+        """The array in a buffer of the device's."""
+        return self._runtime.asdevicearray(self._device, array)
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """The results as arrays of the host's; valid until the next call."""
+        found = self._function(*arguments)
+        several = found if isinstance(found, (list, tuple)) else [] if found is None else [found]
+        return [value.to_host() for value in several]

@@ -1,0 +1,39 @@
+"""Engines of the real kind, and IREE where it is installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+
+from engine_bench import Bench
+from engine_processes import everything_below, gone
+
+from buddy.app.client import EngineClient
+from buddy.compiler.iree.installed import missing
+
+
+@pytest.fixture(scope="session")
+def iree() -> None:
+    """IREE, or the reason why there is none."""
+    if problem := missing():
+        pytest.skip(problem)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncIterator[Bench]:
+    """A started engine; at the end nothing of it may be left."""
+    client = EngineClient()
+    await client.start()
+    found = Bench(client)
+    try:
+        yield found
+    finally:
+        pids = [found.pid, *everything_below(found.pid)]
+        await client.close()
+        assert await gone(*pids)
