@@ -10,12 +10,14 @@ import torch
 
 from buddy.compiler import blas
 from buddy.compiler.artifact import COUNTERS, Argument, Artifact
+from buddy.compiler.machines import check_runs_here
 from buddy.compiler.runner.callbacks import EagerOps
-from buddy.compiler.runner.huge_pages import collapse, roomy
+from buddy.compiler.runner.huge_pages import collapse
 from buddy.compiler.runner.linker import BlockFunction, Library, functions_of
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runner.packed_store import PackedStore
+from buddy.compiler.runner.reused import Memory
 from buddy.compiler.runner.sizes import Shape, bind
 
 # Addresses of one weight known to have been moved to huge pages; beyond this they are moved again, for nothing.
@@ -114,9 +116,11 @@ class LoadedProgram:
     shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
     then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
     where the process has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
+    Raises `MachineError` for code of another machine than this one.
     """
 
     def __init__(self, artifact: Artifact, in_turn: bool = False, located: bool = False) -> None:
+        check_runs_here(artifact.target)
         sizes = functions_of(artifact.objects) if located else {}
         self._eager = EagerOps(artifact.eager_calls)
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
@@ -147,6 +151,7 @@ class LoadedProgram:
         self._values = [(argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)]
         self._symbols = artifact.symbols
         self._results = [(Shape(spec), torch_dtype(spec)) for spec in artifact.results]
+        self._memory = Memory(len(self._results))
         self._all_cross = all(shape.crosses for shape, _ in self._results)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
@@ -154,7 +159,8 @@ class LoadedProgram:
         symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
         words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
         words += symbols.values()
-        results = [roomy(shape.at(symbols), dtype) for shape, dtype in self._results]
+        made = self._memory.tensor
+        results = [made(number, shape.at(symbols), dtype) for number, (shape, dtype) in enumerate(self._results)]
         words += results if self._all_cross else self._crossing(results)
         if self.arena_bytes:
             with self._arena.lent() as arena:
@@ -166,6 +172,10 @@ class LoadedProgram:
 
     def _crossing(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
+
+    def notes(self) -> tuple[str, ...]:
+        """What to tell beside its timings: nothing, since it runs where it is asked to."""
+        return ()
 
     def take_ticks(self) -> list[int]:
         """What has passed in each region of the artifact since this was last asked, in ticks of the machine's counter.

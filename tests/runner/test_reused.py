@@ -1,0 +1,108 @@
+"""Results' memory is handed out again once nobody can see it, and never before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from buddy.compiler.runner import reused
+from buddy.compiler.runner.reused import LIMIT, SMALL, Memory
+
+SHAPE = (SMALL // 4, 3)
+
+
+def made(memory: Memory, value: float, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+    return memory.tensor(0, shape, torch.float32).fill_(value)
+
+
+def test_what_was_dropped_is_where_the_next_result_stands() -> None:
+    memory = Memory(1)
+    places = {made(memory, 1.0).data_ptr() for _ in range(5)}
+    assert len(places) == 1
+    result = made(memory, 2.0)
+    assert result.shape == SHAPE
+    assert result.is_contiguous()
+
+
+def test_a_loop_that_holds_one_result_works_in_two_places() -> None:
+    memory, places, held = Memory(1), set(), None
+    for number in range(6):
+        held = made(memory, float(number))
+        places.add(held.data_ptr())
+    assert len(places) == 2
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda result: result,
+        lambda result: result[3:],
+        lambda result: result.numpy(),
+        lambda result: result.untyped_storage(),
+        lambda result: torch.utils.dlpack.to_dlpack(result),
+        lambda result: memoryview(result.numpy()),
+        lambda result: torch.nn.Parameter(result),
+        lambda result: torch.ones(1, requires_grad=True).expand(SHAPE) * result,
+    ],
+    ids=["itself", "view", "numpy", "storage", "dlpack", "buffer", "parameter", "autograd"],
+)
+def test_what_somebody_holds_is_left_alone(hold: Callable[[torch.Tensor], Any]) -> None:
+    memory = Memory(1)
+    result = made(memory, 1.0)
+    place, held = result.data_ptr(), hold(result)
+    del result
+    others = [made(memory, 2.0) for _ in range(4)]
+    assert place not in [other.data_ptr() for other in others]
+    del held
+
+
+def test_a_result_in_shared_memory_is_not_handed_out_again() -> None:
+    memory = Memory(1)
+    result = made(memory, 1.0)
+    result.share_memory_()
+    place = result.data_ptr()
+    del result
+    assert made(memory, 2.0).data_ptr() != place
+
+
+def test_another_size_or_dtype_is_right_too() -> None:
+    memory = Memory(1)
+    for shape in (SHAPE, (SHAPE[0], 5), SHAPE, (0, 3), ()):
+        assert made(memory, 3.0, shape).shape == shape
+    wide = memory.tensor(0, (SHAPE[0] // 2, 3), torch.float64)
+    assert wide.dtype == torch.float64
+    assert wide.fill_(1).sum().item() == wide.numel()
+
+
+def test_programs_keep_no_more_than_their_share() -> None:
+    memory = Memory(3)
+    for number in range(3):
+        for _ in range(3):
+            memory.tensor(number, (LIMIT // 2 + 8,), torch.uint8)
+    kept = [storage.nbytes() for storages in memory._storages for storage in storages]
+    assert 0 < sum(kept) <= LIMIT
+
+
+def test_a_torch_that_does_not_count_uses_gets_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reused, "_uses", None)
+    memory = Memory(1)
+    first = made(memory, 1.0)
+    del first
+    made(memory, 2.0)
+    assert memory._storages == [[]]
+
+
+def test_compiled_results_outlive_later_calls() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + 1, backend="buddy")
+    inputs = [torch.full((300, 300), float(number)) for number in range(4)]
+    results = [compiled(x) for x in inputs]
+    for x, result in zip(inputs, results, strict=True):
+        torch.testing.assert_close(result, x + 1)
+    chained = inputs[0]
+    for _ in range(5):
+        chained = compiled(chained)
+    torch.testing.assert_close(chained, inputs[0] + 5)
