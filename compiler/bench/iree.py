@@ -10,9 +10,10 @@ from torch.utils import _pytree as pytree
 
 from buddy.compiler.bench.sides import Loaded, SideError
 from buddy.compiler.bindings import torch_fx
+from buddy.compiler.iree import flags
+from buddy.compiler.iree.installed import TODO, missing
+from buddy.compiler.iree.runtime import IreeModule
 
-# Larger models fail with "exceeded stack allocation limit" at the default of 32 KiB.
-_FLAGS = ["--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O2", "--iree-llvmcpu-stack-allocation-limit=262144"]
 _ENTRY = "main"
 
 
@@ -21,18 +22,15 @@ def prepare_iree(loaded: Loaded, threads: int) -> Callable[[], list[Any]]:
 
     Raises `SideError` with the first line of what went wrong.
     """
+    if problem := missing():
+        raise SideError(f"{problem}: {TODO}")
     try:
         import iree.compiler as compiler
-        import iree.runtime as runtime
-    except ImportError as error:
-        raise SideError(f"IREE is not installed ({error}): pip install 'buddy-tui[iree]'") from error
-    try:
+
         with torch.no_grad():
             module, inputs = _imported(loaded)
-        binary = compiler.compile_str(
-            module, input_type=compiler.InputType.TORCH, target_backends=["llvm-cpu"], extra_args=_FLAGS
-        )
-        return _callable(runtime, binary, inputs, threads)
+        binary = compiler.compile_str(module, input_type=compiler.InputType.TORCH, extra_args=list(flags.DEFAULTS))
+        return _callable(binary, inputs, threads)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
@@ -69,21 +67,12 @@ def _make_buffers_persistent(module: torch.nn.Module) -> None:
         part._non_persistent_buffers_set.clear()
 
 
-def _callable(runtime: Any, binary: bytes, inputs: list[torch.Tensor], threads: int) -> Callable[[], list[Any]]:
-    if threads == 1:
-        device = runtime.get_device("local-sync")
-    else:
-        runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
-        device = runtime.get_device("local-task")
-    config = runtime.Config(device=device)
-    vm_module = runtime.VmModule.copy_buffer(config.vm_instance, binary)
-    function = runtime.load_vm_module(vm_module, config)[_ENTRY]
-    buffers = [runtime.asdevicearray(device, tensor.numpy()) for tensor in inputs]
+def _callable(binary: bytes, inputs: list[torch.Tensor], threads: int) -> Callable[[], list[Any]]:
+    module = IreeModule(binary, _ENTRY, flags.driver(flags.DEFAULTS, threads), threads)
+    buffers = [module.on_device(tensor.numpy()) for tensor in inputs]
 
     def call() -> list[Any]:
-        found = function(*buffers)
-        several = found if isinstance(found, (list, tuple)) else [found]
-        return [torch.from_numpy(value.to_host()) for value in several]
+        return [torch.from_numpy(value) for value in module(buffers)]
 
     call()
     return call

@@ -6,7 +6,6 @@ import msgspec
 
 from buddy.compiler.protocol.frame import Frame
 
-
 # What `iree-compile` goes through, in its own words and order: each is a stage of a recipe whose backend is IREE.
 IREE_PHASES = (
     "input",

@@ -53,21 +53,21 @@ def run_by_iree(
     once, and one call. Raises `IreeRunError`; what goes wrong with `native` is in its part of the report.
     """
     tell = on_progress or (lambda _text, _done: None)
-    with IreeProcess(artifact, captured.tensors, captured.numbers, threads) as process:
-        with with_threads(threads), torch.no_grad():
-            before = fingerprints(captured.tensors)
-            tell("loading IREE's module", 0.0)
-            load_seconds = process.loaded()
-            tell("running IREE, this compiler's code and eager", 0.0)
-            results = process.results()
-            beside = _Native(captured, native)
-            torch.manual_seed(SEED)
-            expected = eager_results(captured)
-            if on_values is not None:
-                on_values(results, expected)
-            calls = [process.seconds, *beside.calls, lambda: timed(lambda: eager_results(captured))[1]]
-            seconds = in_turn(calls, repeats, tell)
-            after = fingerprints(captured.tensors)
+    process = IreeProcess(artifact, captured.tensors, captured.numbers, threads)
+    with process, with_threads(threads), torch.no_grad():
+        before = fingerprints(captured.tensors)
+        tell("loading IREE's module", 0.0)
+        load_seconds = process.loaded()
+        tell("running IREE, this compiler's code and eager", 0.0)
+        results = process.results()
+        beside = _Native(captured, native)
+        torch.manual_seed(SEED)
+        expected = eager_results(captured)
+        if on_values is not None:
+            on_values(results, expected)
+        calls = [process.seconds, *beside.calls, lambda: timed(lambda: eager_results(captured))[1]]
+        seconds = in_turn(calls, repeats, tell)
+        after = fingerprints(captured.tensors)
     compiled, eager = summary(seconds[0], threads), summary(seconds[-1] if captured.eager else (), threads)
     return RunReport(
         graph,

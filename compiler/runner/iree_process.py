@@ -48,7 +48,7 @@ class IreeProcess:
     ) -> None:
         self._convention = artifact.convention
         self._symbols = bind(artifact.convention.symbols, tensors, numbers)
-        self._values = tempfile.TemporaryFile()
+        self._values = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         self._pid = os.fork()
