@@ -9,7 +9,7 @@ import msgspec
 
 from buddy.compiler.bisect import lowerings, nodes, reproducing, slowness, steps
 from buddy.compiler.bisect.delta import Verdict
-from buddy.compiler.bisect.trials import Outcome, Subject, Tell, Trials, place, subject_of
+from buddy.compiler.bisect.trials import EVERY, Outcome, Subject, Tell, Trials, place, subject_of
 from buddy.compiler.bisect.warming import warm_up
 from buddy.compiler.engine.channel import Channel
 from buddy.compiler.extracts import Part
@@ -84,7 +84,7 @@ class _Search:
                 break
         if outcome.right:
             self._named = f"{self._told(steps.culprits(self.recipe, blame.gone), blame.wrong, True)}; "
-        small = seen or self._smallest(self.recipe, self._judge(self.first, self.recipe))
+        small = seen or self._smallest(self.recipe, self.first)
         return self._finding(small, recipe, outcome, blame)
 
     def _round(self, recipe: Recipe, outcome: Outcome) -> tuple[Subject | None, list[int], list[WrongLowering]]:
@@ -98,7 +98,7 @@ class _Search:
             self._say(f"without {recipe.steps[outcome.step].name}, which it came to", 0.1)
             if judge(self.trials(self.whole, steps.without(recipe, [outcome.step]))) == "good":
                 return None, [outcome.step], []
-        small = self._smallest(recipe, judge)
+        small = self._smallest(recipe, outcome)
         return small, *self._at_fault(small, recipe, judge, outcome)
 
     def _at_fault(
@@ -124,19 +124,22 @@ class _Search:
         self._say("lowerings", 0.6)
         return [], lowerings.at_fault(self.trials, self.whole, small, recipe, judge)
 
-    def _smallest(self, recipe: Recipe, judge: steps.Judge) -> Subject:
-        """The smallest part that is wrong by itself; while there is time, half of which is for this.
+    def _smallest(self, recipe: Recipe, wrong: Outcome) -> Subject:
+        """The smallest part that is `wrong` by itself; while there is time, half of which is for this.
 
         What never ends uses up the time of each trial that shows it, so it gets less of the whole.
         """
         half = (self.trials.criterion.within - self.trials.seconds) / 2
-        limit = self.trials.seconds + (min(half, _PATIENCE) if self.first.kind == "hangs" else half)
+        limit = self.trials.seconds + (min(half, _PATIENCE) if wrong.kind == "hangs" else half)
+        judge = self._judge(wrong, recipe)
+        # Of a part that comes through the pass at fault, the rest of the line says no more.
+        until = wrong.step if wrong.step >= 0 else EVERY
 
         def fails(part: Subject) -> bool:
-            if self.trials.seconds > limit and not self.trials.knows(part, recipe):
+            if self.trials.seconds > limit and not self.trials.knows(part, recipe, until):
                 return False
             self._say(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
-            return judge(self.trials(part, recipe)) == "bad"
+            return judge(self.trials(part, recipe, until)) == "bad"
 
         return nodes.smallest(self.whole, recipe, fails)
 
@@ -183,7 +186,7 @@ class _Search:
             late = self.trials.time_is_up or self.trials.seconds > limit
             if outcome.right or late or self._judge(self.first, self.recipe)(outcome) != "bad":
                 break
-            names = nodes.computing(self._smallest(recipe, self._judge(outcome, recipe)).part)
+            names = nodes.computing(self._smallest(recipe, outcome).part)
         if not outcome.right:
             return (), self.recipe
         groups = self._fewest(groups)

@@ -29,6 +29,8 @@ Tell = Callable[[str, float], None]
 
 # Where a trial is that is not within one of the recipe's steps.
 LOWERING, CODE, RUN = -1, CODEGEN, -3
+# No step that a trial ends behind: it goes all the way.
+EVERY = -4
 
 # What the smallest part gets in seconds, many times what it takes to compile it.
 _LEAST = 3.0
@@ -111,7 +113,7 @@ class Trials:
     first: Callable[[], Any]
     count: int = 0
     _largest: int = 0
-    _known: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    _known: dict[tuple[str, str, int], Outcome] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
     @property
@@ -122,18 +124,19 @@ class Trials:
     def time_is_up(self) -> bool:
         return self.seconds > self.criterion.within
 
-    def knows(self, subject: Subject, recipe: Recipe) -> bool:
+    def knows(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> bool:
         """Whether this was tried before, and costs nothing."""
-        return (subject.key, identity(recipe)) in self._known
+        return (subject.key, identity(recipe), until) in self._known
 
-    def __call__(self, subject: Subject, recipe: Recipe) -> Outcome:
-        key = subject.key, identity(recipe)
+    def __call__(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> Outcome:
+        """How `recipe` does on `subject`; with `until`, whether it comes through that step is all that is asked."""
+        key = subject.key, identity(recipe), until
         if key not in self._known:
             self.count += 1
-            self._known[key] = self._tried(subject, recipe)
+            self._known[key] = self._tried(subject, recipe, until)
         return self._known[key]
 
-    def _tried(self, subject: Subject, recipe: Recipe) -> Outcome:
+    def _tried(self, subject: Subject, recipe: Recipe, until: int) -> Outcome:
         reached = [LOWERING]
 
         def note(message: Any) -> None:
@@ -141,7 +144,7 @@ class Trials:
                 reached.append(message.step)
 
         def work(channel: Channel) -> Reply:
-            return _found(channel, subject, recipe, self.first(), self.criterion.tolerance)
+            return _found(channel, subject, recipe, self.first(), self.criterion.tolerance, until)
 
         limit = self._limit(subject)
         task = Task(work, _failed, At | Found | Refused | Trouble, note, limit, renewed=True)
@@ -203,16 +206,32 @@ def _failed(error: Exception) -> Reply:
     return Found("fails", LOWERING, f"{type(error).__name__}: {error}")
 
 
-def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times: float) -> Reply:
+class _CameThrough(BaseException):
+    """The step that a trial goes up to has ended."""
+
+
+def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
     """The trial itself, in its own process."""
     lowered: dict[str, str] = {}
-    artifact = compile_graph(
-        subject.part.graph,
-        recipe,
-        first,
-        on_lowered=lambda found: lowered.update({a.node: a.lowering for a in found.assignments}),
-        on_step=lambda step: channel.send(At(step)),
-    )
+    reached = LOWERING
+
+    def begins(step: int) -> None:
+        nonlocal reached
+        if until != EVERY and reached == until:
+            raise _CameThrough
+        reached = step
+        channel.send(At(step))
+
+    try:
+        artifact = compile_graph(
+            subject.part.graph,
+            recipe,
+            first,
+            on_lowered=lambda found: lowered.update({a.node: a.lowering for a in found.assignments}),
+            on_step=begins,
+        )
+    except _CameThrough:
+        return Found("right", until, lowered=lowered)
     channel.send(At(RUN))
     torch.set_num_threads(recipe.threads)
     with torch.no_grad():

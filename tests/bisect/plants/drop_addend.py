@@ -1,4 +1,4 @@
-"""A pass that loses an addend of an element-wise sum."""
+"""A pass that loses an addend of the last element-wise sum."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ class DropAddend(MlirPass):
     summary: ClassVar[str] = "loses an addend"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for generic in named(root, "linalg.generic"):
+        for generic in reversed(list(named(root, "linalg.generic"))):
             if "reduction" in str(generic.attributes["iterator_types"]):
                 continue
             for op in [op.operation for op in generic.regions[0].blocks[0] if op.operation.name == "arith.addf"][:1]:

@@ -1,9 +1,9 @@
-"""A pass in the place of one that every line needs, `cse`, which also flips a sign."""
+"""A pass in the place of one that every line needs, `cse`, which also flips signs."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import passmanager
+from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.kernels.walk import named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -12,10 +12,13 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @dataclass(frozen=True)
 class WrongCse(MlirPass):
     name: ClassVar[str] = "cse"
-    summary: ClassVar[str] = "takes out what is computed twice, and flips a sign"
+    summary: ClassVar[str] = "takes out what is computed twice, and flips signs"
 
     def run(self, root: Any, context: PassContext) -> None:
         passmanager.PassManager.parse("builtin.module(cse)", context=root.context).run(root)
-        for op in named(root, "arith.subf")[-1:]:
-            left, right = op.operands
-            op.operands[0], op.operands[1] = right, left
+        for op in named(root, "arith.subf"):
+            # The pass is in a line several times: flipped twice, a sign would be right again.
+            if "flipped" not in op.attributes:
+                left, right = op.operands
+                op.operands[0], op.operands[1] = right, left
+                op.attributes["flipped"] = ir.UnitAttr.get(op.context)
