@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,3 +63,31 @@ def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+Cluster = tuple[str, "list[subprocess.Popen[bytes]]"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A Dask scheduler of its own and two workers of one thread each: its address, and the workers."""
+    pytest.importorskip("distributed")
+    file, quiet = tmp_path / "scheduler.json", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    here = ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
+    processes = [_dask("scheduler", *here, "--port", "0", cwd=tmp_path, **quiet)]
+    try:
+        deadline = time.monotonic() + 60
+        while not file.exists() or not file.read_text().strip():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        alone = ["--nthreads", "1", "--no-nanny"]
+        processes += [_dask("worker", *here, *alone, cwd=tmp_path, **quiet) for _ in range(2)]
+        yield json.loads(file.read_text())["address"], processes[1:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _dask(role: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", f"distributed.cli.dask_{role}", *words], **options)

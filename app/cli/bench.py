@@ -12,6 +12,7 @@ from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.bench import report, session
 from buddy.compiler.bench.plan import OURS, SIDES, Plan, PlanError, Subject, check_sides, read_suite
+from buddy.compiler.cluster import ClusterError
 from buddy.compiler.protocol import Diagnostic
 
 EPILOG = """
@@ -35,6 +36,8 @@ def parser() -> arguments.Parser:
         "--resume", action="store_true", help="keep what DIR/bench.json has of these sides, measure the rest"
     )
     found.add_argument("-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="where to write (bench)")
+    text = "let the workers of a Dask cluster do it, such as tcp://127.0.0.1:8786"
+    found.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
     arguments.add_output_options(found)
     return found
 
@@ -52,15 +55,25 @@ def main(words: Sequence[str]) -> int:
     except PlanError as error:
         console.error(Diagnostic(str(error), todo="measure into another folder, or without --resume"))
         return USAGE
-    found = _measure(plan, options.output, known, console)
+    try:
+        found = _measure(plan, options, known, console)
+    except ClusterError as error:
+        console.error(error.diagnostic)
+        return FAILURE
     print(json.dumps(found, indent=2) if options.json else report.markdown(found))
     return 0 if all("seconds" in subject["sides"].get(OURS, {}) for subject in found["subjects"]) else FAILURE
 
 
-def _measure(plan: Plan, output: Path, known: dict[str, Any], console: Console) -> dict[str, Any]:
+def _measure(plan: Plan, options: argparse.Namespace, known: dict[str, Any], console: Console) -> dict[str, Any]:
     """What was found; written after each subject, so that an interruption loses one."""
     found: dict[str, Any] = known or {"limits": {}, "subjects": []}
-    for found in session.run(plan, output / "logs", console.progress, known):
+    output: Path = options.output
+    if options.cluster:
+        output.mkdir(parents=True, exist_ok=True)
+        measured = session.run_on_cluster(plan, options.cluster, console.progress, known)
+    else:
+        measured = session.run(plan, output / "logs", console.progress, known)
+    for found in measured:
         (output / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
         (output / "bench.md").write_text(report.markdown(found))
     console.done()

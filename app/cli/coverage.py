@@ -9,6 +9,7 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
+from buddy.compiler.cluster import ClusterError
 from buddy.compiler.coverage import page, report, session
 from buddy.compiler.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
 from buddy.compiler.protocol import Diagnostic
@@ -39,6 +40,8 @@ def parser() -> arguments.Parser:
     text = "check again what FILE has with these outcomes (eager,wrong,crash)"
     found.add_argument("--again", default="", metavar="A,B", help=text)
     found.add_argument("--report", type=Path, metavar="PAGE", help="write a page in Markdown")
+    text = "let the workers of a Dask cluster do it, such as tcp://127.0.0.1:8786"
+    found.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
     arguments.add_output_options(found)
     return found
 
@@ -51,6 +54,9 @@ def main(words: Sequence[str]) -> int:
     except PlanError as error:
         console.error(Diagnostic(str(error), todo="see buddy-tui coverage --help"))
         return USAGE
+    except ClusterError as error:
+        console.error(error.diagnostic)
+        return FAILURE
     except session.CoverageError as error:
         console.error(Diagnostic(f"the coverage process ended: {error}"))
         return FAILURE
@@ -77,7 +83,7 @@ def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
         if not options.json and result.outcome != "compiled":
             console.printed(report.line(result) + "\n", "stdout")
 
-    listing = session.run(plan, results, options.again.split(","), take)
+    listing = session.run(plan, results, options.again.split(","), take, options.cluster)
     console.done()
     found = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from buddy.compiler.bench.contestant import Contestant, ContestantError
 from buddy.compiler.bench.figures import geometric_mean, interval, ratios, spread
 from buddy.compiler.bench.plan import OURS, Plan, Subject
+from buddy.compiler.cluster import mapped
 
 Tell = Callable[[str], None]
 LEAST_ROUNDS = 5
@@ -34,18 +39,50 @@ def run(
     """
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
+    for threads, subject in _missing(plan, found):
+        if str(threads) not in found["limits"]:
+            tell(f"measuring the machine on {threads} threads")
+            found["limits"][str(threads)] = _limits(threads)
+        found["subjects"].append(_Match(subject, plan, threads, folder, tell).run())
+        yield _with_summary(found)
+
+
+def run_on_cluster(
+    plan: Plan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """As `run`, with each subject measured by a worker of the Dask cluster at `address`, all of its sides by one.
+
+    Workers of one thread measure one subject at a time. Logs stay with them. Raises `ClusterError`.
+    """
+    found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
+    replace, missing = msgspec.structs.replace, _missing(plan, found)
+    jobs = [msgspec.json.encode(replace(plan, subjects=(subject,), threads=(n,))) for n, subject in missing]
+    done = len(found["subjects"])
+    for _, (limits, subject) in mapped(address, measured, jobs, tell):
+        found["limits"].setdefault(str(subject["threads"]), limits)
+        found["subjects"].append(subject)
+        tell(f"{len(found['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
+        yield _with_summary(found)
+
+
+def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
+    """What this machine can do, and what it measured of a job, a plan of one subject: on a worker of a cluster."""
+    plan = msgspec.json.decode(job, type=Plan)
+    (subject,), (threads,) = plan.subjects, plan.threads
+    with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
+        found = _Match(subject, plan, threads, Path(folder), lambda _text: None).run()
+    return _limits(threads), found | {"worker": platform.node()}
+
+
+def _missing(plan: Plan, found: Mapping[str, Any]) -> list[tuple[int, Subject]]:
+    """What of the plan has not been measured, with the number of threads."""
     done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
-    for threads in plan.threads:
-        for subject in plan.subjects:
-            if (subject.name, threads) in done:
-                continue
-            if str(threads) not in found["limits"]:
-                tell(f"measuring the machine on {threads} threads")
-                found["limits"][str(threads)] = _limits(threads)
-            found["subjects"].append(_Match(subject, plan, threads, folder, tell).run())
-            subjects = list(found["subjects"])
-            summaries = {number: summary(subjects, int(number)) for number in found["limits"]}
-            yield found | {"subjects": subjects, "summary": summaries}
+    return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
+
+
+def _with_summary(found: Mapping[str, Any]) -> dict[str, Any]:
+    subjects = list(found["subjects"])
+    return {**found, "subjects": subjects, "summary": {n: summary(subjects, int(n)) for n in found["limits"]}}
 
 
 def _limits(threads: int) -> dict[str, float]:

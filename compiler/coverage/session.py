@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
+from buddy.compiler.cluster import mapped
 from buddy.compiler.coverage.plan import Listing, Pair, PairResult, Plan, sharded
 from buddy.compiler.engine.lifeline import describe_exit
 
@@ -38,19 +41,51 @@ def run(
     known: dict[Pair, PairResult],
     again: Sequence[str],
     on_result: Callable[[int, int, PairResult], None],
+    cluster: str = "",
 ) -> Listing:
-    """Check the pairs of `plan` that `known` lacks, or has with an outcome of `again`.
+    """Check the pairs of `plan` that `known` lacks, or has with an outcome of `again`: here, or by the workers of the
+    Dask cluster at the address `cluster`.
 
     `on_result` is told the number of pairs that are done and to do, and the result, as each comes in. Returns all pairs
-    of the plan's shard, and Core ATen. Raises `CoverageError`.
+    of the plan's shard, and Core ATen. Raises `CoverageError`, and `ClusterError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
         listing = server.listing()
         wanted = sharded(listing.pairs, plan.shard)
         todo = [pair for pair in wanted if pair not in known or known[pair].outcome in again]
-        for number, pair in enumerate(todo, 1):
-            on_result(number, len(todo), server.check(pair))
+        results = _on_cluster(plan, cluster, todo) if cluster else map(server.check, todo)
+        for number, result in enumerate(results, 1):
+            on_result(number, len(todo), result)
     return Listing(wanted, listing.core, listing.versions)
+
+
+def _on_cluster(plan: Plan, address: str, pairs: Sequence[Pair]) -> Iterator[PairResult]:
+    """Results as they come."""
+    encode = msgspec.json.encode
+    jobs = [(encode(plan), encode(pair)) for pair in pairs]
+    for _, found in mapped(address, checked, jobs):
+        yield msgspec.json.decode(found, type=PairResult)
+
+
+_here = threading.local()
+
+
+def checked(job: tuple[bytes, bytes]) -> bytes:
+    """What comes of a pair under a plan: on a worker of a cluster, each of whose threads keeps a warm process."""
+    plan, pair = job
+    if getattr(_here, "plan", None) != plan:
+        if getattr(_here, "stack", None) is not None:
+            _here.stack.close()
+        _here.stack, _here.plan = contextlib.ExitStack(), plan
+        atexit.register(_here.stack.close)
+        cache = _here.stack.enter_context(tempfile.TemporaryDirectory(prefix="buddy-coverage-"))
+        _here.server = _here.stack.enter_context(_Server(msgspec.json.decode(plan, type=Plan), cache))
+        _here.server.listing()
+    try:
+        return msgspec.json.encode(_here.server.check(msgspec.json.decode(pair, type=Pair)))
+    except CoverageError:
+        _here.plan = None  # the next one gets a process that lives
+        raise
 
 
 class _Server:

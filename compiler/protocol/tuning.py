@@ -59,9 +59,9 @@ class Attempted(Frame, frozen=True):
 class Tuned(Frame, frozen=True):
     """The end of a search: the fastest recipe, which is the one that it began with where none was clearly faster.
 
-    `ratio` is the best one's to eager, as it was tried; `gain` is how many times as fast as the first recipe it is,
-    both run once more in turn, with the interval that holds it with 95 % certainty (1 where nothing is faster, 0 where
-    the first one cannot be timed). `tried` recipes of a space of `size` were run.
+    `ratio` is that recipe's to eager, as it was tried; `gain` is how many times as fast as the first recipe it is, both
+    run once more in turn, with the interval that holds it with 95 % certainty (1 where it is the first one, 0 where
+    that cannot be timed). `tried` recipes of a space of `size` were run.
     """
 
     request: int

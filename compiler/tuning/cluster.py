@@ -9,15 +9,11 @@ from typing import Any
 
 import msgspec
 
+from buddy.compiler.cluster import RETRIES, START, ClusterError, distributed, unanswered, without_workers
 from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.engine.messages import Load
-from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin, Duel, DuelDone
 from buddy.compiler.tuning.on_worker import answer
-
-_START = 10.0
-# A question whose worker is lost goes to another one; so many are lost before the question itself is to blame.
-_RETRIES = 3
 
 
 class ClusterHand:
@@ -30,7 +26,7 @@ class ClusterHand:
         """Raises `ConnectionError` when the cluster has no worker left that could answer."""
         kind: Any = AttemptDone if isinstance(question, Attempt) else DuelDone
         data = msgspec.msgpack.encode(question)
-        future = self._client.submit(answer, self._begin, data, pure=False, retries=_RETRIES)
+        future = self._client.submit(answer, self._begin, data, pure=False, retries=RETRIES)
         try:
             found = await future.result()
         except asyncio.CancelledError:
@@ -48,19 +44,20 @@ async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[l
     Raises `JobFailed` where there is no such cluster.
     """
     try:
-        from distributed import Client
-    except ImportError as error:
-        what = "a Dask cluster needs the package distributed"
-        raise JobFailed(Diagnostic(what, todo='pip install "buddy-tui[cluster]"')) from error
-    try:
-        client = await Client(address, asynchronous=True, timeout=_START)
-    except (OSError, ValueError) as error:
-        todo = "start one with `dask scheduler` and `dask worker ADDRESS`"
-        raise JobFailed(Diagnostic(f"no Dask scheduler answers at {address}", str(error), todo)) from error
+        client = await _connected(address)
+    except ClusterError as error:
+        raise JobFailed(error.diagnostic) from error
     async with client:
         threads = await client.nthreads()
         if not threads:
-            todo = f"start one with `dask worker {address}`"
-            raise JobFailed(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
+            raise JobFailed(without_workers(address).diagnostic)
         begin = msgspec.msgpack.encode(Begin(load, graph))
         yield [ClusterHand(client, begin) for _ in range(sum(threads.values()))]
+
+
+async def _connected(address: str) -> Any:
+    package = distributed()
+    try:
+        return await package.Client(address, asynchronous=True, timeout=START)
+    except (OSError, ValueError) as error:
+        raise unanswered(address, error) from error

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,39 +82,6 @@ def test_what_cannot_vary_is_refused_in_words(verb: Verb, program: str) -> None:
     assert "no-such-pass: the recipe has no such pass" in done.stderr
     assert "Traceback" not in done.stderr
     assert verb("tune", program, "--vary", "nothing").returncode == 2
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A scheduler of its own and two workers; its address and the workers."""
-    pytest.importorskip("distributed")
-    file = tmp_path / "scheduler.json"
-    dask = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--no-dashboard",
-    ]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--host", "127.0.0.1", "--nthreads", "1"]
-    worker += ["--no-dashboard", "--no-nanny"]
-    known = ["--scheduler-file", str(file)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
-    processes = [subprocess.Popen([*dask, *known], **quiet)]
-    try:
-        deadline = time.monotonic() + 60
-        while not file.exists() or not file.read_text().strip():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        processes += [subprocess.Popen([*worker, *known], **quiet) for _ in range(2)]
-        yield json.loads(file.read_text())["address"], processes[1:]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def test_a_cluster_tries_recipes_and_loses_none_with_a_worker(verb: Verb, program: str, cluster: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -68,6 +69,36 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
         found = await asyncio.wait_for(client.ask(frame, Tuned, came), 120)
         assert any("was lost" in note for note in found.notes)
         assert found.recipe != recipe
+    finally:
+        await client.close()
+
+
+@pytest.mark.asyncio
+async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
+    tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    address, workers = cluster
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    client = EngineClient()
+    await client.start()
+    try:
+        await client.ask(Open(client.next_request(), str(path)), Captured)
+        (preset, *_) = (await client.ask(ListPresets(client.next_request()), Presets)).presets
+        recipe = slow(msgspec.structs.replace(preset.recipe, source=str(path)))
+        tried: list[Attempted] = []
+
+        def came(frame: object) -> None:
+            if isinstance(frame, Attempted):
+                tried.append(frame)
+                workers[0].kill()
+
+        vary = (Variation(ROWS, (2, 4, 6, 8)),)
+        frame = Tune(client.next_request(), recipe, variations=vary, seconds=100.0, cluster=address)
+        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 120)
+        assert sorted(attempted.choices for attempted in tried) == [(f"{ROWS}={n}",) for n in (1, 2, 4, 6, 8)]
+        assert not any(attempted.problem for attempted in tried)
+        assert (found.recipe != recipe) == (found.gain_low > 1)
     finally:
         await client.close()
 

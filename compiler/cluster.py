@@ -1,0 +1,79 @@
+"""One function on many things, on the machines of a Dask cluster. Imports neither torch nor MLIR.
+
+Workers need this package, and the files that are spoken of at the same paths. What a lost worker had in hand goes to
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from buddy.compiler.protocol import Diagnostic
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+EXTRA = 'pip install "buddy-tui[cluster]"'
+# Seconds that a scheduler may take to answer.
+START = 10.0
+# So many workers are lost over one thing before it is itself to blame.
+RETRIES = 3
+
+
+class ClusterError(Exception):
+    """There is no such cluster, or it cannot do the work; `diagnostic` says why, and what to do."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+
+
+def distributed() -> Any:
+    """The package that speaks to Dask. Raises `ClusterError` where it is not installed."""
+    try:
+        import distributed as found
+    except ImportError as error:
+        raise ClusterError(Diagnostic("a Dask cluster needs the package distributed", todo=EXTRA)) from error
+    return found
+
+
+def unanswered(address: str, error: Exception) -> ClusterError:
+    todo = "start one with `dask scheduler` and `dask worker ADDRESS`"
+    return ClusterError(Diagnostic(f"no Dask scheduler answers at {address}", str(error), todo))
+
+
+def without_workers(address: str) -> ClusterError:
+    todo = f"start one with `dask worker {address}`"
+    return ClusterError(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
+
+
+def mapped(
+    address: str, act: Callable[[Item], Result], items: Sequence[Item], tell: Callable[[str], None] = lambda _text: None
+) -> Iterator[tuple[Item, Result]]:
+    """What `act` makes of each of `items`, as it comes; `act` is a function of a module, its results are plain values.
+
+    Raises `ClusterError`, also where `act` raises or every worker is lost over an item.
+    """
+    package = distributed()
+    try:
+        client = package.Client(address, timeout=START, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise unanswered(address, error) from error
+    with client, client.as_current():
+        threads = sum(client.nthreads().values())
+        if not threads:
+            raise without_workers(address)
+        tell(f"{len(items)} on {threads} threads of {len(client.nthreads())} workers")
+        futures = client.map(act, items, pure=False, retries=RETRIES)
+        known = dict(zip(futures, items, strict=True))
+        for future in package.as_completed(futures):
+            yield known[future], _result(future, known[future])
+
+
+def _result(future: Any, item: object) -> Any:
+    try:
+        return future.result()
+    except Exception as error:
+        what = f"the cluster did not do {item}: {type(error).__name__}: {error}"
+        raise ClusterError(Diagnostic(what, "a worker", "see the worker's log")) from error

@@ -1,0 +1,86 @@
+"""Work on a Dask cluster: everything is done, whoever is lost meanwhile; what cannot be done is said."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.compiler.bench import session as bench
+from buddy.compiler.bench.plan import OURS, Plan, Subject
+from buddy.compiler.cluster import ClusterError, mapped
+
+pytestmark = pytest.mark.slow
+Verb = Callable[..., Any]
+
+
+@pytest.fixture
+def verb(run_python: Callable[..., Any]) -> Verb:
+    return lambda *words: run_python("-m", "buddy.app.cli", *words)
+
+
+def test_what_a_lost_worker_had_in_hand_is_done_by_another(cluster: Any) -> None:
+    address, workers = cluster
+    deadline = time.monotonic() + 60
+    while not _has_workers(address, 2):
+        assert time.monotonic() < deadline
+    items = [0.3 + number / 1000 for number in range(8)]
+    done = []
+    for item, _ in mapped(address, time.sleep, items):
+        if not done:
+            workers[0].kill()
+        done.append(item)
+    assert sorted(done) == items
+
+
+def _has_workers(address: str, count: int) -> bool:
+    told: list[str] = []
+    try:
+        list(mapped(address, abs, [1], told.append))
+    except ClusterError:
+        return False
+    return f"{count} workers" in told[0]
+
+
+def test_what_cannot_be_done_is_said_with_what_it_was(cluster: Any) -> None:
+    address, _ = cluster
+    deadline = time.monotonic() + 60
+    while not _has_workers(address, 1) and not _has_workers(address, 2):
+        assert time.monotonic() < deadline
+    with pytest.raises(ClusterError, match=r"did not do nonsense: ValueError"):
+        list(mapped(address, float, ["nonsense"]))
+
+
+def test_operators_are_checked_by_workers(cluster: Any, verb: Verb, tmp_path: Path) -> None:
+    address, _ = cluster
+    file = tmp_path / "found.jsonl"
+    words = "--only", "abs", "--dtypes", "float32", "--samples", "1", "--cluster", address, "-o", str(file)
+    done = verb("coverage", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["outcome"] for line in file.read_text().splitlines()] == ["compiled"]
+
+
+def test_a_program_is_measured_wholly_where_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "linear.py"
+    script.write_text("import torch\n\nmodel, example_inputs = torch.nn.Linear(8, 8).eval(), (torch.ones(2, 8),)\n")
+    monkeypatch.setattr(bench, "mapped", lambda _address, act, items, _tell: ((item, act(item)) for item in items))
+    monkeypatch.setattr(bench, "_limits", lambda _threads: {"gflops": 1.0, "gbytes": 1.0})
+    plan = Plan((Subject("linear", str(script)),), sides=(OURS,), rounds=5)
+    (found,) = bench.run_on_cluster(plan, "tcp://nowhere")
+    (subject,) = found["subjects"]
+    assert subject["worker"]
+    assert subject["sides"][OURS]["seconds"]["median"] > 0
+    assert list(bench.run_on_cluster(plan, "tcp://nowhere", known=found)) == []
+
+
+@pytest.mark.parametrize("words", [("coverage", "--only", "abs"), ("bench", "benchmarks/models.toml")])
+def test_a_cluster_that_is_not_there_is_said(verb: Verb, words: tuple[str, ...], tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    done = verb(*words, "--cluster", "tcp://127.0.0.1:1", "-o", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
