@@ -129,7 +129,7 @@ class Provenance:
 
     async def _of_llvm(self, recipe: Recipe) -> Remarks:
         """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
-        answer = await self._bench.ask_engine(lambda number: ExplainCode(number, recipe), CodeExplained)
+        answer = await self._bench.questions.ask(lambda number: ExplainCode(number, recipe), CodeExplained)
         self._code_remarks = {recipe: answer.remarks if answer is not None else ()}
         return self._code_remarks[recipe]
 
