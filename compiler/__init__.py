@@ -3,5 +3,20 @@
 Importing this package imports nothing heavy; each module names what it needs.
 """
 
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from buddy.compiler.recording import Session
+
 if __name__ != "buddy.compiler":
     raise ImportError(f"`import {__name__}` would load a second copy of buddy.compiler: write `import buddy.compiler`")
+
+
+def record() -> AbstractContextManager[Session]:
+    """`with buddy.compiler.record() as session:` around any code: its graphs are then in the session."""
+    from buddy.compiler.recording import record
+
+    return record()

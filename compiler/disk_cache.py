@@ -69,7 +69,8 @@ class DiskCache:
 
 OBJECTS = DiskCache("objects")
 PROGRAMS = DiskCache("programs")
-CACHES = (OBJECTS, PROGRAMS)
+TUNED = DiskCache("tuned", 16 << 20)
+CACHES = (OBJECTS, PROGRAMS, TUNED)
 
 
 def contents() -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from buddy.compiler.target import host_features
 
 def find(graph: Graph, recipe: Recipe) -> Artifact | None:
     """What `graph` came to under `recipe` before, on a machine like this one; None when that is not known."""
-    data = PROGRAMS.read(_key(graph, recipe)) if is_ours(graph, recipe) else None
+    data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
     try:
         return None if data is None else artifacts.from_bytes(data)
     except msgspec.DecodeError:
@@ -30,7 +30,7 @@ def find(graph: Graph, recipe: Recipe) -> Artifact | None:
 def keep(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
     """Remember what `graph` came to; a program that others' code had a part in is not kept."""
     if is_ours(graph, recipe):
-        PROGRAMS.write(_key(graph, recipe), artifacts.to_bytes(artifact))
+        PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
 
 
 def is_ours(graph: Graph, recipe: Recipe) -> bool:
@@ -42,7 +42,8 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
     return all(map(registrations.is_ours, classes)) and used.isdisjoint(registrations.of_others())
 
 
-def _key(graph: Graph, recipe: Recipe) -> str:
+def key(graph: Graph, recipe: Recipe) -> str:
+    """A hash of all that a program is made of: graph, recipe, machine, MLIR, and our own source."""
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
     return digest(serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), _code())
 

@@ -8,70 +8,34 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from buddy.compiler import program_cache
 from buddy.compiler.artifact import Artifact, symbols_of
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
+from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
+from buddy.compiler.frontend.listeners import stand_in
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
 from buddy.compiler.frontend.results import Results
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
-from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.protocol import Assignment, Diagnostic
-from buddy.compiler.recipe import EAGER, MAX_THREADS, Recipe
+from buddy.compiler.recipe import EAGER, Recipe
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.runner.sizes import bind
+from buddy.compiler.tuning.on_demand import TunedRecipe
 
-Fallback = Literal["eager", "error"]
 # Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
 MAX_SPECIALISATIONS = 64
 # What makes an artifact of a graph under a recipe.
 Build = Callable[[Graph, Recipe], Artifact]
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What `torch.compile(..., options={...})` may say.
-
-    `fallback="error"` makes every op that would stay in eager an error. `preset` and `flavour` pick the pipeline.
-    `threads` share the loops of compiled code: as many as torch uses when it is compiled, where it is 0.
-    """
-
-    fallback: Fallback = "eager"
-    preset: str = "default"
-    flavour: Literal["linalg", "tosa"] = "linalg"
-    threads: int = 0
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any] | None) -> Settings:
-        """Raises `ValueError` that names an unknown option, or a value that `fallback` does not have."""
-        given, known = dict(options or {}), list(cls.__dataclass_fields__)
-        for key in given:
-            if key not in known:
-                raise ValueError(f"the buddy back end has no option {key!r}; it has {', '.join(known)}")
-        settings = cls(**given)
-        if settings.fallback not in get_args(Fallback):
-            raise ValueError(f"fallback is {settings.fallback!r}; it may be {' or '.join(get_args(Fallback))}")
-        if not isinstance(settings.threads, int) or not 0 <= settings.threads <= MAX_THREADS:
-            raise ValueError(
-                f"threads is {settings.threads!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}"
-            )
-        return settings
-
-    def recipe(self, training: bool = False) -> Recipe:
-        """The preset's recipe; in `training` weights change with every step, so none is packed ahead."""
-        threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
-        recipe = replace(default_recipe(preset=self.preset, flavour=self.flavour), threads=threads)
-        return unpacked(recipe) if training else recipe
 
 
 @dataclass(frozen=True)
@@ -91,6 +55,7 @@ def buddy_backend(
     inputs: Sequence[Any],
     *,
     options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
     compile_graph: Callable[[AtenGraph, Settings], Runner] | None = None,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None = None,
@@ -98,12 +63,16 @@ def buddy_backend(
 ) -> Callable[..., Any]:
     """What PyTorch finds under the name "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
+    `options` and `mode` are as `Settings.of` has them, which raises `ValueError` for what they cannot be.
     `compile_graph` takes the place of `compile_aten`, for those who measure it or bring something of their own, and
     `decompositions` that of the default ones. `on_static` is told of each Dynamo graph of fixed sizes before it is
     compiled, with its real inputs.
     """
     load_plugins()
-    settings, compile_one = Settings.of(options), compile_graph or compile_aten
+    recorder = stand_in()
+    if recorder is not None:
+        return recorder(module, inputs)
+    settings, compile_one = Settings.of(options, mode), compile_graph or compile_aten
 
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
         if on_static is not None:
@@ -182,14 +151,26 @@ class CompiledGraph:
         self._symbols = symbols_of(graph)
         recipe = settings.recipe(training)
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
-        self._program = _loaded(make(graph, recipe)) if graph.results else None
+        tuned = _is_tuned(graph, recipe, settings, first, build)
+        self._tuned = TunedRecipe(graph, recipe, settings.tune) if tuned else None
+        self._make = lambda recipe: _loaded(make(graph, recipe))
+        self._program = self._make(self._tuned.recipe if self._tuned else recipe) if graph.results else None
 
     def __call__(self, *arguments: Any) -> list[Any]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
         symbols = bind(self._symbols, inputs, numbers)
+        if self._tuned is not None and (found := self._tuned.searched(inputs, numbers)) is not None:
+            self._program = self._make(found)
         results = self._program(inputs, numbers) if self._program is not None else []
         return self._results.given(results, inputs, symbols)
+
+
+def _is_tuned(
+    graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None, build: Build | None
+) -> bool:
+    """Whether a faster recipe is looked for: in a process of its own, which does not know what a script registers."""
+    return bool(settings.tune and graph.results and not first and not build and program_cache.is_ours(graph, recipe))
 
 
 def _loaded(artifact: Artifact) -> LoadedProgram:

@@ -13,7 +13,7 @@ import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, without_inductors_own
 from buddy.compiler.frontend.backend import Own, buddy_backend, compile_aten
-from buddy.compiler.frontend.backend import Settings as BackendSettings
+from buddy.compiler.frontend.backend_settings import Settings as BackendSettings
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture, record_inference
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.export import export
@@ -127,7 +127,14 @@ class DynamoCompiler:
 
     # ---- a back end for torch.compile --------------------------------------------------------------------------------
 
-    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    def __call__(
+        self,
+        module: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        *,
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Callable[..., Any]:
         """Import a graph and compile it: what `torch.compile(f, backend=DynamoCompiler())` calls.
 
         A graph with symbolic sizes is imported and compiled for each set of sizes it is called with.
@@ -149,11 +156,11 @@ class DynamoCompiler:
         return buddy_backend(
             module,
             inputs,
-            options={"flavour": self._flavour},
+            options={"flavour": self._flavour, **(options or {})},
             compile_graph=compile_graph,
             decompositions=self._decompositions(),
             on_static=record,
-            **options,
+            **more,
         )
 
     def _compile_fx(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from buddy.compiler.frontend.captured import CapturedGraph
 
 OnGraph = Callable[[CapturedGraph], None]
 Quiet = Callable[[], AbstractContextManager[None]]
-_listeners: list[tuple[OnGraph, Quiet]] = []
+# A back end of TorchDynamo: a graph and its inputs to what is called in its place.
+DynamoBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+_listeners: list[tuple[OnGraph, Quiet, DynamoBackend | None]] = []
 
 
 @contextmanager
-def listening(on_graph: OnGraph, quiet: Quiet) -> Iterator[None]:
-    """Tell `on_graph` of every imported graph; `quiet()` is entered around an import, whose calls do not count."""
-    _listeners.append((on_graph, quiet))
+def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
+    """Tell `on_graph` of every imported graph; `quiet()` is entered around an import, whose calls do not count.
+
+    `backend` takes the place of the back end `"buddy"` in what was given to `torch.compile` before.
+    """
+    _listeners.append((on_graph, quiet, backend))
     try:
         yield
     finally:
@@ -25,6 +31,11 @@ def listening(on_graph: OnGraph, quiet: Quiet) -> Iterator[None]:
 def recording() -> bool:
     """Whether a script is being run for its graphs: it computes in eager then, and nothing is compiled."""
     return bool(_listeners)
+
+
+def stand_in() -> DynamoBackend | None:
+    """What compiles in the place of the back end, where somebody listens."""
+    return _listeners[-1][2] if _listeners else None
 
 
 def tell(graph: CapturedGraph) -> None:

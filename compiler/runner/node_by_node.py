@@ -52,9 +52,9 @@ def values_of(
     return {name: table[name] for name in wanted}
 
 
-def results_of(graph: Graph, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What `graph` returns on `tensors`, in order."""
-    found = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)})
+def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> list[Any]:
+    """What `graph` returns on `tensors` and `numbers`, in order."""
+    found = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
     return [found[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 

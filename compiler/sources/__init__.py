@@ -154,13 +154,13 @@ class _Loading:
                 self._tape.notes[-1] if self._tape.notes else self._where(),
                 "call a torch.nn.Module in it, use torch.compile, or define `model` and `example_inputs`",
             )
-        return _with_own_names(graphs)
+        return with_own_names(graphs)
 
     def _where(self) -> str:
         return str(self._location.path or self._location.module)
 
 
-def _with_own_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
+def with_own_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
     """Graphs of one name get a number behind it, from the second on."""
     counts: Counter[str] = Counter()
     for graph in graphs:

@@ -66,7 +66,8 @@ class Tape:
             stack.enter_context(patch.object(torch.nn.Module, "__call__", self._call))
             stack.enter_context(patch.object(torch.autograd, "backward", self._noting(torch.autograd.backward)))
             stack.enter_context(patch.object(torch.autograd, "grad", self._noting(torch.autograd.grad)))
-            stack.enter_context(listening(self._imported, self._inside))
+            compiled_before = self._backend("compiled", self.asked)
+            stack.enter_context(listening(self._imported, self._inside, compiled_before))
             stack.enter_context(_quiet_logs())
             try:
                 yield
@@ -107,6 +108,8 @@ class Tape:
         return call
 
     def _called(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return _real_call(module, *args, **kwargs)  # part of a function that was given to `torch.compile` before
         with self._inside():
             if isinstance(module, OptimizedModule) or self._skip_calls() or _traced():
                 return _real_call(module, *args, **kwargs)

@@ -13,6 +13,12 @@ class Begin(Message, frozen=True):
     graph: int
 
 
+class BeginHanded(Message, frozen=True):
+    """Read a graph and its tensors from the folder `folder`, as `handed.write` left them there: `Done`."""
+
+    folder: str
+
+
 class Attempt(Message, frozen=True):
     """Compile a recipe, run it and compare with eager: `AttemptDone`.
 
@@ -53,5 +59,6 @@ class DuelDone(Reply, frozen=True):
     problem: str = ""
 
 
+Beginning = Begin | BeginHanded
 TuningRequest = Attempt | Duel
 TuningMessage = Done | AttemptDone | DuelDone | Trouble | Refused

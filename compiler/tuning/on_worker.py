@@ -18,7 +18,7 @@ import msgspec
 from buddy.compiler.engine.channel import Channel
 from buddy.compiler.engine.messages import Refused, Trouble
 from buddy.compiler.engine.process import safe_path
-from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin, Duel, DuelDone, TuningMessage
+from buddy.compiler.tuning.messages import Attempt, AttemptDone, Beginning, Duel, DuelDone, TuningMessage
 
 _mine = threading.local()
 
@@ -31,13 +31,18 @@ def answer(begin: bytes, question: bytes) -> bytes:
         if process is not None:
             _mine.process = None
             process.close()
-        process = _mine.process = _Process(begin)
+        process = _mine.process = Trier(begin)
     return msgspec.msgpack.encode(process.ask(asked))
 
 
-class _Process:
+class Trier:
+    """A process that tries recipes on the program of `begin`, which is a `Beginning`.
+
+    Raises `RuntimeError` where the process ends before it has the program, and in `ask` where it ends over a question.
+    """
+
     def __init__(self, begin: bytes) -> None:
-        self.begin = begin
+        self.begin, self._closed = begin, False
         read, theirs = os.pipe()
         mine, write = os.pipe()
         module = "buddy.compiler.tuning.worker"
@@ -54,7 +59,7 @@ class _Process:
         self._channel = Channel(read, write, TuningMessage)
         atexit.register(self.close)
         try:
-            self._refused = self._heard(msgspec.msgpack.decode(begin, type=Begin))
+            self._refused = self._heard(msgspec.msgpack.decode(begin, type=Beginning))
         except BaseException:
             self.close()
             raise
@@ -62,6 +67,11 @@ class _Process:
     @property
     def alive(self) -> bool:
         return self._popen.poll() is None
+
+    @property
+    def refusal(self) -> str:
+        """Why the process cannot have the program, "" where it has it."""
+        return str(self._refused.diagnostic) if isinstance(self._refused, Refused) else ""
 
     def ask(self, question: Attempt | Duel) -> Any:
         found = self._refused if isinstance(self._refused, Refused) else self._heard(question)
@@ -79,6 +89,9 @@ class _Process:
         return found
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         atexit.unregister(self.close)
         self._popen.kill()
         self._popen.wait()

@@ -1,48 +1,62 @@
 """A process that loads a program itself and tries recipes on it: on machines where no engine has loaded it.
 
-`python -m buddy.compiler.tuning.worker READ_FD WRITE_FD PARENT` is sent a `Begin`, then what `attempts.serve` answers.
+`python -m buddy.compiler.tuning.worker READ_FD WRITE_FD PARENT` is sent a `Begin` or a `BeginHanded`, then what
+`attempts.serve` answers.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from buddy.compiler.engine.channel import Channel, connect, traceback_of
 from buddy.compiler.engine.messages import Done, Refused, Trouble
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.tuning.attempts import serve
-from buddy.compiler.tuning.messages import Begin, TuningRequest
+from buddy.compiler.tuning.messages import Begin, BeginHanded, Beginning, TuningRequest
 
 
 def main() -> None:
-    channel = connect(Begin | TuningRequest)
+    channel = connect(Beginning | TuningRequest)
     begin = channel.receive()
-    if isinstance(begin, Begin) and (captured := _captured(channel, begin)) is not None:
+    if isinstance(begin, Beginning) and (captured := _captured(channel, begin)) is not None:
         channel.send(Done())
         serve(channel, captured)
 
 
-def _captured(channel: Channel, begin: Begin) -> Any:
+def _captured(channel: Channel, begin: Beginning) -> Any:
     """The graph, or `None` after saying why there is none."""
     import torch
 
-    from buddy.compiler import plugins
-    from buddy.compiler.sources import load_program
-
     # A child of a process that has used torch's threads hangs in its first parallel op.
     torch.set_num_threads(1)
-    load = begin.load
     try:
-        plugins.problems([*plugins.installed(), *map(plugins.load_file, load.plugins)])
-        graphs = load_program(load.source, load.arguments, load.directory, shapes=load.shapes).graphs
-        if begin.graph < len(graphs):
-            return graphs[begin.graph]
-        channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
+        return _loaded(channel, begin) if isinstance(begin, Begin) else _handed(begin)
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
         known = getattr(error, "diagnostic", None)
-        what = known if isinstance(known, Diagnostic) else Diagnostic(f"{type(error).__name__}: {error}", load.source)
+        where = begin.load.source if isinstance(begin, Begin) else begin.folder
+        what = known if isinstance(known, Diagnostic) else Diagnostic(f"{type(error).__name__}: {error}", where)
         channel.send(Refused(what))
+    return None
+
+
+def _handed(begin: BeginHanded) -> Any:
+    from buddy.compiler.tuning import handed
+
+    return handed.read(Path(begin.folder))
+
+
+def _loaded(channel: Channel, begin: Begin) -> Any:
+    from buddy.compiler import plugins
+    from buddy.compiler.sources import load_program
+
+    load = begin.load
+    plugins.problems([*plugins.installed(), *map(plugins.load_file, load.plugins)])
+    graphs = load_program(load.source, load.arguments, load.directory, shapes=load.shapes).graphs
+    if begin.graph < len(graphs):
+        return graphs[begin.graph]
+    channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
     return None
 
 

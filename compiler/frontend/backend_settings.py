@@ -1,0 +1,172 @@
+"""What `torch.compile(model, backend="buddy", mode=…, options={…})` says, as a recipe and how to come to it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from buddy.compiler.presets import default_recipe, unpacked
+from buddy.compiler.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
+from buddy.compiler.tuning.space import SpaceError, varied
+
+Fallback = Literal["eager", "error"]
+# How long `mode="max-autotune"` looks for a faster recipe, in seconds, for each graph that it has not met before.
+TUNE_SECONDS = 30.0
+MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
+# Fields of a recipe that a caller may set; the others say what is compiled, which is the caller's own program.
+FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "threads")
+OPTIONS = ("fallback", "tune", "recipe", *FIELDS)
+# The flavours that lower what TorchDynamo captured.
+Flavour = Literal["linalg", "tosa"]
+# What a recipe says of the program that it was made with.
+_OF_PROGRAM = ("source", "arguments", "graph", "plugins")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How graphs are compiled.
+
+    `fallback="error"` makes every op that would stay in eager an error. `base` is the recipe, the default one where
+    it is None. `threads` share the loops of compiled code: as many as torch uses when it is compiled, where it is 0.
+    `tune` is for how many seconds a faster recipe is looked for, once for each graph.
+    """
+
+    fallback: Fallback = "eager"
+    base: Recipe | None = None
+    threads: int = 0
+    tune: float = 0.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
+        """What `options` and `mode` say.
+
+        Options are those of `OPTIONS`, and what a search may vary: a pass of the recipe (True or False), `PASS.OPTION`,
+        `lowering:NODE`. Raises `ValueError` that names a mode or an option that there is not, with those that there
+        are, and a value that an option cannot have.
+        """
+        given = dict(options or {})
+        found = cls(_fallback(given), _recipe(given), _threads(given), _seconds(given, mode))
+        _check_passes(found.recipe())
+        return found
+
+    def recipe(self, training: bool = False) -> Recipe:
+        """The recipe; in `training` weights change with every step, so none is packed ahead."""
+        threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
+        recipe = replace(self.base or default_recipe(), threads=threads)
+        return unpacked(recipe) if training else recipe
+
+
+def _fallback(given: Mapping[str, Any]) -> Fallback:
+    found: Fallback = given.get("fallback", "eager")
+    if found not in get_args(Fallback):
+        raise ValueError(f"fallback is {found!r}; it may be {' or '.join(get_args(Fallback))}")
+    return found
+
+
+def _threads(given: Mapping[str, Any]) -> int:
+    """What the caller says, else what the recipe that is given says."""
+    base = given.get("recipe")
+    found = given.get("threads", _read(base).threads if base is not None else 0)
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_THREADS:
+        raise ValueError(f"threads is {found!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}")
+    return found
+
+
+def _seconds(given: Mapping[str, Any], mode: str | None) -> float:
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"the buddy back end has no mode {mode!r}; it has {' and '.join(MODES)}")
+    found = given.get("tune", MODES[mode or "default"])
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < math.inf:
+        raise ValueError(f"tune is {found!r}; it is for how many seconds a faster recipe is looked for, or 0")
+    return float(found)
+
+
+# ---- the recipe ------------------------------------------------------------------------------------------------------
+
+
+def _recipe(given: Mapping[str, Any]) -> Recipe:
+    """The recipe that is given, or the preset's, with each field and pass as `given` has it."""
+    flavour = _field("flavour", given.get("flavour", "linalg"))
+    base = given.get("recipe")
+    if base is not None and "preset" in given:
+        raise ValueError("recipe and preset are both given, and each is a whole pipeline; leave out one")
+    recipe = _read(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
+    recipe = replace(recipe, flavour=flavour) if base is None or "flavour" in given else recipe
+    for name, value in given.items():
+        if name in ("partition", "steps", "choices", "opt_level"):
+            recipe = replace(recipe, **{name: _field(name, value)})
+        elif name not in OPTIONS:
+            recipe = _varied(recipe, name, value)
+    _check_other_roads(recipe)
+    return recipe
+
+
+def _check_other_roads(recipe: Recipe) -> None:
+    """Raises `ValueError` for a recipe that is of another frontend, back end or machine."""
+    for field in msgspec.structs.fields(Recipe):
+        found = getattr(recipe, field.name)
+        if field.name == "flavour":
+            _field("flavour", found)
+        elif field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default:
+            what = "torch.compile runs what TorchDynamo captured on this machine, by this compiler"
+            raise ValueError(f"recipe: {field.name} is {found!r}; {what}")
+
+
+def _read(given: Any) -> Recipe:
+    """A recipe, or the TOML file at a path, as the workbench and `buddy-tui tune -o` write it."""
+    if isinstance(given, Recipe):
+        return given
+    if not isinstance(given, (str, Path)):
+        raise ValueError(f"recipe is {given!r}; it may be a Recipe, or the path of one in TOML")
+    try:
+        return from_toml(Path(given).read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"recipe: {given} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ValueError(f"recipe: {given} is {error}") from error
+
+
+def _field(name: str, value: Any) -> Any:
+    """A recipe's field, from the value itself or its plain form; lowerings may be a mapping from nodes."""
+    if name == "choices" and isinstance(value, Mapping):
+        value = tuple(sorted(OpChoice(str(node), str(lowering)) for node, lowering in value.items()))
+    kind = Flavour if name == "flavour" else get_type_hints(Recipe, include_extras=True)[name]
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        words = " or ".join(repr(word) for word in get_args(kind) if isinstance(word, str))
+        raise ValueError(f"{name} is {value!r}: {f'it may be {words}' if words else error}") from error
+
+
+def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
+    """The recipe with what `name` stands for in a search put to `value`."""
+    steps = {step.name for step in recipe.steps}
+    if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):
+        near = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        what = "a pass of the recipe (True or False), PASS.OPTION and lowering:NODE"
+        raise ValueError(f"the buddy back end has no option {name!r}{meant}; it has {', '.join(OPTIONS)}, {what}")
+    if not isinstance(value, OptionValue):
+        raise ValueError(f"{name} is {value!r}; it may be a bool, a number or a text")
+    try:
+        return varied(recipe, name, value)
+    except SpaceError as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_passes(recipe: Recipe) -> None:
+    """Raises `ValueError` for an option that a pass of ours does not have; MLIR's own say so when they run."""
+    from buddy.compiler.pipeline import own_passes
+
+    own = own_passes()
+    for step in recipe.steps:
+        if step.name in own and step.level == "mlir":
+            own[step.name].create(dict(step.options))

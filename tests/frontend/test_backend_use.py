@@ -1,0 +1,380 @@
+"""`torch.compile(f, backend="buddy")` as people use it: modes, options, threads, contexts, hooks, copies, resets."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from buddy.compiler import disk_cache
+from buddy.compiler.frontend import backend
+from buddy.compiler.frontend.backend_settings import Settings
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.recipe import OpChoice, PassStep, Recipe, to_toml
+
+pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.drop, self.norm, self.down = (
+            nn.Linear(16, 32), nn.Dropout(0.5), nn.BatchNorm1d(32), nn.Linear(32, 4),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.drop(self.norm(nn.functional.gelu(self.up(x)))))
+
+
+def compiled(function: Callable[..., Any], **given: Any) -> Callable[..., Any]:
+    return torch.compile(function, backend="buddy", **given)
+
+
+def agree(ours: Any, theirs: Any, **tolerance: float) -> None:
+    torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+# ---- options and modes -----------------------------------------------------------------------------------------------
+
+
+def test_options_are_fields_of_a_recipe() -> None:
+    options = {"preset": "upstream", "flavour": "tosa", "partition": "whole", "opt_level": 1, "threads": 3}
+    recipe = Settings.of({**options, "choices": {"gelu": "eager"}}).recipe()
+    found = {name: getattr(recipe, name) for name in options}
+    assert found == options
+    assert recipe.choices == (OpChoice("gelu", "eager"),)
+    steps = [{"name": "canonicalize"}, PassStep("cse")]
+    assert Settings.of({"steps": steps}).recipe().steps == (PassStep("canonicalize"), PassStep("cse"))
+
+
+def test_passes_and_their_options_are_options() -> None:
+    given = {"fuse-rows": False, "contractions-to-kernels.rows": 4, "canonicalize#2": False, "lowering:mm": "tosa"}
+    recipe = Settings.of(given).recipe()
+    pairs = list(zip(default_recipe().steps, recipe.steps, strict=True))
+    assert [step.name for step, own in pairs if step.enabled and not own.enabled] == ["canonicalize", "fuse-rows"]
+    assert ("rows", 4) in next(step for step in recipe.steps if step.name == "contractions-to-kernels").options
+    assert recipe.choice_map() == {"mm": "tosa"}
+
+
+def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:
+    recipe = replace(default_recipe(flavour="tosa"), threads=2, opt_level=3)
+    path = tmp_path / "best.toml"
+    path.write_text(to_toml(recipe))
+    assert Settings.of({"recipe": path}).recipe() == recipe
+    assert Settings.of({"recipe": recipe, "threads": 1, "flavour": "linalg"}).recipe() == replace(
+        recipe, threads=1, flavour="linalg"
+    )
+    net, x = Net().eval(), torch.randn(3, 16)
+    with torch.no_grad():
+        agree(compiled(net, options={"recipe": str(path), "fallback": "error"})(x), net(x))
+
+
+WRONG = [
+    ({"fallbak": "error"}, r"no option 'fallbak' \(did you mean fallback\?\); it has fallback, tune, recipe, preset"),
+    ({"fuse-row": False}, r"did you mean fuse-rows\?"),
+    ({"fuse-rows": 3}, "fuse-rows is on or off, not 3"),
+    ({"fuse-rows": None}, "fuse-rows is None; it may be a bool, a number or a text"),
+    ({"contractions-to-kernels.row": 3}, "contractions-to-kernels has no option 'row'; it has"),
+    ({"source": "x.py"}, "no option 'source'"),
+    ({"fallback": "never"}, "fallback is 'never'; it may be eager or error"),
+    ({"preset": "fast"}, "no preset 'fast'; there are default, upstream"),
+    ({"flavour": "tosaa"}, "flavour is 'tosaa': it may be 'linalg' or 'tosa'"),
+    ({"partition": 3}, "partition is 3: it may be 'layers' or 'whole'"),
+    ({"opt_level": 9}, "opt_level is 9: Expected `int` <= 3"),
+    ({"steps": [{"nam": "cse"}]}, "steps is .*: Object contains unknown field `nam`"),
+    ({"choices": 3}, "choices is 3: Expected `array`, got `int`"),
+    ({"threads": -1}, "threads is -1; it may be 0, for as many as torch uses, to 1024"),
+    ({"tune": "long"}, "tune is 'long'; it is for how many seconds"),
+    ({"recipe": "nowhere.toml"}, "recipe: nowhere.toml cannot be read: No such file"),
+    ({"recipe": 3}, "recipe is 3; it may be a Recipe, or the path of one in TOML"),
+    ({"recipe": default_recipe(), "preset": "default"}, "recipe and preset are both given"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), WRONG, ids=lambda value: next(iter(value)) if isinstance(value, dict) else ""
+)
+def test_an_option_that_cannot_be_is_named_with_those_that_can(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings.of(options)
+
+
+def test_a_damaged_recipe_is_refused_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("flavour = 3")
+    with pytest.raises(ValueError, match=r"mine\.toml is not a recipe: .*flavour"):
+        Settings.of({"recipe": path})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "reduce-overhead"}, "no mode 'reduce-overhead'; it has default and max-autotune"),
+        ({"options": {"flavor": "tosa"}}, r"no option 'flavor' \(did you mean flavour\?\)"),
+    ],
+)
+def test_what_is_wrong_is_told_by_the_first_call(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        compiled(lambda x: x + 1, **given)(torch.ones(2))
+
+
+def test_the_default_mode_is_no_mode() -> None:
+    assert Settings.of(None, "default") == Settings.of(None) == Settings.of({})
+    assert Settings.of(None, "max-autotune").tune > 0
+
+
+@pytest.mark.slow
+def test_a_search_keeps_its_best_recipe_for_the_graph(caplog: pytest.LogCaptureFixture) -> None:
+    net, x = Net().eval(), torch.randn(64, 16)
+    caplog.set_level("DEBUG", "buddy.tuning")
+    before = disk_cache.contents()["tuned"][0]
+    for _ in range(2):
+        torch._dynamo.reset()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run = compiled(net, options={"tune": 4, "fallback": "error"})
+            agree(run(x), net(x))
+            agree(run(x), net(x))
+    assert disk_cache.contents()["tuned"][0] == before + 1
+    # The second time no recipe is tried.
+    assert sum("recipe 0:" in record.getMessage() for record in caplog.records) == 1
+
+
+# ---- what surrounds a call -------------------------------------------------------------------------------------------
+
+
+def test_fullgraph_refuses_a_break() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(f, fullgraph=True)(torch.ones(3))
+    agree(compiled(f)(torch.ones(3)), f(torch.ones(3)))
+
+
+def programs() -> set[Any]:
+    gc.collect()
+    return set(backend._programs)
+
+
+def test_a_dynamic_function_is_one_program() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 2, -1)
+
+    known, run = programs(), compiled(f, dynamic=True)
+    for rows in (2, 5, 9):
+        x = torch.randn(rows, 7)
+        agree(run(x), f(x))
+    assert len(programs() - known) == 1
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_new_number_of_torch_threads_is_followed_and_a_given_one_stays() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu()
+
+    x = torch.randn(96, 96)
+    for options, numbers in (({}, [2, 1]), ({"threads": 2}, [2, 2])):
+        torch._dynamo.reset()
+        found, known, run = [], programs(), compiled(f, options=options)
+        for threads in (2, 1):
+            torch.set_num_threads(threads)
+            agree(run(x), f(x), atol=1e-4, rtol=1e-4)
+            new = programs() - known
+            found += [max(program.threads for program in new)] if new else found[-1:]
+            known |= new
+        torch.set_num_threads(2)
+        assert found == numbers
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_calls_from_several_python_threads() -> None:
+    net = Net().eval()
+    run = compiled(net)
+    inputs = [torch.randn(8, 16) for _ in range(16)]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return run(x)
+
+    with ThreadPoolExecutor(4) as pool:  # the first calls compile at the same time
+        results = [found for _ in range(4) for found in pool.map(call, inputs)]
+    with torch.no_grad():
+        for x, result in zip(inputs * 4, results, strict=True):
+            agree(result, net(x))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_context_around_the_call(context: Callable[[], Any]) -> None:
+    net, x = Net().eval(), torch.randn(5, 16)
+    run = compiled(net)
+    with context():
+        for _ in range(2):
+            result = run(x)
+            agree(result, net(x))
+        assert result.requires_grad == net(x).requires_grad
+        assert result.is_inference() == net(x).is_inference()
+
+
+def test_contexts_one_after_the_other_on_one_compiled_module() -> None:
+    net, x = Net().eval(), torch.randn(5, 16)
+    run, expected = compiled(net), net(x).detach()
+    with torch.no_grad():
+        agree(run(x), expected)
+    with torch.inference_mode():
+        agree(run(x), expected)
+    run(x).sum().backward()
+    assert net.up.weight.grad is not None
+    with torch.inference_mode():
+        agree(run(x), expected)
+
+
+def test_autocast_around_and_inside() -> None:
+    net, x = Net().eval(), torch.randn(5, 16)
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return net(x)
+
+    run, run_inside = compiled(net), compiled(inside)
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            around, expected = run(x), net(x)
+        assert around.dtype == expected.dtype == torch.bfloat16
+        # bfloat16 has 8 bits; two products are rounded to it in between.
+        agree(around, expected, atol=2e-2, rtol=2e-2)
+        agree(run_inside(x), inside(x), atol=2e-2, rtol=2e-2)
+        plain = run(x)
+        assert plain.dtype == torch.float32
+        agree(plain, net(x))
+
+
+def test_training_and_evaluation_of_one_compiled_module() -> None:
+    ours, theirs = Net(), Net()
+    theirs.load_state_dict(ours.state_dict())
+    run, x = compiled(ours), torch.randn(12, 16)
+    for training in (True, False, True):
+        results = []
+        for model, call in ((ours, run), (theirs, theirs)):
+            model.train(training)
+            torch.manual_seed(3)
+            results.append(call(x))
+        agree(results[0], results[1], atol=1e-5, rtol=1e-4)
+    for mine, his in zip(ours.buffers(), theirs.buffers(), strict=True):
+        agree(mine, his)
+    with pytest.raises(AttributeError):
+        _ = run.nothing_of_this_name
+
+
+def test_hooks_of_modules_run() -> None:
+    net, x, seen = Net().eval(), torch.randn(5, 16), []
+    net.up.register_forward_hook(lambda _module, _args, result: result * 2)
+    net.down.register_forward_pre_hook(lambda _module, args: (args[0] + 1,))
+    net.down.register_full_backward_hook(lambda _module, grads, _: seen.append(grads[0].shape))
+    run = compiled(net)
+    ours, theirs = run(x), net(x)
+    agree(ours, theirs)
+    ours.sum().backward()
+    assert seen == [torch.Size([5, 32])]
+    net.norm.register_forward_hook(lambda _module, _args, result: -result)
+    with torch.no_grad():
+        agree(run(x), net(x))
+
+
+# ---- copies and resets -----------------------------------------------------------------------------------------------
+
+
+def test_a_deep_copy_has_weights_of_its_own() -> None:
+    first = compiled(Net().eval())
+    x = torch.randn(5, 16)
+    with torch.no_grad():
+        expected = first(x)
+        second = copy.deepcopy(first)
+        agree(second(x), expected)
+        second.down.bias.add_(1)
+        agree(second(x), expected + 1)
+        agree(first(x), expected)
+
+
+def test_a_recipe_is_pickled() -> None:
+    recipe = Settings.of({"lowering:gelu": "eager", "fuse-rows": False}).recipe()
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert isinstance(copy.deepcopy(recipe), Recipe)
+
+
+def test_a_reset_lets_go_of_programs_and_the_next_call_compiles() -> None:
+    net, x = Net().eval(), torch.randn(5, 16)
+    known, run = programs(), compiled(net)
+    with torch.no_grad():
+        run(x)
+        assert programs() - known
+        torch.compiler.reset()
+        assert not programs() - known
+        agree(run(x), net(x))
+
+
+def test_explain_tells_the_graphs_of_what_is_compiled() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    found = torch._dynamo.explain(compiled(f))(torch.ones(3))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_suppressed_where_torch_is_told_so() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.histogram(x, 3)[0]
+
+    x = torch.randn(3, 3)
+    strict = {"fallback": "error"}
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="would run in eager"):
+        compiled(f, options=strict)(x)
+    with torch._dynamo.config.patch(suppress_errors=True):
+        agree(compiled(f, options=strict)(x), f(x))
+
+
+def test_a_pass_that_fails_leaves_the_graph_to_eager_or_raises() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.relu() @ x
+
+    x, without = torch.randn(4, 4), {"one-shot-bufferize": False}
+    with pytest.warns(UserWarning, match="a graph of .* runs in eager: "):
+        agree(compiled(f, options=without)(x), f(x))
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+        compiled(f, options={**without, "fallback": "error"})(x)
+
+
+def test_what_eager_raises_is_raised() -> None:
+    def f(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return x[places] * 2
+
+    run = compiled(f)
+    with pytest.raises(IndexError, match="out of"):
+        run(torch.ones(3), torch.tensor([5]))
+    agree(run(torch.ones(3), torch.tensor([1])), torch.tensor([2.0]))
