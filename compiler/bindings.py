@@ -10,9 +10,10 @@ import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGE = os.environ.get("BUDDY_MLIR_PACKAGE", "torch_mlir")
 
@@ -61,6 +62,24 @@ def torch_dialect() -> Any | None:
         return importlib.import_module(f"{PACKAGE}.dialects.torch")
     except ModuleNotFoundError:
         return None
+
+
+class TorchImporter(NamedTuple):
+    """torch-mlir's importer of FX graphs: a factory by MLIR context, and the decompositions that it expects."""
+
+    importer: Callable[[Any], Any]
+    decompositions: Callable[[], dict[Any, Any]]
+
+
+def torch_importer() -> TorchImporter:
+    """What imports FX graphs, which imports torch; only the `torch_mlir` package has it."""
+    found, table = _load("extras.fx_importer"), _load("extras.fx_decomp_util")
+    return TorchImporter(lambda context: found.FxImporter(context=context), table.get_decomposition_table)
+
+
+def onnx_importer() -> Any:
+    """torch-mlir's importer of ONNX models, which imports onnx; only the `torch_mlir` package has it."""
+    return _load("extras.onnx_importer")
 
 
 def torch_fx() -> Any:

@@ -14,6 +14,7 @@ import msgspec
 from buddy.compiler import assembly, codegen, diagnosis, signature, snapshots
 from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec, symbols_of
 from buddy.compiler.bindings import ir
+from buddy.compiler.given_ir import GivenIRError, given_for, lowered_given
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
@@ -23,7 +24,6 @@ from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
-from buddy.compiler.notebook import html_of
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
@@ -53,7 +53,7 @@ class CompilationError(Exception):
 
 @dataclass(frozen=True)
 class Compilation:
-    """A finished compilation. `reused` counts the stages that were known already; `texts` are those of `stages`."""
+    """A finished compilation. `reused` counts the stages that were known already."""
 
     stages: tuple[Stage, ...]
     artifact: Artifact
@@ -61,11 +61,6 @@ class Compilation:
     remarks: tuple[tuple[str, str, str], ...]
     seconds: float
     reused: int
-    texts: tuple[StageText, ...] = field(default=(), repr=False)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return html_of(self)
 
 
 @dataclass
@@ -74,14 +69,12 @@ class _Progress:
 
     on_stage: OnStage
     stages: list[Stage] = field(default_factory=list)
-    texts: list[StageText] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     reused: int = 0
 
     def add(self, snapshot: Snapshot, reused: bool) -> None:
         stage = msgspec.structs.replace(snapshot.stage, index=len(self.stages))
         self.stages.append(stage)
-        self.texts.append(snapshot.text)
         self.remarks.extend(snapshot.remarks)
         self.reused += reused
         self.on_stage(stage, snapshot.text)
@@ -130,8 +123,7 @@ class Compiler:
         remarks = tuple((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
         remarks = (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
         seconds = time.perf_counter() - start
-        stages, texts = tuple(progress.stages), tuple(progress.texts)
-        return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
+        return Compilation(tuple(progress.stages), artifact, assignments, remarks, seconds, progress.reused)
 
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
         """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
@@ -176,7 +168,8 @@ class Compiler:
 
     def _top(self, key: str, lowered: Lowered, progress: _Progress) -> Snapshot:
         known = self._snapshots.get(key)
-        snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations)
+        name = "import" if lowered.given else "lower"
+        snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
         self._remember(key, snapshot)
         progress.add(snapshot, reused=known is not None)
         return snapshot
@@ -258,9 +251,18 @@ def transformed(stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bo
 def lowered_graph(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
 ) -> Lowered:
-    """Top-level IR. Raises `CompilationError` for a node that can be neither compiled nor called in eager."""
+    """Top-level IR: the graph's nodes lowered one by one, or the IR that it comes with.
+
+    Raises `CompilationError` for a node that can be neither compiled nor called in eager, and for given IR that is no
+    module.
+    """
     try:
+        given = given_for(graph, recipe)
+        if given is not None:
+            return lowered_given(graph, given, context, locations)
         return lower(graph, recipe, context, locations, first)
+    except GivenIRError as error:
+        raise CompilationError(error.diagnostic) from error
     except NodeError as error:
         raise CompilationError(diagnosis.of_node(error)) from error
 

@@ -33,6 +33,8 @@ from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.registrations import is_ours
 
+# The phase of nodes that have been lowered.
+LOWERED = "toplevel"
 Table = dict[tuple[str, int], Any]
 # Told of each node with the MLIR ops made for it, in order.
 OnNode = Callable[[Op, Sequence[Any]], None]
@@ -65,7 +67,8 @@ class NodeError(Exception):
 class Lowered:
     """Top-level IR with what is known about each node. `vain` tells of choices by hand that could not be followed.
 
-    Of one that is `transient`, another attempt may lower more: some node's lowering did not get to an answer.
+    Of one that is `transient`, another attempt may lower more: some node's lowering did not get to an answer. One that
+    is `given` is IR that the graph came with, which may be at another `phase` of the line.
     """
 
     module: Any
@@ -73,6 +76,8 @@ class Lowered:
     partition: cut.Partition
     vain: tuple[tuple[str, str], ...] = ()
     transient: bool = False
+    phase: str = LOWERED
+    given: bool = False
 
 
 @dataclass

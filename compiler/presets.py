@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
+from buddy.compiler.front_steps import FROM_BACKEND, TO_BACKEND
+from buddy.compiler.front_steps import phases as import_phases
 from buddy.compiler.protocol import Preset
-from buddy.compiler.recipe import OptionValue, PassStep, Recipe
-
-MODULE, FUNC = "builtin.module", "func.func"
+from buddy.compiler.recipe import TORCH_MLIR, Flavour, PassStep, Recipe, preset_of
+from buddy.compiler.steps import FUNC, MODULE
+from buddy.compiler.steps import step_of as _step
+from buddy.compiler.steps import steps_of as _steps
 
 PHASES = (
     ("torch", "fx"),
@@ -23,19 +24,6 @@ PHASES = (
     ("ir", "llvm"),
     ("asm", "asm"),
 )
-
-
-Entry = str | tuple[str, str] | tuple[str, str, dict[str, OptionValue]]
-
-
-def _steps(phase: str, *entries: Entry) -> list[PassStep]:
-    """Steps of one phase; an entry is a pass name, a name with its anchor, or both with options."""
-    return [_step(phase, *((entry,) if isinstance(entry, str) else entry)) for entry in entries]
-
-
-def _step(phase: str, name: str, anchor: str = MODULE, options: dict[str, OptionValue] | None = None) -> PassStep:
-    return PassStep(name, "mlir", anchor, tuple((options or {}).items()), phase=phase)
-
 
 # TOSA and tensor-level math become linalg; what the flavour did not use changes nothing here.
 _TO_LINALG = _steps(
@@ -146,31 +134,35 @@ def _preset(name: str, summary: str, steps: list[PassStep]) -> Preset:
     return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), PHASES)
 
 
+# What all programs share once they are linalg on tensors.
+_SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_LOOPS, *_LLVM]
+
+
+def _by_torch_mlir(flavour: Flavour, what: str) -> Preset:
+    """torch-mlir's road to one of its three dialects, and what is shared from there."""
+    name = preset_of(TORCH_MLIR, flavour)
+    steps = (*TO_BACKEND, *FROM_BACKEND[flavour], *_TO_LINALG, *_SHARED)
+    phases = (*PHASES[:2], *import_phases(flavour), *PHASES[3:])
+    recipe = Recipe(preset=name, flavour=flavour, steps=steps, frontend=TORCH_MLIR)
+    return Preset(name, f"imported by torch-mlir, by its own passes to {what}, then as by default", recipe, phases)
+
+
 def presets() -> dict[str, Preset]:
     """The presets by name."""
     found = (
         _preset(
             "default",
             "fused, packed and vectorised for this machine",
-            [
-                *_GRAPH,
-                *_TO_LINALG,
-                *_FUSION,
-                *_MATH,
-                *_BUFFERS,
-                *_LIBRARY,
-                *_ROWS,
-                *_KERNELS,
-                *_MEMORY,
-                *_LOOPS,
-                *_LLVM,
-            ],
+            [*_GRAPH, *_TO_LINALG, *_SHARED],
         ),
         _preset(
             "upstream",
             "MLIR's own passes to scalar loops; only memory is ours",
             [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_LOOPS, *_LLVM],
         ),
+        _by_torch_mlir("linalg", "linalg on tensors"),
+        _by_torch_mlir("tosa", "TOSA"),
+        _by_torch_mlir("stablehlo", "StableHLO"),
     )
     return {preset.name: preset for preset in found}
 
@@ -179,7 +171,7 @@ def default_recipe(
     source: str = "",
     arguments: tuple[str, ...] = (),
     preset: str = "default",
-    flavour: Literal["linalg", "tosa"] = "linalg",
+    flavour: Flavour = "linalg",
 ) -> Recipe:
     """The recipe of a preset for a source.
 

@@ -11,17 +11,32 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
+Backend = Literal["native", "iree"]
+Flavour = Literal["linalg", "tosa", "stablehlo"]
+Frontend = Literal["dynamo", "export", "torch-mlir"]
+
+FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+FRONTENDS: tuple[Frontend, ...] = get_args(Frontend)
 
 EAGER: Lowering = "eager"
 # The road of ops that no registry here lowers.
-TORCH_MLIR: Lowering = "torch-mlir"
+TORCH_MLIR: Literal["torch-mlir"] = "torch-mlir"
+# The frontends whose graphs are lowered here, node by node.
+OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
+
+NATIVE: Backend = "native"
+IREE: Backend = "iree"
+BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
+# Graph passes that make what is lowered as loops over blocks for this compiler's own kernels: other backends fuse the
+# parts of an attention by themselves, and have no place for such loops.
+FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
 MAX_THREADS = 1024
 MAX_GRAPHS = 2**31
@@ -67,10 +82,14 @@ class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
 
 
 class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A user's file that adds to the registries: its path, and a hash of what it says ("" where nobody has looked)."""
+    """A user's file that adds to the registries: its path, and a hash of what it says ("" where nobody has looked).
+
+    One that is there for its `passes` has to register some.
+    """
 
     path: str
     hash: str = ""
+    passes: bool = False
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,19 +100,32 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `threads` is how many threads compiled code and eager, beside which it is timed, may use. It is 1 unless said
     otherwise: the IR is then plain loops, the same on every machine, and timings say what the code is worth rather than
     how busy the other cores are.
+
+    `target` is the machine that code is for, as `machines.machine_of` reads it; "" is the one that compiles.
+
+    `frontend` says how the program becomes IR: captured by TorchDynamo or by torch.export and lowered here, or captured
+    by TorchDynamo and imported by torch-mlir, whose passes take it to the dialect of `flavour`. StableHLO is a flavour
+    of torch-mlir's alone.
+
+    `backend` says who takes top-level IR on: this compiler ("native"), by the passes of `steps`, or IREE, by its own
+    phases and `backend_flags`, its compiler's. Another backend's recipe keeps its steps for the way back.
     """
 
     source: str = ""
     arguments: tuple[str, ...] = ()
     graph: Annotated[int, msgspec.Meta(ge=0, lt=MAX_GRAPHS)] = 0
     preset: str = "default"
-    flavour: Literal["linalg", "tosa"] = "linalg"
+    flavour: Flavour = "linalg"
     partition: Literal["layers", "whole"] = "layers"
     steps: tuple[PassStep, ...] = ()
     choices: tuple[OpChoice, ...] = ()
     threads: Annotated[int, msgspec.Meta(ge=1, le=MAX_THREADS)] = 1
     opt_level: Annotated[int, msgspec.Meta(ge=0, le=3)] = 2
     plugins: tuple[PluginFile, ...] = ()
+    target: str = ""
+    frontend: Frontend = "dynamo"
+    backend: Backend = "native"
+    backend_flags: tuple[str, ...] = ()
 
     def choice_map(self) -> dict[str, str]:
         return {choice.node: choice.lowering for choice in self.choices}
@@ -114,11 +146,32 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def toggled(self, index: int) -> Recipe:
         return self.with_step(index, enabled=not self.steps[index].enabled)
 
+    def handed_over(self) -> Recipe:
+        """This recipe as far as it is for its backend: graph passes for our own kernels are off where it is another."""
+        if self.backend == NATIVE:
+            return self
+        steps = (
+            msgspec.structs.replace(step, enabled=step.enabled and step.name not in FOR_KERNELS) for step in self.steps
+        )
+        return msgspec.structs.replace(self, steps=tuple(steps))
+
+    def natively(self) -> Recipe:
+        """This recipe with this compiler as its backend."""
+        return msgspec.structs.replace(self, backend=NATIVE, backend_flags=())
+
 
 def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
-    """The passes of `pipeline` for the graph of `program`, with the latter's choices of lowerings and its threads."""
-    names = ("source", "arguments", "graph", "choices", "threads", "plugins")
+    """The passes of `pipeline` for the graph of `program`, with the latter's choices of lowerings, threads and target,
+    and its backend."""
+    names = ("source", "arguments", "graph", "choices", "threads", "plugins", "target", "backend", "backend_flags")
     return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
+
+
+def preset_of(frontend: Frontend, flavour: Flavour) -> str:
+    """The preset by which a frontend's program goes down: torch-mlir has a pipeline of its own to each flavour."""
+    if frontend in OWN_FRONTENDS:
+        return "default"
+    return frontend if flavour == "linalg" else f"{frontend}-{flavour}"
 
 
 @dataclass(frozen=True)
@@ -141,11 +194,13 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     """
     graph_steps = [_identity(step) for step in recipe.steps if step.level == "graph" and step.enabled]
     plugins = [plugin.hash for plugin in recipe.plugins]
-    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, graph_steps, plugins)
+    frontend = [recipe.frontend] * (recipe.frontend not in OWN_FRONTENDS)
+    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, graph_steps, plugins, *frontend)
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
-            key = digest(key, _identity(step), *([recipe.threads] if step.name == SHARING_PASS else ()))
+            sharing = [recipe.threads] if step.name == SHARING_PASS else []
+            key = digest(key, _identity(step), *sharing, *([recipe.target] if recipe.target else []))
         keys.append(key)
     return PrefixKeys(top, tuple(keys))
 

@@ -67,11 +67,12 @@ def of_graph(
     return Snapshot(stage, text, counts, remarks=remarks)
 
 
-def of_top_level(operation: Any, locations: LocationSets) -> Snapshot:
+def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
+    """The first module: the graph's nodes lowered, or IR that is at another phase."""
     marked, lost = marked_text(operation, locations)
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
-    stage = Stage(0, "lower", "toplevel", "", 0, ops=counts.total(), origins=text.origins, lost=lost)
+    stage = Stage(0, name, phase, "", 0, ops=counts.total(), origins=text.origins, lost=lost)
     return Snapshot(stage, text, counts, operation, mark=digest(marked))
 
 

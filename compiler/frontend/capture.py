@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
+from buddy.compiler.frontend.torch_dialect import imported
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
@@ -85,6 +87,7 @@ class Recorder:
                 table = fx_table(conversion)
                 captured = CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers)
                 captured.code = fx_code(conversion)
+                captured.torch_dialect = partial(imported, conversion.graph, conversion.fx_nodes)
                 self._keep(captured)
             return aten.module(*arguments)
 

@@ -9,10 +9,22 @@ from typing import Any
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, plain_index
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.protocol import Diagnostic, GraphInfo
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
+
+
+def _not_whole() -> GivenIR:
+    raise UnsupportedGraphError(
+        Diagnostic(
+            "torch-mlir imports whole graphs as they were captured, and this is a part of one",
+            "the graph",
+            "leave it to the frontend dynamo",
+        )
+    )
 
 
 @dataclass
@@ -23,7 +35,8 @@ class CapturedGraph:
     the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it,
     `code` as Python text.
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
-    sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries.
+    sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
+    `torch_dialect()` is what torch-mlir's importer makes of the graph.
     """
 
     graph: Graph
@@ -35,6 +48,7 @@ class CapturedGraph:
     numbers: tuple[Any, ...] = ()
     first: Callable[[], Mapping[str, Any] | None] = lambda: None
     code: str = ""
+    torch_dialect: Callable[[], GivenIR] = _not_whole
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:

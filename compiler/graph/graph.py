@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.sizes import SymbolSource
@@ -35,7 +36,8 @@ class Graph:
     Each placeholder says whether it is an input or a parameter (or buffer) of the model. `mutated` holds the indices of
     the inputs that the program itself writes to, `symbols` where a call finds the sizes that are not known before.
     `op_groups` are the ops that `GraphDriver` makes one subgraph of, by the subgraph's name, and `group_map_device`
-    says where each is to run.
+    says where each is to run. `given` is IR that may stand for the nodes, or does, where they are none that
+    this project lowers.
 
     Arguments are what links nodes. The editing methods keep `_children`, the groups and the order in step with them;
     after edits by hand `link()` does, and `fuse_ops`, `perform` and every way down call it.
@@ -46,6 +48,7 @@ class Graph:
         self.device = device
         self.mutated: tuple[int, ...] = ()
         self.symbols: tuple[SymbolSource, ...] = ()
+        self.given: GivenIR | None = None
         self.op_groups: dict[str, list[Op]] = {}
         self.group_map_device: dict[str, DeviceType] = {}
         self._func_name = func_name

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, Op, op_classes
 from buddy.compiler.graph.schema import Schema
@@ -49,6 +50,7 @@ class GraphData(msgspec.Struct, frozen=True):
     mutated: list[int] = []
     symbols: list[SymbolSource] = []
     schemas: dict[str, Schema] = {}
+    given: GivenIR | None = None
 
 
 def plain(value: Any) -> Any:
@@ -86,6 +88,7 @@ def to_data(graph: Graph) -> GraphData:
         list(graph.mutated),
         list(graph.symbols),
         {op.target: op.schema for op in graph.body if op.schema is not None},
+        graph.given,
     )
 
 
@@ -125,7 +128,7 @@ def from_data(data: GraphData) -> Graph:
         op._keyword_arguments = {key: unplain(value, table) for key, value in node.kwargs.items()}
         table[op.name] = op
         graph.add_node(op, NodeType(next(kinds)) if node.op == "PlaceholderOp" else NodeType.OtherNode)
-    graph.mutated, graph.symbols = tuple(data.mutated), tuple(data.symbols)
+    graph.mutated, graph.symbols, graph.given = tuple(data.mutated), tuple(data.symbols), data.given
     return graph
 
 

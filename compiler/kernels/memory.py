@@ -65,7 +65,9 @@ def _argument_attributes(argument: Any) -> Any:
     owner = argument.owner.owner.operation
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
-    return ir.DictAttr(ir.ArrayAttr(owner.attributes["arg_attrs"])[argument.arg_number])
+    flags = ir.ArrayAttr(owner.attributes["arg_attrs"])
+    # What a pass that packs weights has just added has none yet.
+    return ir.DictAttr(flags[argument.arg_number]) if argument.arg_number < len(flags) else ()
 
 
 def zero_fill_before(op: Any, buffer: Any) -> Any | None:

@@ -93,7 +93,11 @@ def _folded(argument: Any, end: Any, place: int) -> bool:
     return True
 
 
-_TOUCHING = {"memref.load": _load, "memref.store": _store, "linalg.generic": _generic} | dict.fromkeys(_MOVES, _move)
+_TOUCHING = (
+    {"memref.load": _load, "memref.store": _store}
+    | dict.fromkeys(("linalg.generic", "linalg.reduce", "linalg.map"), _generic)
+    | dict.fromkeys(_MOVES, _move)
+)
 
 
 def _replace(user: Any, old: Any, new: Any) -> None:

@@ -1,0 +1,138 @@
+"""A captured graph in the torch dialect, as torch-mlir's own importer of FX graphs writes it.
+
+torch-mlir imports exported programs, whose weights become literals and which it refuses where a buffer is not in the
+state dict. What is captured here has every parameter, buffer and constant for an argument, so nothing of that arises:
+the function takes what the graph takes, in the same order. The ops are decomposed as torch-mlir's front door does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+
+from buddy.compiler.bindings import torch_dialect, torch_importer
+from buddy.compiler.front_steps import IMPORTED
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.graph.given import GivenIR
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import OutputOp, PlaceholderOp
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.recipe import TORCH_MLIR
+
+# What the importer takes for a file of Python.
+FILE = "graph"
+_ENTRY = "main"
+_LINE = re.compile(rf'"{FILE}":(\d+):')
+_TODO = "leave it to the frontend dynamo, or take the op out of the program"
+
+
+def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
+    """`graph`, which was made of the FX `nodes`, as a module of the torch dialect.
+
+    Raises `UnsupportedGraphError` for what torch-mlir's importer does not take, and for a graph that has been edited
+    since it was captured.
+    """
+    _check(graph)
+    module, fakes = _self_contained(graph, {node.name: node for node in nodes})
+    stable = [op.stable for op in graph.body]
+    try:
+        text = _written(_decomposed(module, fakes), stable)
+    except UnsupportedGraphError:
+        raise
+    except Exception as error:  # the importer asserts, and looks up what it has no entry for
+        what = f"torch-mlir's importer refuses the graph: {type(error).__name__}: {_first_line(error)}"
+        raise _refused(graph, what) from error
+    return GivenIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
+
+
+def _check(graph: Graph) -> None:
+    if graph.symbols:
+        raise _refused(graph, "torch-mlir's road takes no sizes that only a call tells", "capture with known sizes")
+    if any(0 in op.tensor_meta.shape for op in graph.placeholders):
+        raise _refused(graph, "an input has no elements, which torch-mlir's road does not take")
+
+
+def _refused(graph: Graph, what: str, todo: str = _TODO) -> UnsupportedGraphError:
+    return UnsupportedGraphError(Diagnostic(what, f"the graph {graph.name}", todo))
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+
+
+def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[Any]]:
+    """The FX graph with constants as inputs and tensors alone as results, and its inputs as fake tensors.
+
+    The stack trace of each node says which node of `graph` it is: it is what the importer makes a location of.
+    """
+    made, table, fakes = FxGraph(), dict[Node, Node](), list[Any]()
+    for number, op in enumerate(graph.body):
+        node = nodes.get(op.name)
+        if node is None:
+            raise _refused(graph, f"{op.name} was put into the graph after it was captured")
+        if isinstance(op, PlaceholderOp):
+            new = made.placeholder(node.name)
+            fakes.append(node.meta["val"])
+        elif isinstance(op, OutputOp):
+            new = made.output(tuple(table[found] for found in node.args[0] if isinstance(found, Node)))  # type: ignore[union-attr,arg-type]
+        else:
+            new = made.node_copy(node, table.__getitem__)
+        new.meta = {"val": node.meta.get("val"), "stack_trace": f'File "{FILE}", line {number}, in graph'}
+        table[node] = new
+    return GraphModule(torch.nn.Module(), made), fakes
+
+
+def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+    """The graph by torch-mlir's own decompositions; what a node becomes keeps the node's stack trace."""
+    mode = torch._guards.detect_fake_mode(inputs)
+    mode = mode or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [value if mode.is_our_fake(value) else mode.from_tensor(value) for value in inputs]
+
+    def run(*tensors: Any) -> Any:
+        with preserve_node_meta():
+            return Interpreter(module).run(*tensors)
+
+    with torch.no_grad(), mode:
+        traced = make_fx(run, decomposition_table=_decompositions(), _allow_non_fake_inputs=True)(*fakes)
+    # Such as the statistics of a batch norm that nobody reads, which not every road of torch-mlir's has an op for.
+    traced.graph.eliminate_dead_code()
+    return traced
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    return {**torch_importer().decompositions(), torch.ops.aten.view.default: _view}
+
+
+def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
+    """A view was captured with eager's strides, and what a decomposition gives may have others; values have none."""
+    if tensor.is_contiguous():
+        return NotImplemented
+    return torch.ops.aten.view.default(tensor.clone(memory_format=torch.contiguous_format), size)
+
+
+def _written(module: GraphModule, stable: Sequence[str]) -> str:
+    """The module as MLIR text, each op with the name of its node for a location."""
+    from buddy.compiler.bindings import ir  # here alone: who captures needs no MLIR
+
+    found, dialect = torch_importer(), torch_dialect()
+    assert dialect is not None
+    context = ir.Context()
+    dialect.register_dialect(context)
+    importer = found.importer(context)
+    importer.import_stateless_graph(module.graph, func_name=_ENTRY)
+    operation = importer.module.operation
+
+    def name(op: Any) -> Any:
+        if (found := _LINE.search(str(op.location))) is not None:
+            op.location = ir.Location.name(stable[int(found[1])], context=context)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(name)
+    return str(operation.get_asm(enable_debug_info=True))
