@@ -24,6 +24,7 @@ from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
+from buddy.compiler.notebook import html_of
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
@@ -53,7 +54,7 @@ class CompilationError(Exception):
 
 @dataclass(frozen=True)
 class Compilation:
-    """A finished compilation. `reused` counts the stages that were known already."""
+    """A finished compilation. `reused` counts the stages that were known already; `texts` are those of `stages`."""
 
     stages: tuple[Stage, ...]
     artifact: Artifact
@@ -61,6 +62,11 @@ class Compilation:
     remarks: tuple[tuple[str, str, str], ...]
     seconds: float
     reused: int
+    texts: tuple[StageText, ...] = field(default=(), repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_of(self)
 
 
 @dataclass
@@ -69,12 +75,14 @@ class _Progress:
 
     on_stage: OnStage
     stages: list[Stage] = field(default_factory=list)
+    texts: list[StageText] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     reused: int = 0
 
     def add(self, snapshot: Snapshot, reused: bool) -> None:
         stage = msgspec.structs.replace(snapshot.stage, index=len(self.stages))
         self.stages.append(stage)
+        self.texts.append(snapshot.text)
         self.remarks.extend(snapshot.remarks)
         self.reused += reused
         self.on_stage(stage, snapshot.text)
@@ -123,7 +131,8 @@ class Compiler:
         remarks = tuple((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
         remarks = (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
         seconds = time.perf_counter() - start
-        return Compilation(tuple(progress.stages), artifact, assignments, remarks, seconds, progress.reused)
+        stages, texts = tuple(progress.stages), tuple(progress.texts)
+        return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
 
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
         """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
