@@ -38,6 +38,7 @@ class Hunt:
     began: float = field(default_factory=time.monotonic)
     count: int = 0
     notes: list[str] = field(default_factory=list)
+    ratios: dict[Point, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = [len(variation.values) for variation in self.space.variations]
@@ -67,6 +68,7 @@ class Hunt:
 
     def _came(self, point: Point, found: AttemptDone) -> None:
         best = self.search.tell(point, math.inf if found.problem else found.ratio)
+        self.ratios[point] = 0.0 if found.problem else found.ratio
         words = self.space.words(point)
         self.tell(
             Attempted(
@@ -95,9 +97,10 @@ class Hunt:
             duel = await self._fought(hands, Duel(self.space.recipe(first), self.space.recipe(best), each))
         recipe, notes = self._chosen(duel, best)
         chosen = best if recipe is not self.frame.recipe else first
+        gain = duel if chosen != first else DuelDone(1.0, 1.0, 1.0)
         return Tuned(
             self.frame.request, recipe, self.space.words(chosen), self.count, self.space.size,
-            self.search.least, duel.ratio, duel.low, duel.high, self.elapsed, (*self.notes, *notes),
+            self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
         )  # fmt: skip
 
     async def _fought(self, hands: Sequence[Hand], duel: Duel) -> DuelDone:
