@@ -76,17 +76,23 @@ class Results:
     ) -> list[Any]:
         """What the graph returns in a call on `inputs`, where compiled code gave `computed`."""
         laid_out = [_with_strides(t, strides, symbols) for t, strides in zip(computed, self._strides, strict=True)]
+        return [_picked(source, laid_out, inputs, symbols) for source in self._plan]
 
-        def pick(source: Any) -> Any:
-            if isinstance(source, _View):
-                return source.of(pick(source.base), symbols)
-            if isinstance(source, Size):
-                return value_of(source, symbols)
-            if isinstance(source, _Computed):
-                return laid_out[source.index]
-            return inputs[source.index] if isinstance(source, _Input) else source
 
-        return [pick(source) for source in self._plan]
+def _picked(
+    source: Any, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
+) -> Any:
+    """What stands in one place of the results.
+
+    No closure that calls itself: that is a cycle, in which tensors live on until Python looks for garbage.
+    """
+    if isinstance(source, _View):
+        return source.of(_picked(source.base, computed, inputs, symbols), symbols)
+    if isinstance(source, Size):
+        return value_of(source, symbols)
+    if isinstance(source, _Computed):
+        return computed[source.index]
+    return inputs[source.index] if isinstance(source, _Input) else source
 
 
 # ---- who shares memory with whom -------------------------------------------------------------------------------------
