@@ -1,4 +1,4 @@
-"""What a compiled call returned dies with its last name: nothing in the call holds it until Python looks for garbage."""
+"""What a compiled call returned dies with its last name: nothing holds it until Python looks for garbage."""
 
 from __future__ import annotations
 
