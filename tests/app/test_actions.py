@@ -8,6 +8,7 @@ import pytest
 from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
+from buddy.app.backends import Backends
 from buddy.app.bindings import pane_bindings, screen_bindings
 from buddy.app.commands import HIDDEN, listed
 from buddy.app.editing import Editing
@@ -46,6 +47,7 @@ CLASSES: dict[str, list[type]] = {
         Profiling,
         Provenance,
         Tuner,
+        Backends,
     ],
     "any": [GraphPane, PassesPane, IrPane, SourcePane, OutputsPane],
     "graph": [GraphPane],
