@@ -146,7 +146,7 @@ class Session:
         for request in [number for number, job in self.state.jobs.items() if job == "open"]:
             client.send(p.Cancel(request))
         if any(plugin.path in files for plugin in workspace.plugins):
-            workspace.plugins = tuple(PluginFile(plugin.path) for plugin in workspace.plugins)
+            workspace.plugins = tuple(PluginFile(each.path, passes=each.passes) for each in workspace.plugins)
             for frame in (p.ListPasses, p.ListOps):
                 client.send(frame(client.next_request(), self._directory, workspace.plugins))
         self.say(told(files))

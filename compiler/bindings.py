@@ -1,21 +1,28 @@
 """The only place that decides which package the MLIR Python bindings come from.
 
 `BUDDY_MLIR_PACKAGE` names it (`torch_mlir`, `mlir`, `buddy_mlir`, …); without it the `torch_mlir` wheel is taken. Every
-module of the project says `from buddy.compiler.bindings import ir, linalg`, never `import torch_mlir`.
+module of the project says `from buddy.compiler.bindings import ir, linalg`, never `import torch_mlir`. Importing this
+module loads nothing yet.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
-PACKAGE = os.environ.get("BUDDY_MLIR_PACKAGE", "torch_mlir")
+from buddy.compiler.plain_values import Diagnostic
+
+VARIABLE = "BUDDY_MLIR_PACKAGE"
+PACKAGE = os.environ.get(VARIABLE) or "torch_mlir"
 
 _TOP = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
 _DIALECTS = (
@@ -24,14 +31,47 @@ _DIALECTS = (
 )  # fmt: skip
 
 
+class BindingsError(ModuleNotFoundError):
+    """There are no bindings where they are looked for; `diagnostic` says what was found there, and what to do."""
+
+    def __init__(self, what: str, todo: str) -> None:
+        self.diagnostic = Diagnostic(what, "MLIR's Python bindings", todo)
+        super().__init__(str(self.diagnostic))
+
+
 def _load(name: str) -> Any:
     try:
         return importlib.import_module(f"{PACKAGE}.{name}")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"the MLIR Python bindings are not in {PACKAGE!r} ({error}): `pip install torch-mlir`, or set "
-            "BUDDY_MLIR_PACKAGE to the package of your own LLVM build"
-        ) from error
+    except BindingsError:
+        raise
+    except (ImportError, RuntimeError, AttributeError, TypeError, ValueError, OSError) as error:
+        # A half-built package fails in as many ways as its modules may: what it said stands behind this.
+        raise _bindings_error(name, error) from error
+
+
+def _bindings_error(name: str, error: Exception) -> BindingsError:
+    asked = f"{VARIABLE}={PACKAGE}" if os.environ.get(VARIABLE) else f"{PACKAGE}, the package of MLIR's bindings,"
+    folder = _folder_of(PACKAGE)
+    missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
+    if not folder:
+        what = f"{asked} " + ("names no package that Python finds" if os.environ.get(VARIABLE) else "is not installed")
+    elif missing:
+        what = f"{asked} is the package in {folder}, which has no module {name}"
+    else:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        what = f"{asked} is the package in {folder}, whose module {name} does not load: {said}"
+    own = f"{VARIABLE} is the name under which your build's bindings are imported (mlir), their folder is in PYTHONPATH"
+    return BindingsError(what, f"{own}; without it they are torch-mlir's (`pip install torch-mlir`)")
+
+
+def _folder_of(package: str) -> str:
+    """Where a package lies, found without loading it where that can be; "" where there is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return ""
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return places[0] if places else ""
 
 
 def __getattr__(name: str) -> Any:
@@ -44,10 +84,20 @@ def __getattr__(name: str) -> Any:
 
 @lru_cache(maxsize=1)
 def version() -> str:
-    """The version of the package that the bindings come from; "local" where it is no installed one."""
+    """The version of the package that the bindings come from; "local" and a hash where it is no installed one.
+
+    What is kept on disk is kept under it, so the hash is another one once a build has been made anew.
+    """
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(PACKAGE.replace("_", "-"))
-    return "local"
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in libraries()]
+    return f"local-{hashlib.sha256(repr(states).encode()).hexdigest()[:12]}"
+
+
+def libraries() -> list[Path]:
+    """The shared libraries that the bindings are made of."""
+    folders = [Path(folder) for folder in _load("_mlir_libs").get_lib_dirs()]
+    return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".pyd"))
 
 
 def package() -> Any:
@@ -62,6 +112,14 @@ def torch_dialect() -> Any | None:
         return importlib.import_module(f"{PACKAGE}.dialects.torch")
     except ModuleNotFoundError:
         return None
+
+
+def register_others(context: Any) -> None:
+    """Make dialects known to `context` that are not MLIR's own, where the bindings have them: torch's and StableHLO."""
+    if (dialect := torch_dialect()) is not None:
+        dialect.register_dialect(context)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module(f"{PACKAGE}._mlir_libs._stablehlo").register_dialect(context)
 
 
 class TorchImporter(NamedTuple):

@@ -69,8 +69,10 @@ class DiskCache:
 
 OBJECTS = DiskCache("objects")
 PROGRAMS = DiskCache("programs")
+# What the bindings have registered, which takes seconds to find.
+CATALOGUES = DiskCache("catalogues", 16 << 20)
 TUNED = DiskCache("tuned", 16 << 20)
-CACHES = (OBJECTS, PROGRAMS, TUNED)
+CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED)
 
 
 def contents() -> dict[str, tuple[int, int]]:

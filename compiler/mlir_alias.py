@@ -18,6 +18,9 @@ def install(name: str) -> ModuleType:
 
     Raises `ModuleNotFoundError`, with what to do, where there are no bindings.
     """
+    if name == bindings.PACKAGE.partition(".")[0]:
+        # Asked for by that very name, and no build of it is on the path: there is nothing that it could stand for.
+        raise ModuleNotFoundError(f"no build of MLIR is on the path, so there is no package {name}", name=name)
     # First among the finders: Python's own would find the files, and load each module a second time.
     sys.meta_path.insert(0, _Finder(name))
     return bindings.package()

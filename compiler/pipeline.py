@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from traceback import format_exc
 from typing import IO, Any
 
-from buddy.compiler import passes
+from buddy.compiler import mlir_opt, passes
 from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
 from buddy.compiler.provenance import LocationSets
@@ -22,6 +22,7 @@ from buddy.compiler.recipe import PassStep
 
 _REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
 _PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
+_RESTRICTED = re.compile(r"restricted to '([^']*)' on a PassManager")
 _UNREGISTERED = re.compile(r"does not refer to a registered pass")
 
 
@@ -63,7 +64,9 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
                 if verify:
                     operation.verify()
             else:
-                _parsed(step, operation.context, verify).run(operation)
+                _run_mlirs(operation, step, context, verify)
+        except mlir_opt.ToolError as error:
+            raise _from_tool(error, context.locations) from error
         except PassError as error:
             raise StepError(str(error)) from error
         except (ir.MLIRError, ValueError) as error:
@@ -71,6 +74,24 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
         except Exception as error:
             # A fault in a pass of ours ends the compilation as any failure does: with the IR before it, and where.
             raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
+
+
+def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: bool) -> None:
+    """A pass of the bindings', or one that only the user's `mlir-opt` has."""
+    try:
+        manager = _parsed(step, operation.context, verify)
+    except ValueError as error:
+        if _UNREGISTERED.search(str(error)) is None or not mlir_opt.has(step.name):
+            raise
+        mlir_opt.run(operation, step, context.locations)
+    else:
+        manager.run(operation)
+
+
+def _from_tool(error: mlir_opt.ToolError, locations: LocationSets) -> StepError:
+    """What a tool said, of the node that it said it of."""
+    known = locations.sets[error.place] if error.place < len(locations.sets) else ()
+    return StepError(str(error), error.detail, next(iter(known), ""), error.place)
 
 
 def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
@@ -89,6 +110,8 @@ def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
     except ValueError as error:
         if (found := _REFUSED.search(str(error))) is None:
             raise
+        if (anchor := _RESTRICTED.search(str(error))) is not None:
+            raise PassError(f"{step.name} runs on {anchor[1]}, not on {step.anchor}") from error
         why = _why_refused(str(error), pipeline, context)
         raise PassError(f"{step.name} does not take the options `{found[1]}`{why and f': {why}'}") from error
     manager.enable_verifier(verify)

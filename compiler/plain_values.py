@@ -101,7 +101,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: int = 0
     changed: bool = True
     state: StageState = "done"
-    language: Literal["fx", "buddy", "mlir", "llvm", "asm"] = "mlir"
+    language: Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx"] = "mlir"
     deltas: tuple[tuple[str, int], ...] = ()
     origins: tuple[int, int, int] = (0, 0, 0)
     lost: int = 0
@@ -126,6 +126,28 @@ class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: str = ""
 
 
+class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A dialect that the bindings have registered, with how many ops it has; `module` is that of its Python classes."""
+
+    name: str
+    ops: int
+    module: str = ""
+
+
+class BindingsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where MLIR comes from: the bindings' package, whether a variable names it, its version and folder.
+
+    `tool` is the `mlir-opt` that is used beside them, "" without one; `tool_problem` why the one asked for is not.
+    """
+
+    package: str
+    version: str
+    folder: str
+    named: bool = False
+    tool: str = ""
+    tool_problem: str = ""
+
+
 class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An ATen target that can be compiled, its op class, and the registries that lower the class.
 
@@ -139,9 +161,13 @@ class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A named pipeline and the phases it goes through, in order: `(name, language)`."""
+    """A named pipeline and the phases it goes through, in order: `(name, language)`.
+
+    `device` names what its programs run on where that is not the CPU that compiles them.
+    """
 
     name: str
     summary: str
     recipe: Recipe
     phases: tuple[tuple[str, str], ...]
+    device: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata, util
@@ -24,6 +24,7 @@ GROUP = "buddy.plugins"
 _PACKAGE = str(Path(__file__).parent)
 _TODO = "correct it, or do without it; what it had registered until then stays"
 _CHANGED = "open the program again"
+_NO_PASS = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,16 @@ def installed() -> tuple[Plugin, ...]:
 def load_file(file: PluginFile) -> Plugin:
     """The plug-in in a file, loaded unless this process has it; whether it holds what its hash says is checked."""
     if file not in _files:
-        path = Path(file.path)
-        _files[file] = _loaded(path.name, lambda: _run(file), str(path))
+        path, before = Path(file.path), registrations.of_others()
+        found = _loaded(path.name, lambda: _run(file), str(path))
+        if file.passes and found.problem is None and not _passes_in(registered_since(before)):
+            found = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS))
+        _files[file] = found
     return _files[file]
+
+
+def _passes_in(keys: Iterable[registrations.Key]) -> list[str]:
+    return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
 
 
 def problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from buddy.compiler import artifact as artifacts
-from buddy.compiler import registrations
+from buddy.compiler import mlir_opt, registrations
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.bindings import PACKAGE, version
 from buddy.compiler.disk_cache import PROGRAMS
@@ -45,7 +45,16 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
 def key(graph: Graph, recipe: Recipe) -> str:
     """A hash of all that a program is made of: graph, recipe, machine, MLIR, and our own source."""
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), _code())
+    return digest(serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), _code(), _tool())
+
+
+def _tool() -> str:
+    """The user's `mlir-opt`, which may run passes that the bindings lack."""
+    try:
+        found = mlir_opt.tool()
+    except mlir_opt.ToolError:
+        return ""
+    return found.identity if found is not None else ""
 
 
 @lru_cache(maxsize=1)

@@ -51,11 +51,14 @@ def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
     text = "load a Python file that adds ops, lowerings, decompositions or passes; may be given more than once"
     parser.add_argument("--plugin", metavar="FILE.py", action="append", default=[], help=text)
+    text = "the same, for a file that must register a pass: one that registers none is told of"
+    parser.add_argument("--pass-plugin", metavar="FILE.py", action="append", default=[], help=text)
 
 
 def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
     """The plug-ins that the command line names, whatever they hold."""
-    return tuple(PluginFile(path) for path in options.plugin)
+    passes = (PluginFile(path, passes=True) for path in options.pass_plugin)
+    return (*map(PluginFile, options.plugin), *passes)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:

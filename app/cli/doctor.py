@@ -19,8 +19,10 @@ from pathlib import Path
 from buddy.app.cli import FAILURE, VERBS, arguments, run
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.client import RequestFailed
 from buddy.app.settings import settings_path
 from buddy.app.workspace import default_store
+from buddy.compiler.protocol import ListPasses, Passes
 
 SELF_TEST = "buddy.compiler.self_test:model"
 # A program that compiles in a second, on a machine where torch takes a few to import.
@@ -36,6 +38,7 @@ PARTS = {
     "web": "textual-serve",
 }
 _VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG")
+_VARIABLES += ("BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT")
 
 Facts = list[tuple[str, str]]
 
@@ -64,6 +67,7 @@ async def _engine(engine: Headless, options: argparse.Namespace) -> int:
     facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
     facts += [("", "another version than here")] * (welcome.engine != _version("buddy-tui"))
     _show("engine", facts)
+    _show("MLIR", await _mlir(engine))
     try:
         text, ok = await _self_test(engine, options)
     except Failure as failure:
@@ -72,6 +76,23 @@ async def _engine(engine: Headless, options: argparse.Namespace) -> int:
     engine.console.done()
     _show("self-test", [("result", text)])
     return 0 if ok else FAILURE
+
+
+async def _mlir(engine: Headless) -> Facts:
+    """Which bindings the engine uses, and what they have registered."""
+    try:
+        found = await engine.client.ask(ListPasses(engine.client.next_request()), Passes)
+    except RequestFailed as failed:
+        return [("bindings", str(failed.diagnostic))]
+    there = found.bindings
+    if there is None:
+        return [("bindings", note) for note in found.notes]
+    why = "named by BUDDY_MLIR_PACKAGE" if there.named else "torch-mlir's, since BUDDY_MLIR_PACKAGE is not set"
+    facts = [("bindings", f"{there.package} {there.version} in {_short(there.folder)}, {why}")]
+    facts += [("passes", f"{len(found.passes)}, {sum(item.ours for item in found.passes)} of them written here")]
+    facts += [("dialects", f"{len(found.dialects)}: {', '.join(item.name for item in found.dialects)}")]
+    tool = _short(there.tool) if there.tool else "not on the path, and BUDDY_MLIR_OPT is not set"
+    return [*facts, ("mlir-opt", there.tool_problem or tool)]
 
 
 async def _self_test(engine: Headless, options: argparse.Namespace) -> tuple[str, bool]:

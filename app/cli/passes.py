@@ -9,11 +9,19 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser, show
 from buddy.app.cli.console import Console, table
 from buddy.app.cli.headless import Headless, converse
+from buddy.compiler.plain_values import DialectInfo
 from buddy.compiler.protocol import ListPasses, Passes, PassInfo
 
 
+def parser() -> arguments.Parser:
+    found = catalogue_parser("passes", VERBS["passes"])
+    text = "list the dialects that are registered, with the number of their ops, instead of passes"
+    found.add_argument("--dialects", action="store_true", help=text)
+    return found
+
+
 def main(words: Sequence[str]) -> int:
-    options = catalogue_parser("passes", VERBS["passes"]).parse_args(words)
+    options = parser().parse_args(words)
     return converse(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
 
 
@@ -22,7 +30,14 @@ async def _list(engine: Headless, options: argparse.Namespace) -> int:
     found = await engine.client.ask(request, Passes)
     for note in found.notes:
         engine.console.note(f"note: {note}")
+    if options.dialects:
+        return show(options, found.dialects, lambda item: item.name, _dialects)
     return show(options, found.passes, lambda item: f"{item.name} {item.summary}", _table)
+
+
+def _dialects(dialects: Sequence[DialectInfo]) -> str:
+    heading = ["dialect", "ops", "Python module"]
+    return table(heading, [[item.name, item.ops, item.module] for item in dialects], frozenset(heading))
 
 
 def _whose(item: PassInfo) -> str:

@@ -45,8 +45,9 @@ _MAX_GRAPHS = 8
 class CompilerWorker:
     """Answers requests; keeps a `Compiler`, with its memoised snapshots, for each of the latest graphs."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
+        """`problem` is why there is no compiler: the answer to all requests."""
+        self._channel, self._problem = channel, problem
         self._compilers: OrderedDict[str, Any] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
             UsePlugins: _use_plugins,
@@ -62,6 +63,8 @@ class CompilerWorker:
             self._channel.send(self._answer(request))
 
     def _answer(self, request: Message) -> Reply:
+        if self._problem is not None:
+            return Refused(self._problem)
         try:
             return self._answers[type(request)](request)
         except Exception as error:
@@ -170,22 +173,26 @@ def _ops(request: Message) -> Reply:
     return OpList(tuple(op_table()))
 
 
-def _warm_up() -> None:
-    """Import the bindings and everything a compilation needs, before the first one comes."""
-    from buddy.compiler.bindings import ir
+def _warm_up() -> Diagnostic | None:
+    """Import the bindings and everything a compilation needs, before the first one comes; why that cannot be done."""
+    from buddy.compiler import bindings
 
-    ir.Context()
-    importlib.import_module("buddy.compiler.compilation")
-    # All passes: the first pipeline would have their import among its times.
-    importlib.import_module("buddy.compiler.pipeline").own_passes()
+    try:
+        bindings.ir.Context()
+        importlib.import_module("buddy.compiler.compilation")
+        # All passes: the first pipeline would have their import among its times.
+        importlib.import_module("buddy.compiler.pipeline").own_passes()
+    except bindings.BindingsError as error:
+        return error.diagnostic
+    return None
 
 
 def main() -> None:
     faulthandler.enable()
     channel, started = connect(CompilerRequest), time.perf_counter()
-    _warm_up()
+    problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))
-    CompilerWorker(channel).serve()
+    CompilerWorker(channel, problem).serve()
 
 
 if __name__ == "__main__":

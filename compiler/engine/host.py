@@ -60,13 +60,16 @@ _A_MOMENT = 0.05
 class Host:
     """Answers requests with the program that was loaded last."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
+        """`problem` is why nothing can be loaded: the answer to all requests."""
+        self._channel, self._problem = channel, problem
         self._program: Any = None
 
     def serve(self) -> None:
         while (request := self._channel.receive()) is not None:
-            if isinstance(request, Load):
+            if self._problem is not None:
+                self._channel.send(Refused(self._problem))
+            elif isinstance(request, Load):
                 self._channel.send(self._load(request))
             elif isinstance(request, Execute):
                 self._channel.send(self._in_child(request, run_in_child))
@@ -203,14 +206,20 @@ def _flush() -> None:
             stream.flush()
 
 
-def _warm_up() -> None:
-    """Import what every program needs, before the first one comes."""
+def _warm_up() -> Diagnostic | None:
+    """Import what every program needs, before the first one comes; why that cannot be done."""
     import torch
 
+    from buddy.compiler.bindings import BindingsError
+
     torch.set_num_threads(1)
-    for module in ("sources", "frontend", "runner"):
-        importlib.import_module(f"buddy.compiler.{module}")
+    try:
+        for module in ("sources", "frontend", "runner"):
+            importlib.import_module(f"buddy.compiler.{module}")
+    except BindingsError as error:
+        return error.diagnostic
     importlib.import_module("buddy.compiler.plugins").installed()
+    return None
 
 
 def _rehearse() -> None:
@@ -230,11 +239,11 @@ def main() -> None:
     channel, started = connect(HostRequest), time.perf_counter()
     # Into a pipe Python would print in blocks; a person wants to see each line when it is printed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    _warm_up()
+    problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))
-    if not channel.ready(_A_MOMENT):
+    if problem is None and not channel.ready(_A_MOMENT):
         _rehearse()
-    Host(channel).serve()
+    Host(channel, problem).serve()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.recipe import PluginFile, digest
@@ -49,5 +51,5 @@ def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[Pl
             raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {why}", plugin.path, "check the path")) from error
         if plugin.hash not in ("", now.hash):
             notes.append(f"plug-in {plugin.path} is another one than when the recipe was written")
-        found.append(now)
+        found.append(msgspec.structs.replace(now, passes=plugin.passes))
     return tuple(dict.fromkeys(found)), tuple(notes)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 from typing import Any
 
+from buddy.compiler.engine.catalogue import Discovery, merged
 from buddy.compiler.engine.compiling import Compilation, keep
 from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.kept_values import KeptValues, drop
@@ -79,6 +81,7 @@ class Session:
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         self._in_compiler = InCompiler()
         self._described: dict[tuple[type, Plugins], Any] = {}
+        self._discovery = Discovery()
 
     def start(self) -> None:
         """Start the workers now, so that they are warm when they are needed."""
@@ -88,6 +91,7 @@ class Session:
     async def close(self) -> None:
         await self.host.close()
         await self.compiler.close()
+        self._discovery.close()
         self.values.close()
 
     # ---- opening ------------------------------------------------------------------------------------------------
@@ -371,7 +375,11 @@ class Session:
 
     async def passes(self, frame: ListPasses, job: Job) -> None:
         found, notes = await self._catalogue(DescribePasses(), frame, job)
-        self._send(Passes(job.request, found.passes, notes))
+        there = await self._discovery.found()
+        tool = PurePath(there.bindings.tool).name if there.bindings is not None else ""
+        notes += (there.problem,) * bool(there.problem)
+        passes = merged(found.passes, there.passes, tool)
+        self._send(Passes(job.request, passes, notes, there.dialects, there.bindings))
 
     async def ops(self, frame: ListOps, job: Job) -> None:
         found, notes = await self._catalogue(DescribeOps(), frame, job)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from buddy.compiler import mlir_opt
 from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.graph.transform import Transform, options_of, transforms
 from buddy.compiler.passes.base import MlirPass
@@ -16,25 +17,28 @@ from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.recipe import OptionValue
 
 _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
-_ANCHORS = ("builtin.module", "func.func")
+_ANCHORS = ("builtin.module", "func.func", "gpu.module")
 
 
 def catalogue() -> tuple[PassInfo, ...]:
-    """The passes in order of name: graph passes, those written in Python, MLIR's.
+    """The passes in order of name: graph passes, those written in Python, MLIR's, those of the user's `mlir-opt` alone.
 
-    Those of MLIR's that this build lacks are left out.
+    Those of MLIR's that this build lacks are left out; what it has beyond those that are described here is found apart
+    (`discovery`).
     """
     graph = [_of_graphs(name, transform) for name, transform in transforms().items()]
     ours = [_own(found) for found in own_passes().values()]
     known = {info.name for info in (*graph, *ours)}
     upstream = [info for info in _of_mlir() if info.name not in known]
-    return tuple(sorted((*graph, *ours, *upstream), key=lambda info: info.name))
+    known |= {info.name for info in upstream}
+    tools = [info for info in mlir_opt.passes() if info.name not in known]
+    return tuple(sorted((*graph, *ours, *upstream, *tools), key=lambda info: info.name))
 
 
 @lru_cache(maxsize=1)
 def _of_mlir() -> tuple[PassInfo, ...]:
     with ir.Context():
-        return tuple(info for name, text in _upstream() if (info := _registered(name, text)))
+        return tuple(info for name, text in _upstream() if (info := pass_as_registered(name, text)))
 
 
 def _first_line(text: str | None) -> str:
@@ -64,7 +68,7 @@ def _upstream() -> list[tuple[str, str]]:
     return [(name, summary.strip()) for name, _, summary in (line.partition("  ") for line in lines)]
 
 
-def _registered(name: str, summary: str) -> PassInfo | None:
+def pass_as_registered(name: str, summary: str) -> PassInfo | None:
     """The pass as this build of MLIR knows it: its default options, and the anchor it may stand on."""
     for anchor in _ANCHORS:
         nested = name if anchor == "builtin.module" else f"{anchor}({name})"

@@ -44,7 +44,7 @@ class ReplaceIr(MlirPass):
             located = ir.Module.parse(_PLACE.sub(lambda found: _location(numbers, int(found[1])), marked)).operation
         except (ir.MLIRError, ValueError) as error:
             raise PassError(parse_problem(error)[2]) from error
-        _move(located, root)
+        become(root, located)
 
 
 def line_numbers(root: Any, text: str, locations: LocationSets) -> list[int]:
@@ -65,8 +65,8 @@ def _location(numbers: Sequence[int], line: int) -> str:
     return f'loc("{FILE}":{number}:0)'
 
 
-def _move(source: Any, target: Any) -> None:
-    """Make `target` hold what `source` does."""
+def become(target: Any, source: Any) -> None:
+    """Make the module `target` hold what `source`, of the same context, does; that is empty then."""
     block, new = target.regions[0].blocks[0], source.regions[0].blocks[0]
     for op in reversed(list(block.operations)):
         op.erase()

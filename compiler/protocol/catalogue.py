@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.plain_values import OpInfo, PassInfo, Preset
+from buddy.compiler.plain_values import BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
 from buddy.compiler.protocol.frame import Frame
 from buddy.compiler.recipe import PluginFile
 
@@ -24,9 +24,13 @@ class ListPresets(Frame, frozen=True):
 
 
 class Passes(Frame, frozen=True):
+    """The passes and dialects that there are, and where MLIR's come from."""
+
     request: int
     passes: tuple[PassInfo, ...]
     notes: tuple[str, ...] = ()
+    dialects: tuple[DialectInfo, ...] = ()
+    bindings: BindingsInfo | None = None
 
 
 class Ops(Frame, frozen=True):

@@ -64,9 +64,9 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_command_is_one_that_the_program_takes(command: str) -> None:
     rest = words(command)
     verb = rest.pop(0) if rest[0] in VERBS else "workbench"
-    if verb in ("passes", "ops"):
+    if verb == "ops":
         catalogue_parser(verb, "").parse_args(rest)
-    elif verb in ("cache", "coverage", "doctor", "replay"):
+    elif verb in ("cache", "coverage", "doctor", "passes", "replay"):
         import_module(f"buddy.app.cli.{verb}").parser().parse_args(rest)
     else:
         arguments.parse(import_module(f"buddy.app.cli.{verb}").parser(), rest)

@@ -1,0 +1,49 @@
+"""The catalogue of passes, whole: what the compiler describes, and what else the bindings have registered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from buddy.compiler.engine.apart import TookTooLong, ask_apart
+from buddy.compiler.passes.discovery import Found
+from buddy.compiler.plain_values import PassInfo
+
+# Looking through the libraries takes seconds, once an installation.
+_PATIENCE = 180.0
+
+
+class Discovery:
+    """What the bindings have registered, found by one process an engine, however many ask."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Found] | None = None
+
+    async def found(self) -> Found:
+        if self._task is None:
+            self._task = asyncio.create_task(_ask())
+        return await asyncio.shield(self._task)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def _ask() -> Found:
+    try:
+        return await ask_apart("buddy.compiler.passes.discovery", None, Found, _PATIENCE)
+    except TookTooLong as error:
+        return Found(problem=f"the bindings' libraries could not be looked through: {error}")
+    except msgspec.MsgspecError:
+        return Found(problem="the process that looks through the bindings' libraries ended without an answer")
+
+
+def merged(described: tuple[PassInfo, ...], registered: tuple[PassInfo, ...], tool: str = "") -> tuple[PassInfo, ...]:
+    """All passes in order of name, one of each. What both the bindings and the tool have is the bindings', in the
+    tool's words."""
+    found = {info.name: info for info in registered}
+    for info in described:
+        own = found.get(info.name) if tool and info.origin == tool else None
+        found[info.name] = msgspec.structs.replace(own, summary=info.summary) if own is not None else info
+    return tuple(sorted(found.values(), key=lambda info: info.name))

@@ -1,0 +1,168 @@
+"""The user's own `mlir-opt`: its passes beside those of the bindings, run in its process on a module's text.
+
+`BUDDY_MLIR_OPT` names it, by path or by a name on the path; without it, it is the `mlir-opt` on the path, if there is
+one. Its IR may be of another version than the bindings': what one prints and the other cannot read is told as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.passes.replace_ir import become
+from buddy.compiler.plain_values import OptionInfo, PassInfo
+from buddy.compiler.provenance import FILE, LocationSets
+from buddy.compiler.recipe import PassStep
+
+VARIABLE = "BUDDY_MLIR_OPT"
+_NAME = "mlir-opt"
+# The longest that one pass may take in the tool.
+_SECONDS = 300.0
+# An entry of LLVM's lists of options: its indentation, its name, what it takes, what it does.
+_ENTRY = re.compile(r"^( +)--([\w-]+)(?:=<([^>]*)>)?\s+- +(.*)$")
+_SECTIONS = ("Passes:", "Pass Pipelines:")
+_ERROR = re.compile(r"(?:^|\s)error: (.*)")
+_PLACE = re.compile(r'"?' + FILE + r'"?:(\d+):\d+')
+_OWN_PLACE = re.compile(r"^loc\((?:[^()]|\([^()]*\))*\): ")
+
+
+class ToolError(Exception):
+    """The tool refused, or is none: its first message, all that it said, the set of nodes it said it of (0: none)."""
+
+    def __init__(self, message: str, detail: str = "", place: int = 0) -> None:
+        super().__init__(message)
+        self.detail, self.place = detail, place
+
+
+@dataclass(frozen=True)
+class Tool:
+    """An executable that works as `mlir-opt` does, by its whole path and its state on disk."""
+
+    path: str
+    state: tuple[int, int] = (0, 0)
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def identity(self) -> str:
+        """What is another text once the executable is another one."""
+        return f"{self.path} {self.state}"
+
+
+def tool() -> Tool | None:
+    """The tool in use, `None` where there is none. Raises `ToolError` where the variable names nothing that runs."""
+    asked = os.environ.get(VARIABLE, "")
+    found = shutil.which(asked or _NAME)
+    if found is None:
+        if asked:
+            raise ToolError(f"{VARIABLE}={asked} is no executable: set it to the path of your mlir-opt, or unset it")
+        return None
+    status = os.stat(found)
+    return Tool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
+
+
+def passes() -> tuple[PassInfo, ...]:
+    """The passes that the tool lists, in its own words; none where there is no tool, or it cannot be asked."""
+    try:
+        found = tool()
+        return tuple(_listed(found).values()) if found is not None else ()
+    except ToolError:
+        return ()
+
+
+def has(name: str) -> bool:
+    """Whether the tool lists a pass of that name."""
+    return any(info.name == name for info in passes())
+
+
+def problem() -> str:
+    """Why the tool that is asked for cannot be used, "" where it can or none is."""
+    try:
+        found = tool()
+        if found is not None:
+            _listed(found)
+    except ToolError as error:
+        return str(error)
+    return ""
+
+
+@lru_cache(maxsize=4)
+def _listed(found: Tool) -> dict[str, PassInfo]:
+    """Raises `ToolError` where the executable does not list passes."""
+    try:
+        done = subprocess.run([found.path, "--help"], capture_output=True, text=True, timeout=60, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolError(f"{found.path} cannot be asked for its passes: {error}") from error
+    listed = {info.name: info for info in _passes_in(done.stdout, found.name)}
+    if not listed:
+        raise ToolError(f"{found.path} lists no passes (`{found.name} --help`): it is no mlir-opt")
+    return listed
+
+
+def _passes_in(text: str, origin: str) -> Iterator[PassInfo]:
+    """The passes in a text of help, each with the options that stand below it, further in."""
+    depth, listing, info = 0, False, None
+    for line in text.splitlines():
+        entry = _ENTRY.match(line)
+        if line.strip() in _SECTIONS:
+            listing = True
+        elif entry is not None and listing:
+            depth = depth or len(entry[1])
+            listing = len(entry[1]) >= depth
+            option = OptionInfo(entry[2], "", entry[4].strip())
+            if len(entry[1]) > depth and info is not None:
+                info = msgspec.structs.replace(info, options=(*info.options, option))
+            elif listing:
+                yield from [info] if info is not None else []
+                info = PassInfo(entry[2], "mlir", option.summary.rstrip("."), origin=origin)
+    yield from [info] if info is not None else []
+
+
+def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
+    """Run `step` in the tool's process on a module, in place. Raises `ToolError`; the module is then as it was."""
+    found = tool()
+    assert found is not None
+    text = operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
+    nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
+    flags = ["--mlir-print-debuginfo", "--mlir-print-op-generic", "--allow-unregistered-dialect"]
+    command = [found.path, f"--pass-pipeline=builtin.module({nested})", *flags, "-o", "-", "-"]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(f"{found.name} had not ended after {_SECONDS:g} s and was stopped") from error
+    except OSError as error:
+        raise ToolError(f"{found.path} does not start: {error.strerror}") from error
+    if done.returncode:
+        raise _refusal(found, done)
+    try:
+        become(operation, ir.Module.parse(done.stdout, operation.context).operation)
+    except (ir.MLIRError, ValueError) as error:
+        first = next((line for line in str(error).splitlines() if "error" in line), str(error).partition("\n")[0])
+        what = f"the bindings, of another version, cannot read what {found.name} printed: {first.strip()}"
+        raise ToolError(what, str(error)) from error
+
+
+def _refusal(found: Tool, done: subprocess.CompletedProcess[str]) -> ToolError:
+    """What the tool said first, and of which nodes."""
+    from buddy.compiler.engine.lifeline import describe_exit
+
+    for line in done.stderr.splitlines():
+        said = _ERROR.search(line)
+        if said is not None:
+            place = _PLACE.search(line)
+            message = _OWN_PLACE.sub("", said[1])
+            return ToolError(message, done.stderr, int(place[1]) if place else 0)
+    first = next((line for line in done.stderr.splitlines() if line.strip()), "it said nothing")
+    return ToolError(f"{found.name} {describe_exit(done.returncode)}: {first.strip()}", done.stderr)

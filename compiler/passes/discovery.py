@@ -1,0 +1,185 @@
+"""Finds the passes and dialects that the bindings have registered, which can check a name but not list them.
+
+Every registered name stands in the bindings' libraries as a string, so the strings that could be one are tried. Trying
+a pass may end the process, so that is done in a child; what was found is kept on disk for as long as the libraries stay
+as they are. Run as a program it answers one question (`buddy.compiler.engine.apart`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from buddy.compiler import bindings
+from buddy.compiler.disk_cache import CATALOGUES
+from buddy.compiler.engine.apart import answer_apart
+from buddy.compiler.plain_values import BindingsInfo, DialectInfo, PassInfo
+from buddy.compiler.recipe import digest
+
+# A string of its own: a zero byte on both sides.
+_PASS = re.compile(rb"(?<![^\0])[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
+_OP = re.compile(rb"(?<![^\0])([a-z][a-z0-9_]*)((?:\.[a-z][A-Za-z0-9_]*)+)(?=\0)")
+_LONGEST = 80
+_UNKNOWN = "does not refer to a registered"
+SUMMARY = "registered in {package}, which says no more of it"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the bindings have registered, and which they are. `problem` says why nothing could be found."""
+
+    passes: tuple[PassInfo, ...] = ()
+    dialects: tuple[DialectInfo, ...] = ()
+    problem: str = ""
+    bindings: BindingsInfo | None = None
+
+
+def registered(question: None = None) -> Found:
+    """What is registered now, from disk where the libraries are those of the last time."""
+    try:
+        libraries = bindings.libraries()
+        states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
+        key = digest(bindings.PACKAGE, bindings.version(), states)
+    except (bindings.BindingsError, OSError) as error:
+        return Found(problem=str(error))
+    kept = CATALOGUES.read(key)
+    found = msgspec.msgpack.decode(kept, type=Found) if kept is not None else _looked_for(libraries)
+    if kept is None:
+        CATALOGUES.write(key, msgspec.msgpack.encode(found))
+    return msgspec.structs.replace(found, bindings=_bindings())
+
+
+def _bindings() -> BindingsInfo:
+    from buddy.compiler import mlir_opt
+
+    folder, named = str(Path(bindings.libraries()[0]).parent.parent), bool(os.environ.get(bindings.VARIABLE))
+    try:
+        tool = mlir_opt.tool()
+    except mlir_opt.ToolError:
+        tool = None
+    where = tool.path if tool is not None else ""
+    return BindingsInfo(bindings.PACKAGE, bindings.version(), folder, named, where, mlir_opt.problem())
+
+
+def _looked_for(libraries: list[Path]) -> Found:
+    texts = [_constants(path) for path in libraries]
+    names = sorted({name.decode() for text in texts for name in _PASS.findall(text) if len(name) <= _LONGEST})
+    return Found(tuple(_in_children(names)), _dialects(texts))
+
+
+def _constants(library: Path) -> bytes:
+    """The part of a library that strings stand in: all of it, where it is not of the kind whose parts are known."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    with library.open("rb") as file:
+        try:
+            section = ELFFile(file).get_section_by_name(".rodata")
+            return bytes(section.data()) if section is not None else b""
+        except ELFError:
+            file.seek(0)
+            return file.read()
+
+
+# ---- passes ----------------------------------------------------------------------------------------------------------
+
+
+def _in_children(names: list[str]) -> Iterator[PassInfo]:
+    """The passes among `names`. One that ends the child that tries it is registered all the same; no more is said."""
+    start = 0
+    while start < len(names):
+        reached, told = len(names), True
+        for line in _child(names[start:]):
+            said = msgspec.json.decode(line, type=int | PassInfo)
+            if isinstance(said, PassInfo):
+                yield said
+                told = True
+            else:
+                reached, told = start + said, start + said == len(names)
+        if not told:
+            yield PassInfo(names[reached], "mlir", SUMMARY.format(package=bindings.PACKAGE))
+        start = reached + 1
+
+
+def _child(names: list[str]) -> Iterator[bytes]:
+    """What a forked child says of `names`, line by line: the number of each that is a pass as it begins with it, what
+    it found, and at its end how many names there were."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        with os.fdopen(write, "wb") as out:
+            _try(names, out)
+            out.write(msgspec.json.encode(len(names)) + b"\n")
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answers:
+        yield from answers
+    os.waitpid(child, 0)
+
+
+def _try(names: Iterable[str], out: BinaryIO) -> None:
+    from buddy.compiler.bindings import ir, passmanager
+    from buddy.compiler.passes.catalogue import pass_as_registered
+
+    _silence()
+    with ir.Context() as context:
+        context.allow_unregistered_dialects = True
+        for number, name in enumerate(names):
+            try:
+                passmanager.PassManager.parse(f"builtin.module({name})")
+            except (ValueError, ir.MLIRError) as error:
+                if _UNKNOWN in str(error):
+                    continue
+            out.write(msgspec.json.encode(number) + b"\n")
+            out.flush()
+            info = pass_as_registered(name, SUMMARY.format(package=bindings.PACKAGE))
+            if info is not None:
+                out.write(msgspec.json.encode(info) + b"\n")
+
+
+def _silence() -> None:
+    """Some passes print; nobody has asked for that here."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+
+
+# ---- dialects --------------------------------------------------------------------------------------------------------
+
+
+def _dialects(texts: Iterable[bytes]) -> tuple[DialectInfo, ...]:
+    """The dialects that are registered, with how many of the ops that are spelled somewhere belong to each."""
+    from buddy.compiler.bindings import ir
+
+    spelled = {(d.decode(), (d + rest).decode()) for text in texts for d, rest in _OP.findall(text)}
+    context = ir.Context()
+    known = {dialect for dialect, _ in spelled if _is_registered(context, dialect)}
+    ops = Counter(dialect for dialect, op in spelled if dialect in known and context.is_registered_operation(op))
+    return tuple(DialectInfo(name, ops[name], _module_of(name)) for name in sorted(known))
+
+
+def _is_registered(context: object, name: str) -> bool:
+    try:
+        context.dialects[name]  # type: ignore[attr-defined]
+    except (IndexError, KeyError, ValueError, RuntimeError, AttributeError):
+        return False
+    return True
+
+
+def _module_of(dialect: str) -> str:
+    name = f"{bindings.PACKAGE}.dialects.{dialect}"
+    try:
+        return name if importlib.util.find_spec(name) is not None else ""
+    except (ImportError, ValueError):
+        return ""
+
+
+if __name__ == "__main__":
+    answer_apart(type(None), registered)

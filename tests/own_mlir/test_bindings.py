@@ -1,0 +1,139 @@
+"""Bindings from a package of the user's: they are used, what they have registered is found, absence is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from buddy.compiler.passes import catalogue
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+CLI = ("-m", "buddy.app.cli")
+LOAD = "from buddy.compiler.bindings import ir"
+# Registered in every build with the GPU dialects, and of no use in any pipeline that this project brings.
+UNLISTED = "amdgpu-emulate-atomics"
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with packages that are no bindings: one does not load, one has no `ir`."""
+    root = tmp_path_factory.mktemp("broken")
+    for name, text in (
+        ("half_built", "raise ImportError('undefined symbol: mlirContextCreate\\nand more')\n"),
+        ("bare", ""),
+    ):
+        (root / name).mkdir()
+        (root / name / "__init__.py").write_text("")
+        if text:
+            (root / name / "ir.py").write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("package", "found"),
+    [
+        ("no_such_package", "names no package that Python finds"),
+        ("/opt/llvm/python_packages", "names no package that Python finds"),
+        ("mlir", "names no package that Python finds"),
+        ("bare", "/bare, which has no module ir"),
+        ("half_built", "/half_built, whose module ir does not load: undefined symbol: mlirContextCreate"),
+    ],
+)
+def test_a_package_without_bindings_is_told_in_one_line(
+    package: str, found: str, broken: Path, run_python: Run
+) -> None:
+    """Which variable, what was found, what to do."""
+    done = run_python("-c", LOAD, BUDDY_MLIR_PACKAGE=package, PYTHONPATH=str(broken))
+    assert f"BUDDY_MLIR_PACKAGE={package} " in said(done)
+    assert found in said(done)
+    assert "without it they are torch-mlir's" in said(done)
+
+
+@pytest.mark.slow
+def test_the_command_line_says_the_same_without_a_traceback(run_python: Run, root: Path) -> None:
+    done = run_python(*CLI, "run", str(root / "samples" / "mlp.py"), BUDDY_MLIR_PACKAGE="no_such_package")
+    assert done.returncode == 1
+    assert "error: BUDDY_MLIR_PACKAGE=no_such_package names no package that Python finds" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "File " not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_program_compiles_and_runs_by_the_bindings_of_a_build(build: Path, run_python: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import torch\n\n\ndef model(x):\n    return torch.relu(x @ x)\n\n\nexample_inputs = (torch.ones(6, 6),)\n"
+    )
+    done = run_python(
+        *CLI, "run", str(model), "--repeats", "1", "--json", BUDDY_MLIR_PACKAGE="mlir", PYTHONPATH=str(build)
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"\"verdict\": \"(\w+)\"", done.stdout) == ["ok"]
+
+
+@pytest.mark.slow
+def test_the_doctor_says_which_bindings_are_in_use(build: Path, run_python: Run, torch_mlir_opt: str) -> None:
+    done = run_python(
+        *CLI, "doctor", BUDDY_MLIR_PACKAGE="mlir", PYTHONPATH=str(build), BUDDY_MLIR_OPT=torch_mlir_opt, timeout=240
+    )
+    assert re.search(r"bindings +mlir local-\w+ in .*torch_mlir, named by BUDDY_MLIR_PACKAGE", done.stdout), done.stdout
+    assert re.search(r"dialects +\d+: .*linalg.*vector", done.stdout)
+    assert f"mlir-opt   {torch_mlir_opt}" in done.stdout.replace("~", str(Path.home()))
+
+
+def test_what_is_registered_beyond_the_list_is_in_the_catalogue(run_python: Run) -> None:
+    assert UNLISTED not in {info.name for info in catalogue.catalogue()}
+    done = run_python(*CLI, "passes", "--json")
+    listed = {info["name"]: info for info in json.loads(done.stdout)}
+    assert listed[UNLISTED]["anchor"] == "builtin.module"
+    assert {info.name for info in catalogue.catalogue()} <= listed.keys()
+    options = {option["name"]: option["default"] for option in listed["convert-vector-to-scf"]["options"]}
+    assert options["full-unroll"] == "false"
+
+
+def test_registered_dialects_are_listed_with_their_ops(run_python: Run) -> None:
+    done = run_python(*CLI, "passes", "--dialects", "--json")
+    found = {info["name"]: info for info in json.loads(done.stdout)}
+    assert found["arith"]["ops"] > 40
+    assert found["arith"]["module"] == "torch_mlir.dialects.arith"
+    assert {"linalg", "scf", "nvvm", "gpu", "vector", "tosa"} <= found.keys()
+    assert "no-such-dialect" not in found
+
+
+# ---- passes written in Python ----------------------------------------------------------------------------------------
+
+PASS = """\
+from dataclasses import dataclass
+
+from buddy.compiler.passes.base import MlirPass, register
+
+
+@register
+@dataclass(frozen=True)
+class CountLoops(MlirPass):
+    name = "count-loops"
+    summary = "says how many loops there are"
+
+    def run(self, root, context):
+        pass
+"""
+
+
+def test_a_file_of_passes_has_to_register_one(run_python: Run, tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(PASS)
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    words = ("--pass-plugin", "good.py", "--pass-plugin", "empty.py", "--plugin", "empty.py")
+    done = run_python(*CLI, "passes", "count-loops", *words, cwd=tmp_path)
+    assert done.returncode == 0
+    assert re.search(r"count-loops +mlir +good.py +builtin.module +says how many loops there are", done.stdout)
+    assert done.stderr.count("plug-in empty.py registers no pass") == 1
+    assert "good.py registers" not in done.stderr
