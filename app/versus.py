@@ -95,7 +95,7 @@ class Versus:
         from buddy.app.screens.presets import PresetsScreen
 
         mine = self._bench.workspace.recipe
-        sides = [(preset.name, rebased(preset.recipe, mine)) for preset in self._bench.state.presets]
+        sides = [(preset.name, rebased(preset.recipe, mine)) for preset in self._bench.state.presets if not preset.device]
         if mine not in [recipe for _, recipe in sides]:
             sides.insert(0, ("(as edited)", mine))
         self._bench.push_screen(PresetsScreen(self._bench.session, sides), self._preset_chosen)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from buddy.compiler.gpu.program import DeviceProgram
+
 if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph
 
@@ -86,7 +88,7 @@ class Region(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A compiled graph. `threads` says how many its loops are shared by at most; `arena` is in bytes.
+    """A compiled graph; one for a GPU is its `device`, and has no objects. `threads` says how many its loops are shared by at most; `arena` is in bytes.
 
     Where there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
     word to work with, followed by an `i64` for each region, to which the ticks that pass in it are added. Such code is
@@ -105,6 +107,7 @@ class Artifact(msgspec.Struct, frozen=True):
     symbols: tuple[Symbol, ...] = ()
     observed: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
+    device: DeviceProgram | None = None
 
     @property
     def results_of_eager(self) -> bool:

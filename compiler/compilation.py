@@ -15,6 +15,7 @@ from buddy.compiler import assembly, codegen, diagnosis, signature, snapshots
 from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec, symbols_of
 from buddy.compiler.bindings import ir
 from buddy.compiler.given_ir import GivenIRError, given_for, lowered_given
+from buddy.compiler.gpu.kernels import DeviceError, device_code, holds_kernels
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
@@ -212,17 +213,34 @@ class Compiler:
         self, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
         key = digest(key, recipe.opt_level, "objects")
-        known = self._snapshots.get(key + "asm")
+        machine, make = ("ptx", self._for_device) if holds_kernels(last.operation) else ("asm", self._for_host)
+        known = self._snapshots.get(key + machine)
         if known is None or key not in self._artifacts:
-            left = diagnosis.left_over(last.operation, recipe, self._locations)
-            if left is not None:
-                raise CompilationError(left)
-            self._translate(key, last)
-            self._artifacts[key] = self._objects(key, recipe, graph, lowered, last)
+            self._artifacts[key] = make(key, recipe, graph, lowered, last)
             _trim(self._artifacts, 64)
-        for suffix in ("ir", "asm"):
+        for suffix in ("ir", machine):
             progress.add(self._snapshots[key + suffix], reused=known is not None)
         return self._artifacts[key]
+
+    def _for_host(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
+        left = diagnosis.left_over(last.operation, recipe, self._locations)
+        if left is not None:
+            raise CompilationError(left)
+        self._translate(key, last)
+        return self._objects(key, recipe, graph, lowered, last)
+
+    def _for_device(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
+        if last.entry is None:
+            raise CompilationError(diagnosis.no_entry(graph._func_name))
+        try:
+            found = device_code(last.operation, self._locations, recipe.opt_level)
+        except DeviceError as error:
+            raise CompilationError(error.diagnostic) from error
+        self._remember(key + "ir", snapshots.of_text("translate", "ir", found.llvm, found.llvm_seconds, "llvm"))
+        self._remember(key + "ptx", snapshots.of_text("codegen", "ptx", found.ptx, found.ptx_seconds, "ptx"))
+        arguments = signature.arguments(last.entry, [_spec(op) for op in graph.placeholders])
+        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+        return Artifact(graph._func_name, (), arguments, results, device=found.program)
 
     def _translate(self, key: str, last: Snapshot) -> None:
         start = time.perf_counter()

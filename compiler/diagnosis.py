@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.bindings import ir
+from buddy.compiler.gpu.host_code import kernel_modules
 from buddy.compiler.lowering import NodeError
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.pipeline import StepError, run_step
@@ -20,6 +21,11 @@ from buddy.compiler.text.stage_text import StageText
 from buddy.compiler.text.structure import shapes
 
 _FINAL = ("llvm", "builtin")
+_FOR_A_DEVICE = Diagnostic(
+    "the recipe makes kernels for a GPU, which this process does not run",
+    "after the last pass",
+    "run it with `buddy-tui run`, or choose a preset for the CPU",
+)
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
@@ -89,6 +95,8 @@ def wrong_convention(name: str, arity: int) -> Diagnostic:
 
 def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
     """What is wrong when ops of other dialects are left at the end, with the passes that would convert them."""
+    if kernel_modules(module):
+        return _FOR_A_DEVICE
     counts, first = _foreign(module, locations)
     if not counts:
         return None

@@ -112,6 +112,58 @@ _LLVM = _steps(
 )
 
 
+# ---- for a GPU -------------------------------------------------------------------------------------------------------
+
+_GPU_PHASES = (
+    ("torch", "fx"),
+    ("graph", "buddy"),
+    ("toplevel", "mlir"),
+    ("fused", "mlir"),
+    ("buffers", "mlir"),
+    ("gpu", "mlir"),
+    ("nvvm", "mlir"),
+    ("ir", "llvm"),
+    ("ptx", "ptx"),
+)
+KERNELS = "gpu.module"
+
+# One function: the host launches kernels one after another, and calls nothing.
+_ONE_FUNCTION = _steps("fused", "inline", "symbol-dce")
+_GPU_BUFFERS = _BUFFERS[: next(i for i, step in enumerate(_BUFFERS) if step.name == "tile-dynamic")]
+_GPU_LOOPS = _steps(
+    "gpu",
+    ("convert-linalg-to-parallel-loops", FUNC),
+    # Tiles become blocks, what is in a tile becomes threads: 256 of them where there are two loops.
+    # A tile is whole, with a condition inside: one that is cut short has a size that no block could be given.
+    ("scf-parallel-loop-tiling", FUNC, {"parallel-loop-tile-sizes": "8,32", "no-min-max-bounds": True}),
+    # Threads side by side, which are those of x, read what lies side by side.
+    ("gpu-map-parallel-loops", FUNC, {"mapping-policy": "innermost-first"}),
+    "convert-parallel-loops-to-gpu",
+    "lower-affine",
+    "canonicalize",
+    "cse",
+    ("gpu-launch-sink-index-computations", MODULE),
+    "gpu-kernel-outlining",
+    # The oldest chip that drivers of today serve: newer ones compile the text for themselves.
+    ("nvvm-attach-target", MODULE, {"chip": "sm_75", "O": 3}),
+    "canonicalize",
+)
+_NVVM = _steps(
+    "nvvm",
+    ("expand-strided-metadata", KERNELS),
+    ("lower-affine", KERNELS),
+    ("convert-scf-to-cf", KERNELS),
+    ("convert-gpu-to-nvvm", KERNELS, {"use-bare-ptr-memref-call-conv": True}),
+    "libdevice-to-intrinsics",
+    ("reconcile-unrealized-casts", KERNELS),
+    ("canonicalize", KERNELS),
+    ("cse", KERNELS),
+    ("ensure-debug-info-scope-on-llvm-func", MODULE, {"emission-kind": "LineTablesOnly"}),
+)
+
+_TO_DEVICE = [*_ONE_FUNCTION, *_GPU_BUFFERS, *_GPU_LOOPS, *_NVVM]
+
+
 def _graph_passes(*enabled: str) -> list[PassStep]:
     """All graph passes, in an order in which all of them may be on."""
     names = (
@@ -130,8 +182,10 @@ _GRAPH = _graph_passes("slice-parts", "gqa-attention-fusion", "flash-attention-p
 _UPSTREAM_GRAPH = _graph_passes()
 
 
-def _preset(name: str, summary: str, steps: list[PassStep]) -> Preset:
-    return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), PHASES)
+def _preset(
+    name: str, summary: str, steps: list[PassStep], phases: tuple[tuple[str, str], ...] = PHASES, device: str = ""
+) -> Preset:
+    return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), phases, device)
 
 
 # What all programs share once they are linalg on tensors.
@@ -159,6 +213,13 @@ def presets() -> dict[str, Preset]:
             "upstream",
             "MLIR's own passes to scalar loops; only memory is ours",
             [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_LOOPS, *_LLVM],
+        ),
+        _preset(
+            "gpu",
+            "MLIR's own passes to kernels for an NVIDIA GPU, as PTX: runs where a CUDA driver is",
+            [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_MATH, *_TO_DEVICE],
+            _GPU_PHASES,
+            "a CUDA device",
         ),
         _by_torch_mlir("linalg", "linalg on tensors"),
         _by_torch_mlir("tosa", "TOSA"),

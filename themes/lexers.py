@@ -36,7 +36,7 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language: "fx", "buddy", "mlir", "llvm" or "asm". All of them read a line by itself.
+    """The lexer of a stage's language: fx, buddy, mlir, llvm, asm or ptx. All of them read a line by itself.
 
     Raises `ValueError` that names the language when there is none.
     """
@@ -56,7 +56,11 @@ def lexer_for(language: str) -> Lexer:
         from buddy.themes.assembly_lexer import AssemblyLexer
 
         return AssemblyLexer()
-    raise ValueError(f"no lexer for language {language!r}; there are fx, buddy, mlir, llvm, asm")
+    if language == "ptx":
+        from buddy.themes.ptx_lexer import PtxLexer
+
+        return PtxLexer()
+    raise ValueError(f"no lexer for language {language!r}; there are fx, buddy, mlir, llvm, asm, ptx")
 
 
 def spans(language: str, line: str) -> list[tuple[str, str]]:

@@ -34,11 +34,12 @@ PARTS = {
     "blas": "scipy-openblas32",
     "bench": "matplotlib",
     "iree": "iree-base-compiler",
+    "cuda": "cuda-bindings",
     "coverage": "expecttest",
     "web": "textual-serve",
 }
-_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL", "BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG")
-_VARIABLES += ("BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT")
+_OF_TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
+_OF_OURS = ("BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG", "BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT")
 
 Facts = list[tuple[str, str]]
 
@@ -126,7 +127,7 @@ def _terminal() -> Facts:
         name for name, sign in (("tmux", "TMUX"), ("screen", "STY"), ("ssh", "SSH_CONNECTION")) if sign in os.environ
     ]
     kind = "a terminal" if sys.stdout.isatty() else "no terminal"
-    variables = ", ".join(f"{name}={_short(os.environ[name])}" for name in _VARIABLES if name in os.environ)
+    variables = ", ".join(f"{name}={_short(os.environ[name])}" for name in (*_OF_TERMINALS, *_OF_OURS) if name in os.environ)
     return [
         (
             "terminal",

@@ -15,8 +15,8 @@ from buddy.app.cli.report import nodes_text
 from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import Recipe
 
-_COMMENTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#"}
-_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s"}
+_COMMENTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
+_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
 
 
 def parser() -> arguments.Parser:

@@ -18,7 +18,7 @@ from buddy.compiler.recipe import Recipe, rebased
 def parser() -> arguments.Parser:
     found = arguments.source_parser("presets", VERBS["presets"])
     found.add_argument(
-        "--only", metavar="PRESET", action="append", default=[], help="only this preset, and others so named"
+        "--only", metavar="PRESET", action="append", default=[], help="only this preset, and others so named (all for a CPU)"
     )
     found.add_argument("--run", action="store_true", help="run each, too, and compare it with eager")
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.program(options, script)
     presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
-    chosen = [preset_named(presets, name) for name in options.only] or list(presets)
+    chosen = [preset_named(presets, name) for name in options.only] or [preset for preset in presets if not preset.device]
     graphs = []
     for recipe in recipes:
         rows = [await _facts(engine, options, preset.name, rebased(preset.recipe, recipe)) for preset in chosen]

@@ -383,7 +383,7 @@ class IrPane(Assembly):
         stage = self.stage
         if stage is None:
             return
-        suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s"}.get(stage.language, "txt")
+        suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s", "ptx": "ptx"}.get(stage.language, "txt")
         self.bench.ask("write to", f"{stage.index:02d}-{stage.name}.{suffix}", self._write_to)
 
     @work(group="write")

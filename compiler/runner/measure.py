@@ -15,7 +15,7 @@ from buddy.compiler.artifact import Artifact
 from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
 from buddy.compiler.runner.allocations import with_peak
 from buddy.compiler.runner.compare import compare
-from buddy.compiler.runner.loaded import LoadedProgram
+from buddy.compiler.runner.load import Loaded, load
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.captured import CapturedGraph
@@ -45,7 +45,7 @@ def run_and_compare(
     with with_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
         tell("loading the compiled code", 0.0)
-        program, load_seconds = timed(lambda: LoadedProgram(artifact))
+        program, load_seconds = timed(lambda: load(artifact))
         tell("running compiled code and eager", 0.0)
         torch.manual_seed(SEED)
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
@@ -69,7 +69,7 @@ def run_and_compare(
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=(*alone, *_changed(captured, before, after)),
+        notes=(*alone, *program.notes(), *_changed(captured, before, after)),
         memory=_memory(program, first_peak, eager_peak),
     )
 
@@ -95,7 +95,7 @@ def _reports(
 
 
 def _interleaved(
-    program: LoadedProgram, captured: CapturedGraph, repeats: int, tell: OnProgress
+    program: Loaded, captured: CapturedGraph, repeats: int, tell: OnProgress
 ) -> tuple[list[float], list[float]]:
     """Seconds of compiled and eager runs taken in turn, so that a slow minute of the machine falls on both."""
     ours, theirs = [], []
@@ -122,7 +122,7 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _memory(program: LoadedProgram, first_peak: int, eager_peak: int) -> Memory:
+def _memory(program: Loaded, first_peak: int, eager_peak: int) -> Memory:
     """`first_peak` is that of the first run, which packs the weights and makes the arena.
 
     Beside these there are results, dense copies of inputs that are not, and what ops in eager need.
@@ -130,7 +130,7 @@ def _memory(program: LoadedProgram, first_peak: int, eager_peak: int) -> Memory:
     return Memory(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
 
 
-def _on_one_thread(artifact: Artifact, program: LoadedProgram) -> tuple[str, ...]:
+def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
     if program.threads == artifact.threads:
         return ()
     wanted = artifact.threads

@@ -22,6 +22,8 @@ _SYMBOL_NAME = re.compile(r'sym_name = "([^"]*)"')
 _DEFINE = re.compile(r'^(?:define|declare)\b[^@\n]*@([\w$.\-]+|"[^"\n]*")')
 _LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
 _GRAPH = re.compile(r"^graph (\S+) \{")
+# The parameters stand on lines of their own, and so does the brace behind them.
+_PTX = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
 
 
 class Symbol(NamedTuple):
@@ -36,7 +38,7 @@ class Symbol(NamedTuple):
 def symbols(text: IndexedText, language: str) -> list[Symbol]:
     """Functions, globals and graphs of a text, in order."""
     begins = _labels(text) if language == "asm" else _declared(text, language)
-    if language == "asm":
+    if language in ("asm", "ptx"):
         ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
         return [Symbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
     return [Symbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
@@ -92,6 +94,8 @@ def _declared(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, i
         if language == "mlir" and (symbol := _mlir_symbol(line)):
             found.append((*symbol, number))
         elif language == "llvm" and (match := _DEFINE.match(line)):
+            found.append((match[1], "function", number))
+        elif language == "ptx" and (match := _PTX.match(line)):
             found.append((match[1], "function", number))
         elif language == "buddy" and (match := _GRAPH.match(line)):
             found.append((match[1], "graph", number))

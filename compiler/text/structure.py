@@ -13,17 +13,18 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Language = Literal["fx", "buddy", "mlir", "llvm", "asm"]
+Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx"]
 
 _SSA = r"%[\w$.\-]+"
 _NAMES: dict[str, str] = {
     "mlir": rf"{_SSA}|\^[\w$.\-]+|#[A-Za-z_]\w*\b(?![.<])",
     "llvm": rf"{_SSA}|!\d+\b|#\d+\b",
     "asm": r"\.L[\w$.]+",
+    "ptx": r"%[a-z]+\d+\b|\$L_[\w$]+",
     "fx": _SSA,
     "buddy": _SSA,
 }
-_COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";"}
+_COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//"}
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
 _DEBUG = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
 _ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")

@@ -42,6 +42,23 @@ LLVM = """define void @main(ptr %0) {
 
 declare float @expf(float)
 """
+PTX = """.version 6.3
+.target sm_75
+
+.visible .entry first(
+        .param .u64 .ptr .align 1 first_param_0
+)
+.maxntid 32, 8, 1
+{
+$L__BB0_2:
+        ret;
+}
+
+.visible .entry second()
+{
+        ret;
+}
+"""
 ASM = "main:\n  0  push rbp\n.L4:\n  4  ret\n\nother:\n  0  ret\n"
 
 
@@ -62,6 +79,7 @@ def test_symbols_of_mlir_have_the_lines_of_their_bodies() -> None:
         (ASM, "asm", [("main", 0, 4), ("other", 5, 6)]),
         ("graph Net {\n  x = PlaceholderOp() : 4xf32\n}\n", "buddy", [("Net", 0, 2)]),
         ("opcode  name\n", "fx", []),
+        (PTX, "ptx", [("first", 3, 11), ("second", 12, 15)]),
         ("", "asm", []),
     ],
 )

@@ -29,6 +29,15 @@ LINES = {
         '        .section        ".note.GNU-stack","",@progbits',
         "     e96  vmulps          zmm5, zmm5, zmm0",
     ],
+    "ptx": [
+        ".visible .entry forward_kernel(",
+        "        .param .u64 .ptr .align 1 forward_kernel_param_0",
+        "        ld.global.b32   %r20, [%rd16+-200];",
+        "        @%p1 bra        $L__BB0_2;",
+        "$L__BB0_2:                              // in the loop",
+        "        mul.rn.f32      %r43, %r42, 0f3F000000;",
+        "        mov.u32         %r2, %ctaid.x;",
+    ],
     "fx": [
         "opcode         name    target             args             kwargs",
         "-------------  ------  -----------------  ---------------  --------",
@@ -70,6 +79,16 @@ def test_an_operation_in_generic_form_is_an_operation_and_a_string_is_a_string()
     found = names_of("mlir", '  "tosa.yield"(%3) {name = "plain"}')
     assert found['"tosa.yield"'] == "operation"
     assert found['"plain"'] == "string"
+
+
+def test_ptx_tells_instructions_registers_types_and_labels_apart() -> None:
+    load, jump = names_of("ptx", LINES["ptx"][2]), names_of("ptx", LINES["ptx"][3])
+    assert (load["ld.global.b32"], load["%r20"], load["200"]) == ("operation", "value", "number")
+    assert jump["@%p1"] == "attribute"
+    assert names_of("ptx", LINES["ptx"][1])[".u64"] == "type"
+    assert names_of("ptx", LINES["ptx"][0])[".visible .entry"] == "keyword"
+    assert names_of("ptx", LINES["ptx"][4])["$L__BB0_2:"] == "label"
+    assert names_of("ptx", LINES["ptx"][5])["0f3F000000"] == "number"
 
 
 def test_llvm_operations_differ_from_keywords() -> None:

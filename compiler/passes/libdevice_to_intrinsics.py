@@ -1,0 +1,85 @@
+"""`libdevice-to-intrinsics`: in kernels, calls of NVIDIA's library of functions become the instructions that there are.
+
+MLIR lowers ops of the math dialect to calls of libdevice, which comes with CUDA's toolkit and is not at hand here. The
+code generator has instructions for the plain ones among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import ir
+from buddy.compiler.kernels.walk import named
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+PREFIX = "__nv_"
+# Functions of libdevice (for f64; those for f32 end in `f`) and LLVM's intrinsics of the same meaning:
+# https://docs.nvidia.com/cuda/libdevice-users-guide, https://llvm.org/docs/LangRef.html.
+_INTRINSICS = {
+    "fabs": "fabs",
+    "ceil": "ceil",
+    "floor": "floor",
+    "trunc": "trunc",
+    "round": "round",
+    "rint": "rint",
+    "sqrt": "sqrt",
+    "fma": "fma",
+    "copysign": "copysign",
+    "fmin": "minnum",
+    "fmax": "maxnum",
+}
+_BY_NAME = {PREFIX + name + suffix: intrinsic for name, intrinsic in _INTRINSICS.items() for suffix in ("", "f")}
+
+
+@register
+@dataclass(frozen=True)
+class LibdeviceToIntrinsics(MlirPass):
+    """Calls of what has no instruction stay, and are remarked on: such a kernel cannot be loaded."""
+
+    name: ClassVar[str] = "libdevice-to-intrinsics"
+    summary: ClassVar[str] = "calls of CUDA's library in kernels become instructions where the device has them"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        left: set[str] = set()
+        for op in named(root, "llvm.call"):
+            callee = _callee(op)
+            if not callee.startswith(PREFIX):
+                continue
+            new = _replace(op, callee)
+            if new is None:
+                left.add(callee)
+            what = "became an instruction" if new is not None else "has no instruction, and is called from libdevice"
+            context.remark(self.name, (new or op).location, f"{callee} {what}")
+        for op in named(root, "llvm.func"):
+            if _declares(op, left):
+                op.erase()
+
+
+def _callee(op: Any) -> str:
+    """The function that an op calls, "" where it calls none by name."""
+    return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
+
+
+def _declares(op: Any, left: set[str]) -> bool:
+    """Whether an op declares a function of libdevice that nobody calls any longer."""
+    name = ir.StringAttr(op.attributes["sym_name"]).value
+    return name.startswith(PREFIX) and name not in left
+
+
+def _replace(op: Any, callee: str) -> Any | None:
+    """The op that took the place of a call, `None` where none could."""
+    kind = op.results[0].type
+    with ir.InsertionPoint(op), op.location:
+        if callee in _BY_NAME:
+            new = ir.Operation.create(f"llvm.intr.{_BY_NAME[callee]}", results=[kind], operands=list(op.operands))
+        elif callee in (f"{PREFIX}rsqrt", f"{PREFIX}rsqrtf"):
+            root = ir.Operation.create("llvm.intr.sqrt", results=[kind], operands=list(op.operands))
+            value = ir.FloatAttr.get(kind, 1.0)
+            one = ir.Operation.create("llvm.mlir.constant", results=[kind], attributes={"value": value})
+            new = ir.Operation.create("llvm.fdiv", results=[kind], operands=[one.result, root.result])
+        else:
+            return None
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
+    return new

@@ -1,0 +1,14 @@
+"""Makes an artifact ready to run, by what it is for: the CPU of this process, or a GPU."""
+
+from __future__ import annotations
+
+from buddy.compiler.artifact import Artifact
+from buddy.compiler.runner.loaded import LoadedProgram
+from buddy.compiler.runner.on_device import DeviceLoaded
+
+Loaded = LoadedProgram | DeviceLoaded
+
+
+def load(artifact: Artifact) -> Loaded:
+    """The program, callable on torch tensors. Raises what `LoadedProgram` and `DeviceLoaded` raise."""
+    return LoadedProgram(artifact) if artifact.device is None else DeviceLoaded(artifact)

@@ -1,0 +1,180 @@
+"""Programs for a GPU: their stages, their kernels by number, and what is said where they cannot be made or run."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from buddy.compiler.artifact import from_bytes, to_bytes
+from buddy.compiler.gpu.driver import LIBRARY, Parameters
+from buddy.compiler.gpu.program import Launch, Pointer, Scalar
+from buddy.compiler.gpu.ptx import PtxError, emit
+from buddy.compiler.presets import default_recipe, presets
+from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.runner.load import load
+from buddy.compiler.runner.on_device import NoGpuError
+from tests.programs import Line, assert_same, without
+
+import emulated  # isort: skip  (stands beside this file)
+
+GPU = default_recipe(preset="gpu")
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def projected(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w + b) * 0.5
+
+
+def chain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    z = torch.sqrt(torch.abs(x) + 1) * torch.exp(-y) + torch.floor(x * 3)
+    return functional.gelu(z), z > y
+
+
+def normalised(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(functional.layer_norm(x, (x.shape[-1],)) @ w, dim=-1)
+
+
+PROGRAMS = {
+    # Neither size is a whole number of blocks.
+    "a matmul": (projected, (numbers(11, 7), numbers(7, 45), numbers(45))),
+    "an element-wise chain": (chain, (numbers(37), numbers(37))),
+    "rows": (normalised, (numbers(2, 3, 8), numbers(8, 5))),
+    "a constant": (lambda x: x + torch.tensor([1.0, 2.0, 3.0]), (numbers(4, 3),)),
+}
+
+
+@pytest.fixture(scope="module", params=PROGRAMS, ids=list(PROGRAMS))
+def program(request: pytest.FixtureRequest) -> tuple[Line, Any]:
+    function, inputs = PROGRAMS[request.param]
+    line = Line(function, *inputs)
+    return line, line.compile(GPU)
+
+
+def test_the_phases_are_those_that_the_preset_says(program: tuple[Line, Any]) -> None:
+    line, _ = program
+    wanted = presets()["gpu"].phases[1:]
+    seen = dict.fromkeys((stage.phase, stage.language) for stage, _ in line.stages)
+    assert list(seen) == list(wanted)
+
+
+def test_every_op_and_instruction_leads_to_nodes(program: tuple[Line, Any]) -> None:
+    line, _ = program
+    for stage, text in line.stages:
+        assert len(text.line_sets) == len(text.content.splitlines()), stage.name
+        assert stage.origins[2] == 0, stage.name
+
+
+def test_the_kernels_give_eagers_numbers(program: tuple[Line, Any]) -> None:
+    line, compilation = program
+    artifact = from_bytes(to_bytes(compilation.artifact))
+    found = emulated.run(artifact, line.text("translate"), line.program.tensors)
+    with torch.no_grad():
+        assert_same(found, line.program.eager(line.program.tensors))
+
+
+def test_the_text_is_ptx_with_an_entry_for_each_launch(program: tuple[Line, Any]) -> None:
+    line, compilation = program
+    device = compilation.artifact.device
+    assert not compilation.artifact.objects
+    entries = re.findall(r"\.visible \.entry (\w+)\(", line.text("codegen"))
+    assert entries == [step.kernel for step in device.steps if isinstance(step, Launch)]
+    for text in device.modules:
+        assert text.startswith(".version ")
+        assert f".target {device.chip}\n" in text
+        assert ".loc" not in text
+        assert "__nv_" not in text
+
+
+def test_blocks_have_threads_side_by_side_along_the_last_dim() -> None:
+    line = Line(lambda x: x + 1, numbers(40, 50))
+    (launch,) = line.compile(GPU).artifact.device.steps
+    assert (launch.grid, launch.block) == ((2, 5, 1), (32, 8, 1))
+
+
+def test_the_same_recipe_gives_the_same_text() -> None:
+    function, inputs = PROGRAMS["a matmul"]
+    texts = [Line(function, *inputs) for _ in range(2)]
+    for line in texts:
+        line.compile(GPU)
+    assert texts[0].text("codegen") == texts[1].text("codegen")
+
+
+# ---- what cannot be --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "recipe"),
+    [(lambda x: torch.sort(x).values, GPU), (lambda x: torch.relu(x) + 1, GPU.with_choice("relu.0", EAGER))],
+    ids=["a loop of the host's", "an op in eager"],
+)
+def test_what_the_host_would_have_to_do_is_told(function: Callable[..., Any], recipe: Recipe) -> None:
+    diagnostic = Line(function, numbers(6)).fail(recipe).diagnostic
+    assert "is left on the host, which only launches kernels" in diagnostic.what
+    assert diagnostic.node
+    assert "--preset default" in diagnostic.todo
+
+
+def test_a_function_that_no_instruction_computes_is_told() -> None:
+    diagnostic = Line(torch.exp, numbers(6)).fail(without(GPU, "expand-math-to-polynomials")).diagnostic
+    assert "__nv_expf" in diagnostic.what
+    assert "expand-math-to-polynomials" in diagnostic.todo
+
+
+def test_an_intrinsic_that_would_end_the_process_is_refused() -> None:
+    text = "define void @f(ptr %p) {\n  %v = load float, ptr %p\n  %e = call float @llvm.exp.f32(float %v)\n"
+    text += "  store float %e, ptr %p\n  ret void\n}\ndeclare float @llvm.exp.f32(float)\n"
+    with pytest.raises(PtxError, match=r"llvm\.exp\.f32"):
+        emit(text, "sm_75", 2)
+    assert ".visible .func f" in emit(text.replace("exp", "sqrt"), "sm_75", 2)
+
+
+def test_a_kernel_that_is_not_lowered_is_told_with_its_node() -> None:
+    diagnostic = Line(torch.relu, numbers(6)).fail(without(GPU, "convert-gpu-to-nvvm")).diagnostic
+    assert "is left in a kernel: not machine code" in diagnostic.what
+    assert diagnostic.node == "relu.0"
+
+
+# ---- launching -------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_lie_as_a_driver_reads_them() -> None:
+    words = (Pointer(2), Scalar("i64", -5), Scalar("f32", 0.5), Scalar("i1", 1), Scalar("f64", 0.25))
+    parameters = Parameters(words, {2: 0x7F0012345678})
+    kinds = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_float, ctypes.c_int8, ctypes.c_double)
+    table = (ctypes.c_void_p * len(words)).from_address(parameters.address)
+    found = [kind.from_address(place).value for kind, place in zip(kinds, table, strict=True)]
+    assert found == [0x7F0012345678, -5, 0.5, 1, 0.25]
+
+
+def driver() -> bool:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(driver(), reason="there is a CUDA driver")
+def test_without_a_driver_one_line_says_so() -> None:
+    artifact = Line(torch.relu, numbers(6)).compile(GPU).artifact
+    with pytest.raises(NoGpuError) as caught:
+        load(artifact)
+    assert str(caught.value).count("\n") == 0
+    assert "no CUDA driver on this machine (libcuda.so.1 is not found)" in caught.value.diagnostic.what
+    assert "run it where a GPU is" in caught.value.diagnostic.todo
+
+
+@pytest.mark.skipif(not driver(), reason="there is no CUDA driver")
+def test_with_a_driver_the_numbers_are_eagers(program: tuple[Line, Any]) -> None:
+    line, compilation = program
+    with torch.no_grad():
+        assert_same(load(compilation.artifact)(line.program.tensors), line.program.eager(line.program.tensors))
