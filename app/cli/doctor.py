@@ -38,8 +38,8 @@ PARTS = {
     "coverage": "expecttest",
     "web": "textual-serve",
 }
-_OF_TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
-_OF_OURS = ("BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG", "BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT")
+_TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
+_OURS = ("BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG", "BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT")
 
 Facts = list[tuple[str, str]]
 
@@ -127,7 +127,7 @@ def _terminal() -> Facts:
         name for name, sign in (("tmux", "TMUX"), ("screen", "STY"), ("ssh", "SSH_CONNECTION")) if sign in os.environ
     ]
     kind = "a terminal" if sys.stdout.isatty() else "no terminal"
-    variables = ", ".join(f"{name}={_short(os.environ[name])}" for name in (*_OF_TERMINALS, *_OF_OURS) if name in os.environ)
+    variables = ", ".join(f"{name}={_short(os.environ[name])}" for name in (*_TERMINALS, *_OURS) if name in os.environ)
     return [
         (
             "terminal",
