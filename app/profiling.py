@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from buddy.app import figures, profile
 from buddy.app.lines import UnavailableError
+from buddy.app.panes.navigation import Place
 from buddy.app.plots import Axis, Plot, Series
-from buddy.compiler.protocol import GraphInfo, ProfileReport, Progress
+from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport, Progress
 from buddy.compiler.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Profiling:
             self._running = False
         bench.state.profiled(recipe, report)
         bench.session_changed(frozenset({"graph"}))
-        bench.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, s sorts by time")
+        bench.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts")
 
     def _came(self, frame: object) -> None:
         if isinstance(frame, Progress):
@@ -72,6 +73,32 @@ class Profiling:
             self._bench.push_screen(PlotScreen([plot], self._bench.glyphs, chooses="goes to the node"), self._go_named)
         elif found is not None:
             self._bench.say("of no node both operations and bytes are known")
+
+    def show_hot(self) -> None:
+        """The instructions that take the time, as far as the system lets them be sampled."""
+        from buddy.app.screens.hot import HotScreen
+
+        found = self._found()
+        if found is None:
+            return
+        report, info = found
+        if not report.sampling.spots:
+            self._bench.say(profile.sampled_words(report.sampling))
+            return
+        names = {row.stable: row.name for row in info.rows}
+        self._bench.push_screen(HotScreen(report.sampling, names), self._go_instruction)
+
+    def _go_instruction(self, spot: HotSpot | None) -> None:
+        """The line of the assembly on the screen, which is that of the profile unless the recipe was edited since."""
+        rows = self._bench.state.board.rows()
+        stage = next((row for row in rows if row.stage.language == "asm"), None)
+        if spot is None or spot.line < 0:
+            return
+        if stage is None or self._bench.state.profile_is_stale:
+            self._bench.say("the recipe has been edited since: g c profiles it as it stands")
+            return
+        self._bench.show_pane("ir")
+        self._bench.ir.go_from_here(Place(stage.key, spot.line))
 
     def _found(self) -> tuple[ProfileReport, GraphInfo] | None:
         report, info = self._bench.state.profile, self._bench.state.info

@@ -34,4 +34,13 @@ ACTIONS: tuple[Action, ...] = (
         "app",
         needs_profile,
     ),
+    A(
+        "profile.hot",
+        ("g H",),
+        "Hot instructions",
+        "The instructions at which samples found the program, with their nodes",
+        "show_hot",
+        "app",
+        needs_profile,
+    ),
 )

@@ -9,6 +9,7 @@ import pytest
 
 from buddy.app.profiling import roofline
 from buddy.app.screens.flame import FlameScreen, FlameTree
+from buddy.app.screens.hot import HotScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.compiler.profiling.counter import counter
 from tests.app.test_profile import INFO, REPORT
@@ -48,7 +49,16 @@ async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbe
         assert graph.current.name == "addmm_1"
         await bench.press("g", "R")
         await bench.until(lambda: isinstance(app.screen, PlotScreen), "the roof")
-        await bench.press("q", "t")
+        await bench.press("q")
+        if app.state.profile.sampling.spots:
+            await bench.press("g", "H")
+            await bench.until(lambda: isinstance(app.screen, HotScreen), "the instructions")
+            await bench.pilot.pause(0.05)
+            text = app.screen.current.text
+            await bench.press("enter")
+            await bench.until(lambda: bench.shows(text.split()[0]), "the line of assembly")
+            assert app.ir.current.stage.language == "asm"
+        await bench.press("t")
         stale = app.state.profile
         app.editing.edit(app.workspace.recipe.toggled(len(app.workspace.recipe.steps) - 6), "another recipe")
         await bench.settled()
