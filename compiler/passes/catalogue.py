@@ -38,7 +38,7 @@ def catalogue() -> tuple[PassInfo, ...]:
 @lru_cache(maxsize=1)
 def _of_mlir() -> tuple[PassInfo, ...]:
     with ir.Context():
-        return tuple(info for name, text in _upstream() if (info := pass_as_registered(name, text)))
+        return tuple(info for listed in _upstream() if (info := pass_as_registered(*listed)))
 
 
 def _first_line(text: str | None) -> str:
@@ -61,15 +61,19 @@ def _spelled(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _upstream() -> list[tuple[str, str]]:
-    """Names and summaries of MLIR's passes: the bindings can check a name, but not list them."""
+def _upstream() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Names and summaries of MLIR's passes, and options that are not printed: lists that are empty unless told."""
     text = resources.files(__package__).joinpath("upstream.txt").read_text("utf-8")
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
-    return [(name, summary.strip()) for name, _, summary in (line.partition("  ") for line in lines)]
+    fields = (line.split("  ") for line in lines)
+    return [(name, summary.strip(), tuple(lists)) for name, summary, *lists in fields]
 
 
-def pass_as_registered(name: str, summary: str) -> PassInfo | None:
-    """The pass as this build of MLIR knows it: its default options, and the anchor it may stand on."""
+def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> PassInfo | None:
+    """The pass as this build of MLIR knows it: its default options, and the anchor it may stand on.
+
+    `lists` are options that it has beside those that it prints.
+    """
     for anchor in _ANCHORS:
         nested = name if anchor == "builtin.module" else f"{anchor}({name})"
         try:
@@ -77,7 +81,8 @@ def pass_as_registered(name: str, summary: str) -> PassInfo | None:
         except (ValueError, ir.MLIRError):
             continue
         if _can_be_scheduled(manager):
-            return PassInfo(name, "mlir", summary, anchor, _options(str(manager), name))
+            options = (*_options(str(manager), name), *(OptionInfo(option, "") for option in lists))
+            return PassInfo(name, "mlir", summary, anchor, options)
     return None
 
 
