@@ -45,6 +45,7 @@ from buddy.compiler.engine.messages import (
 )
 from buddy.compiler.engine.runner_process import (
     compile_in_child,
+    import_in_child,
     measure_in_child,
     remark_in_child,
     run_in_child,
@@ -52,9 +53,18 @@ from buddy.compiler.engine.runner_process import (
 )
 from buddy.compiler.engine.tuning_process import begin_tuning
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.recipe import OWN_FRONTENDS
 
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
 _A_MOMENT = 0.05
+
+
+class SourceRefused(Exception):
+    """A program whose graphs the frontend takes none of; `diagnostic` says why."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
 
 
 class Host:
@@ -89,6 +99,8 @@ class Host:
         try:
             problems, before = _load_plugins(request), registrations.of_others()
             self._program = _load_program(request, self._progress)
+            if request.frontend not in OWN_FRONTENDS:
+                self._import(request.frontend)
             graphs = tuple(_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
             own = _own_code(self._program, before)
@@ -98,6 +110,21 @@ class Host:
             return Refused(_diagnostic(error, request.source))
         finally:
             _flush()
+
+    def _import(self, frontend: str) -> None:
+        """Give each graph what `frontend` imports it as; raises where that takes none, and notes which it refuses."""
+        captured = [found for found in self._program.graphs if found.graph.given is None]
+        self._progress(f"importing by {frontend}")
+        refused = []
+        for found in captured:
+            reply = import_in_child(self._channel, found)
+            if isinstance(reply, Refused):
+                refused.append(reply.diagnostic)
+            else:
+                found.graph.given = reply.given  # type: ignore[attr-defined]
+        if captured and len(refused) == len(captured):
+            raise SourceRefused(refused[0])
+        self._program.notes.extend(map(str, refused))
 
     def _here(self, request: Any) -> Reply:
         """What is made of a graph in this process."""
@@ -160,7 +187,7 @@ def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
 def _load_program(request: Load, progress: Any) -> Any:
     from buddy.compiler.sources import load_program
 
-    return load_program(request.source, request.arguments, request.directory, progress, request.shapes)
+    return load_program(request.source, request.arguments, request.directory, progress, request.shapes, request.frontend)
 
 
 def _data(captured: Any) -> CapturedGraphData:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.numerics_report import NumericsReport, Reference
 from buddy.compiler.profile_report import ProfileReport
 from buddy.compiler.protocol import (
@@ -21,7 +22,7 @@ from buddy.compiler.protocol import (
     RunReport,
     Stage,
 )
-from buddy.compiler.recipe import PluginFile, Recipe
+from buddy.compiler.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.run_report import InputChoice
 
 
@@ -66,6 +67,7 @@ class Load(Message, frozen=True):
     directory: str
     plugins: tuple[PluginFile, ...] = ()
     shapes: tuple[str, ...] = ()
+    frontend: Frontend = "dynamo"
 
 
 class Execute(Message, frozen=True):
@@ -265,6 +267,12 @@ class Loaded(Reply, frozen=True):
     seconds: float
     own: str = ""
     files: tuple[str, ...] = ()
+
+
+class GraphImported(Reply, frozen=True):
+    """What another frontend made of a graph beside its nodes."""
+
+    given: GivenIR
 
 
 class NodesExtracted(Reply, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from buddy.compiler.engine.messages import CapturedGraphData, Loaded
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
-from buddy.compiler.recipe import EAGER, PluginFile, Recipe, digest
+from buddy.compiler.recipe import EAGER, Frontend, PluginFile, Recipe, digest
 
 _MAX_RESULTS = 16
 
@@ -23,6 +23,7 @@ class ProgramKey:
     directory: str
     plugins: tuple[PluginFile, ...] = ()
     shapes: tuple[str, ...] = ()
+    frontend: Frontend = "dynamo"
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,11 @@ class Programs:
     def find(self, recipe: Recipe) -> Program | None:
         """The program that `recipe` speaks of: the latest opened by its source and arguments; "" is the latest.
 
-        One that was opened with the recipe's plug-ins comes before those with others.
+        One that was opened with the recipe's plug-ins, by its frontend, comes before others.
         """
         latest = [program for program in reversed(self._opened.values()) if _is_of(program.key, recipe)]
-        same = (program for program in latest if program.key.plugins == recipe.plugins)
+        wanted = recipe.plugins, recipe.frontend
+        same = (program for program in latest if (program.key.plugins, program.key.frontend) == wanted)
         return next(same, latest[0] if latest else None)
 
 

@@ -23,6 +23,7 @@ from buddy.compiler.engine.messages import (
     CompilerNote,
     Execute,
     Executed,
+    GraphImported,
     Measure,
     Measured,
     Refused,
@@ -59,6 +60,11 @@ _COMPILE_WORDS = _Words(
     ),
 )
 
+_IMPORT_WORDS = _Words(
+    "importing by torch-mlir failed",
+    Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "leave it to the frontend dynamo"),
+)
+
 
 def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     """Run and compare in a child; the reply says what came, or how the child ended without a result."""
@@ -83,13 +89,18 @@ def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> R
     return _in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
 
 
+def import_in_child(channel: Channel, captured: Any) -> Reply:
+    """What torch-mlir's importer makes of a graph, in a child, which alone has MLIR: `GraphImported`."""
+    return _in_child(channel, lambda _: GraphImported(captured.torch_dialect()), _IMPORT_WORDS)
+
+
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
     """Have LLVM say what it does, in a child that compiles as `compile_in_child` does."""
     return _in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
 
 
 def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words, timeout: float = math.inf) -> Reply:
-    types = CompilerNote | CompileDone | CodeRemarks | Executed | Measured | Watched | Refused
+    types = CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | Refused
     task = Task(work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout)
     ended = in_child(channel, task)
     if ended.reply is not None:

@@ -98,7 +98,7 @@ class Session:
 
     async def open(self, frame: Open, job: Job) -> None:
         plugins, changed = as_they_are(frame.plugins, frame.directory)
-        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, frame.shapes)
+        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, frame.shapes, frame.frontend)
         async with self.host.turn:
             job.begun = True
             program = await self._load(key, job)
@@ -410,7 +410,7 @@ _RUN_DEATH = Diagnostic(
 
 
 def _load_of(key: ProgramKey) -> Load:
-    return Load(key.source, key.arguments, key.directory, key.plugins, key.shapes)
+    return Load(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend)
 
 
 def _load_death(key: ProgramKey) -> Diagnostic:

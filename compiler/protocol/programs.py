@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from buddy.compiler.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import PluginFile, Recipe
+from buddy.compiler.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.run_report import InputChoice, RunReport
 
 # Who remarks on a choice of the recipe that could not be followed; all other remarks come from passes.
@@ -17,7 +17,8 @@ class Open(Frame, frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
     `plugins` are loaded first. One that has another hash than its file is told of in the notes. `shapes`, each as
-    `x=4x128`, stand in for those of the tensors that the script has its model called with.
+    `x=4x128`, stand in for those of the tensors that the script has its model called with. `frontend` is that of the
+    recipes to come: graphs are captured by it, or imported besides.
     """
 
     request: int
@@ -26,6 +27,7 @@ class Open(Frame, frozen=True):
     directory: str = ""
     plugins: tuple[PluginFile, ...] = ()
     shapes: tuple[str, ...] = ()
+    frontend: Frontend = "dynamo"
 
 
 class Compile(Frame, frozen=True):

@@ -12,14 +12,16 @@ from unittest.mock import patch
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
-from torch._dynamo.exc import RestartAnalysis, TorchDynamoException
+from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, UserErrorType
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
-from buddy.compiler.frontend.aten import Origin, origins_of
+from buddy.compiler.frontend.aten import Origin, default_decompositions, origins_of
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture_settings, record_inference, record_training
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
+from buddy.compiler.frontend.export import export
+from buddy.compiler.recipe import Frontend
 
 MAX_GRAPHS = 32
 MAX_CALLS = 8
@@ -45,7 +47,8 @@ class Tape:
     and input signature. `skip_calls` tells whether plain calls need no capture, because the script names its model.
     """
 
-    def __init__(self, skip_calls: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, skip_calls: Callable[[], bool] = lambda: False, frontend: Frontend = "dynamo") -> None:
+        self._exports = frontend == "export"
         self.asked: list[CapturedGraph] = []
         self.called: list[CapturedGraph] = []
         self.notes: list[str] = []
@@ -77,7 +80,11 @@ class Tape:
             self._capture_training()
 
     def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Run `function` once under `no_grad` and add its graphs to `asked`."""
+        """Run `function` once under `no_grad`, or export it, and add its graphs to `asked`."""
+        if self._exports:
+            with self._inside():
+                self._export(function, args, kwargs, self.asked)
+            return
         with self._inside(), torch.no_grad():
             _real_compile(function, backend=self._backend(callable_name(function), self.asked), dynamic=False)(
                 *args, **kwargs
@@ -88,6 +95,8 @@ class Tape:
     def _compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(self._compile, **options)
+        if self._exports:
+            self._note_once("what the script compiles itself is captured by TorchDynamo, not by torch.export")
         from buddy.compiler.frontend import DynamoCompiler
 
         backend = options.get("backend")
@@ -149,11 +158,28 @@ class Tape:
         self._seen[signature] = module  # kept alive, so that its id stays its own
         backend = self._backend(type(module).__name__, self.called)
         try:
+            if self._exports:
+                self._export(module, args, kwargs, self.called)
+                return _real_call(module, *args, **kwargs)
             return _real_compile(module, backend=backend, dynamic=False)(*args, **kwargs)
         except TorchDynamoException as error:
             result = _real_call(module, *args, **kwargs)
             self.notes.append(f"{type(module).__name__} was not captured: {_first_line(error)}")
             return result
+
+    def _export(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], into: list[CapturedGraph]
+    ) -> None:
+        """Add the one graph that `torch.export` makes of a call. Raises `TorchDynamoException` where it makes none."""
+        recorder = Recorder(callable_name(function))
+        try:
+            with torch.random.fork_rng():
+                export(function, args, kwargs, default_decompositions(), recorder)
+        except TorchDynamoException:
+            raise
+        except Exception as error:
+            raise UserError(UserErrorType.INVALID_INPUT, f"torch.export takes no {recorder.name}: {error}") from error
+        into.extend(recorder.graphs)
 
     def _backend(self, name: str, into: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
         """A Dynamo back end that records the inference graph and computes the Dynamo graph in eager.

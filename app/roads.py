@@ -1,0 +1,51 @@
+"""Recipes on another road: which frontend imports the program, and to which dialect it goes. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from buddy.compiler.protocol import Preset
+from buddy.compiler.recipe import FLAVOURS, TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+
+# How each frontend is told to a person.
+SUMMARIES: Mapping[Frontend, str] = {
+    "dynamo": "captured by TorchDynamo, lowered here node by node",
+    "export": "captured by torch.export, lowered here node by node",
+    "torch-mlir": "captured by TorchDynamo, imported and lowered by torch-mlir",
+}
+
+
+def flavours_of(frontend: Frontend) -> tuple[Flavour, ...]:
+    """The flavours that a frontend gives: StableHLO is torch-mlir's alone."""
+    return FLAVOURS if frontend == TORCH_MLIR else ("linalg", "tosa")
+
+
+def from_preset(recipe: Recipe, preset: Recipe) -> Recipe:
+    """The recipe with a preset's steps, and with its frontend and flavour where these are part of it."""
+    if TORCH_MLIR in (preset.frontend, recipe.frontend):
+        recipe = replace(recipe, frontend=preset.frontend, flavour=preset.flavour)
+    return replace(recipe, preset=preset.preset, steps=preset.steps)
+
+
+def on_road(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend, flavour: Flavour) -> Recipe:
+    """The recipe for that frontend and flavour; torch-mlir has a pipeline of its own to each.
+
+    Raises `ValueError` for a flavour that the frontend does not give.
+    """
+    if flavour not in flavours_of(frontend):
+        raise ValueError(f"{flavour} is a flavour of {TORCH_MLIR}'s: choose the frontend {TORCH_MLIR} too")
+    changed = (frontend, flavour) != (recipe.frontend, recipe.flavour)
+    if changed and TORCH_MLIR in (frontend, recipe.frontend):
+        name = preset_of(frontend, flavour)
+        recipe = from_preset(recipe, next(preset.recipe for preset in presets if preset.name == name))
+    return replace(recipe, frontend=frontend, flavour=flavour)
+
+
+def as_wanted(recipe: Recipe, presets: Sequence[Preset], wanted: Mapping[str, Any]) -> Recipe:
+    """The recipe with the fields in `wanted`, as a command line gives them. Raises `ValueError` as `on_road` does."""
+    others = dict(wanted)
+    frontend, flavour = others.pop("frontend", recipe.frontend), others.pop("flavour", recipe.flavour)
+    return replace(on_road(recipe, presets, frontend, flavour), **others)
