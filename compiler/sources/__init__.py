@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.recipe import Frontend
 from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of, defines_both
 from buddy.compiler.sources.locate import Location, locate
 from buddy.compiler.sources.other_shapes import refused, with_shapes
@@ -33,6 +34,7 @@ def load_program(
     directory: str = "",
     on_progress: OnProgress | None = None,
     shapes: tuple[str, ...] = (),
+    frontend: Frontend = "dynamo",
 ) -> Program:
     """Run `source` and capture its graphs.
 
@@ -40,10 +42,12 @@ def load_program(
     empty), `arguments` what follows the script's name on its command line. What a script compiles itself
     (`torch.compile`, `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the
     outermost module calls it made. `shapes` (`x=4x128`) stand in for those of tensors that a model that it defines or
-    names is called with. Raises `SourceError`.
+    names is called with. With the frontend `export`, models that it calls, defines or names go through `torch.export`.
+    Raises `SourceError`.
     """
     with _folder(directory):
-        return _Loading(locate(source), source, arguments, on_progress or (lambda _text: None), shapes).run()
+        tell = on_progress or (lambda _text: None)
+        return _Loading(locate(source), source, arguments, tell, shapes, frontend).run()
 
 
 @contextmanager
@@ -63,15 +67,16 @@ class _Loading:
     """One source on its way to a program."""
 
     def __init__(
-        self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...]
-    ) -> None:
+        self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...],
+        frontend: Frontend,
+    ) -> None:  # fmt: skip
         self._shapes, self._reshaped = shapes, False
         self._location = location
         self._source = source
         self._arguments = arguments
         self._tell = tell
         self._names: Mapping[str, Any] = {}
-        self._tape = Tape(skip_calls=lambda: defines_both(self._names))
+        self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
 
     def run(self) -> Program:
         notes: list[str] = []
