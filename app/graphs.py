@@ -37,8 +37,10 @@ def standing(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     if told.report is not None:
         if told.ran != recipe:
             return ("stale", "stale")
-        if not told.report.ok:
+        if told.report.wrong:
             return ("MISMATCH", "bad")
+        if not told.report.compared:
+            return ("ran", "warn")
         in_eager = told.report.nodes_eager
         return (f"ok, {in_eager} in eager", "warn") if in_eager else ("ok", "ok")
     if told.compiled != recipe:

@@ -199,6 +199,7 @@ class Session:
             self._begin(frame)
         if isinstance(frame, p.Captured):
             self.workspace.plugins = frame.plugins
+            self.workspace.opened(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
             self._choose_graph()
             self.build()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
 from buddy.app.typed import read_file, typed_path
-from buddy.compiler.recipe import Recipe, from_toml, rebased
+from buddy.compiler.recipe import Recipe, from_toml
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench
@@ -35,7 +35,8 @@ class Versus:
         mine, now = workspace.recipe, "compare what comes from later edits with what there is now"
         found = [(Side("the recipe as it is now", mine), now)]
         found += [
-            (Side(f"preset {preset.name}", rebased(preset.recipe, mine)), preset.summary) for preset in state.presets
+            (Side(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
+            for preset in state.presets
         ]
         found += [
             (Side(f"after: {edit.title}" if edit.title else "the first recipe", edit.recipe), "an earlier edit")
@@ -94,8 +95,10 @@ class Versus:
         """Every preset beside the others."""
         from buddy.app.screens.presets import PresetsScreen
 
-        mine = self._bench.workspace.recipe
-        sides = [(preset.name, rebased(preset.recipe, mine)) for preset in self._bench.state.presets if not preset.device]
+        mine, presets = self._bench.workspace.recipe, self._bench.state.presets
+        sides = [
+            (preset.name, self._bench.workspace.from_preset(preset.recipe)) for preset in presets if not preset.device
+        ]
         if mine not in [recipe for _, recipe in sides]:
             sides.insert(0, ("(as edited)", mine))
         self._bench.push_screen(PresetsScreen(self._bench.session, sides), self._preset_chosen)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from buddy.app.history import Edit, Edits, History
-from buddy.compiler.recipe import PluginFile, Recipe, digest, from_toml, to_toml
+from buddy.compiler.entering import entering
+from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.recipe import PluginFile, Recipe, digest, from_toml, rebased, to_toml
 
+# The phase that a graph's IR is at when it begins, and the dialects that are in it.
+Begin = tuple[str, tuple[str, ...]]
 Origin = Literal["none", "preset", "restored", "edited"]
 
 
@@ -41,6 +45,7 @@ class Workspace:
         self._clock = clock
         self._preset = Recipe(source, arguments)
         self._histories: dict[int, History] = {}
+        self._begins: list[Begin] = []
 
     @property
     def path(self) -> Path:
@@ -78,6 +83,20 @@ class Workspace:
         self._histories.clear()
         self.graph = self._shown_last()
         self._history_of(self.graph)
+
+    def opened(self, graphs: Sequence[GraphInfo]) -> None:
+        """The program has these graphs: recipes of those that begin as IR are without the steps that they are past."""
+        begins = [(graph.enters, graph.dialects) for graph in graphs]
+        if begins != self._begins and any(enters for enters, _ in (*begins, *self._begins)):
+            self._histories.clear()
+        self._begins = begins
+
+    def from_preset(self, preset: Recipe) -> Recipe:
+        """The recipe of the graph on the screen with the passes of a preset."""
+        return self._entered(rebased(preset, self.recipe), self.graph)
+
+    def _entered(self, recipe: Recipe, graph: int) -> Recipe:
+        return entering(recipe, *self._begins[graph]) if graph < len(self._begins) else recipe
 
     def show(self, graph: int) -> None:
         """Go on with the recipe of another graph."""
@@ -141,7 +160,9 @@ class Workspace:
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
             kept = self._restore(graph) if self.ready else None
-            found = History(self._addressed(self._preset, graph), kept, self._clock)
+            if kept is not None and kept.steps == self._preset.steps:
+                kept = self._entered(kept, graph)
+            found = History(self._entered(self._addressed(self._preset, graph), graph), kept, self._clock)
             if self.ready:
                 found.take(self._restore_edits(graph))
             self._histories[graph] = found

@@ -65,6 +65,9 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`). `strict` graphs
     come from a script that allows no node in eager (`fallback="error"`). `code` names the text of the graph as Python.
+
+    A graph that begins as IR `enters` the line in that phase, with ops of `dialects`. `compared` says whether there is
+    anything to compare its results with.
     """
 
     name: str
@@ -76,6 +79,9 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     broke_at: str = ""
     strict: bool = False
     code: str = ""
+    enters: str = ""
+    dialects: tuple[str, ...] = ()
+    compared: bool = True
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):

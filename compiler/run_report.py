@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from buddy.compiler.recipe import NATIVE, Backend
+
 
 class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a graph is run on: the script's own inputs, random ones by `seed`, or those that the file `title` holds.
@@ -38,7 +40,7 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str
     max_abs: float
     max_rel: float
-    verdict: Literal["ok", "mismatch", "missing"]
+    verdict: Literal["ok", "mismatch", "missing", "unchecked"]
     tolerance: str = ""
     where: str = ""
     nans: int = 0
@@ -75,8 +77,24 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     packed: int = 0
 
 
+class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What another compiler's code gave in the same run, timed in turn with the rest; or `problem`, why it did not."""
+
+    name: Backend
+    outputs: tuple[OutputReport, ...] = ()
+    timing: Timing = Timing(0.0, 0.0, 0.0, 0)
+    compile_seconds: float = 0.0
+    load_seconds: float = 0.0
+    problem: str = ""
+
+    @property
+    def max_abs(self) -> float:
+        """The greatest difference from eager of any output."""
+        return max((output.max_abs for output in self.outputs), default=0.0)
+
+
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What running a graph gave, beside eager."""
+    """What running a graph gave, beside eager; without it (`compared`), outputs have figures and no verdict."""
 
     graph: int
     outputs: tuple[OutputReport, ...]
@@ -90,7 +108,16 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs_unchanged: bool = True
     notes: tuple[str, ...] = ()
     memory: Memory | None = None
+    backend: Backend = NATIVE
+    beside: tuple[SideReport, ...] = ()
+    compared: bool = True
 
     @property
     def ok(self) -> bool:
-        return all(output.verdict == "ok" for output in self.outputs) and self.inputs_unchanged
+        """Whether every output was compared and is right."""
+        return self.compared and self.inputs_unchanged and all(output.verdict == "ok" for output in self.outputs)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something is known to be wrong. A run without anything to compare with is neither right nor wrong."""
+        return not self.inputs_unchanged or any(output.verdict not in ("ok", "unchecked") for output in self.outputs)

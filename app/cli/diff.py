@@ -17,7 +17,7 @@ from buddy.app.cli.recipes import UsageError, graph_numbers, preset_named, recip
 from buddy.app.stages import keyed
 from buddy.app.unified import unified
 from buddy.compiler.protocol import Compared, ListPresets, Presets, Stage
-from buddy.compiler.recipe import Recipe, rebased
+from buddy.compiler.recipe import Recipe
 
 _EPILOG = """
 One side is the recipe that the options say. The other is that of --against (a preset or a file of a recipe) or of a
@@ -90,7 +90,7 @@ async def _other(engine: Headless, options: argparse.Namespace, mine: Recipe, se
         return None
     presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
     if options.against and wanted in [preset.name for preset in presets]:
-        return rebased(preset_named(presets, wanted).recipe, mine)
+        return engine.from_preset(preset_named(presets, wanted).recipe, mine)
     read = recipe_in(wanted, [preset.name for preset in presets] if options.against else [])
     if not read.steps:
         read = replace(read, steps=preset_named(presets, read.preset or "default").recipe.steps)

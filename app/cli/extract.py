@@ -46,4 +46,4 @@ async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[
         print(json.dumps({"source": options.source, "extracted": nodes, "files": saved, **found}, indent=2))
     else:
         print(as_text(extracted.info, compilation.report, compilation.assignments))
-    return 0 if compilation.report.ok else FAILURE
+    return FAILURE if compilation.report.wrong else 0

@@ -13,8 +13,16 @@ import msgspec
 from buddy.app.cli import FAILURE, USAGE
 from buddy.app.cli.arguments import Parser, directory, engine_place, log_of, parse, shapes_of
 from buddy.app.cli.console import Console
-from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
+from buddy.app.cli.recipes import (
+    UsageError,
+    base_recipes,
+    entered,
+    graph_numbers,
+    graph_recipes,
+    with_eager_nodes,
+)
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
+from buddy.compiler.entering import entering
 from buddy.compiler.protocol import (
     IN_VAIN,
     Assigned,
@@ -38,7 +46,7 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import Recipe, rebased
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 Answer = TypeVar("Answer")
@@ -124,7 +132,13 @@ class Headless:
         bases = [msgspec.structs.replace(base, plugins=captured.plugins) for base in bases]
         self.graphs, self.files = captured.graphs, captured.files
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
+        recipes = [entered(recipe, options, captured.graphs[recipe.graph]) for recipe in recipes]
         return with_eager_nodes(recipes, options.eager, captured.graphs)
+
+    def from_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
+        """The recipe of a graph with the passes of a preset."""
+        graph = self.graphs[recipe.graph]
+        return entering(rebased(preset, recipe), graph.enters, graph.dialects)
 
     async def graph_of_program(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()

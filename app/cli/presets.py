@@ -10,15 +10,20 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import table
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import preset_named
+from buddy.app.cli.report import verdict_of
 from buddy.app.preset_facts import PipelineFacts
 from buddy.compiler.protocol import ListPresets, Presets
-from buddy.compiler.recipe import Recipe, rebased
+from buddy.compiler.recipe import Recipe
 
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("presets", VERBS["presets"])
     found.add_argument(
-        "--only", metavar="PRESET", action="append", default=[], help="only this preset, and others so named (all for a CPU)"
+        "--only",
+        metavar="PRESET",
+        action="append",
+        default=[],
+        help="only this preset, and others so named (all for a CPU)",
     )
     found.add_argument("--run", action="store_true", help="run each, too, and compare it with eager")
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
@@ -34,19 +39,21 @@ def main(words: Sequence[str]) -> int:
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.program(options, script)
     presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
-    chosen = [preset_named(presets, name) for name in options.only] or [preset for preset in presets if not preset.device]
+    chosen = [preset_named(presets, name) for name in options.only] or [
+        preset for preset in presets if not preset.device
+    ]
     graphs = []
     for recipe in recipes:
-        rows = [await _facts(engine, options, preset.name, rebased(preset.recipe, recipe)) for preset in chosen]
+        rows = [
+            await _facts(engine, options, preset.name, engine.from_preset(preset.recipe, recipe)) for preset in chosen
+        ]
         graphs.append((recipe.graph, rows))
         if not options.json:
             print(f"graph {recipe.graph}\n{_table(rows)}")
     if options.json:
         found = [{"graph": number, "presets": [row.as_json() for row in rows]} for number, rows in graphs]
         print(json.dumps({"source": options.source, "graphs": found}, indent=2))
-    return (
-        FAILURE if any(row.problem or (row.report and not row.report.ok) for _, rows in graphs for row in rows) else 0
-    )
+    return FAILURE if any(row.problem or (row.report and row.report.wrong) for _, rows in graphs for row in rows) else 0
 
 
 async def _facts(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
@@ -66,6 +73,6 @@ def _table(rows: Sequence[PipelineFacts]) -> str:
 def _row(row: PipelineFacts) -> list[object]:
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
-    verdict = "failed" if row.problem else "" if report is None else "ok" if report.ok else "MISMATCH"
+    verdict = "failed" if row.problem else "" if report is None else verdict_of(report)
     figures = [row.passes, row.changing, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
     return [row.title, *figures, *times, verdict]

@@ -14,6 +14,7 @@ from buddy.app.cli.arguments import plugins
 from buddy.app.input_files import file_choice
 from buddy.app.pipeline_text import PipelineError, parse, steps_of
 from buddy.app.typed import read_file
+from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo, Preset
 from buddy.compiler.recipe import EAGER, PassStep, Recipe, from_toml
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
@@ -48,6 +49,16 @@ def _changed(
     changes["plugins"] = (*recipe.plugins, *plugins(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _switched(_switched(recipe, options.disable, False), options.enable, True)
+
+
+def entered(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo) -> Recipe:
+    """The recipe of a graph that begins as IR: a preset without the steps that it is past; others are as they are.
+
+    What the options switch on is on.
+    """
+    if options.recipe or options.pipeline is not None:
+        return recipe
+    return _switched(entering(recipe, graph.enters, graph.dialects), options.enable, True)
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:

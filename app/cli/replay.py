@@ -55,7 +55,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     if not found.problem:
         ran = await engine.client.run_beside(recipe, options.repeats, _inputs(values), values=True)
     same_values = _same_values(values, ran.values) if ran is not None and values.exists() else []
-    ok = not changed and (ran is None or ran.report.ok)
+    ok = not changed and (ran is None or not ran.report.wrong)
     if options.json:
         told = {"ok": ok, "stages": len(found.stages), "changed": changed, "outputs_changed": same_values}
         print(json.dumps(told, indent=2))

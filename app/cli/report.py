@@ -9,11 +9,26 @@ from typing import Any
 
 from buddy.app import figures
 from buddy.app.cli.console import table
-from buddy.compiler.protocol import FOLDED, Assignment, Diagnostic, GraphInfo, Memory, OutputReport, RunReport, Timing
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.protocol import (
+    FOLDED,
+    Assignment,
+    Diagnostic,
+    GraphInfo,
+    Memory,
+    OutputReport,
+    RunReport,
+    SideReport,
+    Timing,
+)
+from buddy.compiler.recipe import EAGER, IREE, NATIVE
 
+# What a run's report calls each backend's code.
+SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}
+SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code"}
+
+NOT_COMPARED = "not compared: there is no eager program beside it, so nothing says whether these numbers are right"
 _SHOWN = 5
-_LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at"})
+_LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
 
 def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
@@ -23,17 +38,20 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "graph": report.graph,
         "name": info.name,
         **broke,
-        "ok": report.ok,
+        "ok": report.ok if report.compared or report.wrong else None,
+        "compared": report.compared,
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
         "lowered_by": dict(Counter(a.lowering for a in assignments)),
         "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
         "other_registry": [{"node": a.node, "by": a.lowering, "reason": a.reason} for a in _elsewhere(assignments)],
         "outputs": [_output_json(output) for output in report.outputs],
+        "backend": report.backend,
         "compile_seconds": report.compile_seconds,
         "load_seconds": report.load_seconds,
         "run": _timing_json(report.compiled),
         "eager": _timing_json(report.eager),
         "ratio": _number(report.ratio),
+        "beside": [_side_json(side, report.eager) for side in report.beside],
         "memory": _memory_json(report.memory),
         "inputs_unchanged": report.inputs_unchanged,
         "notes": list(report.notes),
@@ -48,14 +66,15 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         f"compiled in {report.compile_seconds:.2f} s",
         *broke,
         table(
-            ["output", "shape", "dtype", "verdict", "max abs", "max rel", "first differs at"],
+            ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_column(report)],
             [_output_row(output) for output in report.outputs],
             _LEFT,
         ),
-        f"compiled {_timing_text(report.compiled)}",
-        f"eager    {_timing_text(report.eager)}",
-        f"compiled code takes {report.ratio:.2f} x the time of eager",
-        *_memory_lines(report.memory),
+        f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
+        *(_side_text(side) for side in report.beside),
+        *_beside_eager(report),
+        *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
+        *_memory_lines(report.memory, report.compared),
     ]
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
@@ -63,11 +82,58 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
     return "\n".join([*lines, *fallen, *(f"note: {note}" for note in report.notes)])
 
 
-def _memory_lines(memory: Memory | None) -> list[str]:
+def _last_column(report: RunReport) -> str:
+    return "first differs at" if report.compared else "values"
+
+
+def verdict_of(report: RunReport) -> str:
+    """A run in a word."""
+    return "MISMATCH" if report.wrong else "ok" if report.ok else "not compared"
+
+
+def _beside_eager(report: RunReport) -> list[str]:
+    if not report.compared:
+        return [NOT_COMPARED]
+    ratio = f"{SIDE_WORDS[report.backend]} takes {report.ratio:.2f} x the time of eager"
+    return [f"eager    {_timing_text(report.eager)}", ratio]
+
+
+def _side_json(side: SideReport, eager: Timing) -> dict[str, Any]:
+    """Another compiler's part of a run."""
+    if side.problem:
+        return {"name": side.name, "problem": side.problem}
+    return {
+        "name": side.name,
+        "outputs": [_output_json(output) for output in side.outputs],
+        "compile_seconds": side.compile_seconds,
+        "load_seconds": side.load_seconds,
+        "run": _timing_json(side.timing),
+        "ratio": _number(side.timing.median / eager.median if eager.median else 0.0),
+    }
+
+
+def _side_text(side: SideReport) -> str:
+    if side.problem:
+        return f"{SIDE_NAMES[side.name]:<8} not run: {side.problem}"
+    return f"{SIDE_NAMES[side.name]:<8} {_timing_text(side.timing)}"
+
+
+def _side_ratio(side: SideReport, eager: Timing) -> str:
+    wrong = [output.name for output in side.outputs if output.verdict != "ok"]
+    ratio = side.timing.median / eager.median if eager.median else 0.0
+    verdict = f"MISMATCH in {', '.join(wrong)}" if wrong else "ok"
+    return (
+        f"{SIDE_WORDS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
+        f"compiled in {side.compile_seconds:.2f} s"
+    )
+
+
+def _memory_lines(memory: Memory | None, compared: bool) -> list[str]:
     if memory is None:
         return []
     packed = f"; packed weights, kept from run to run, take {figures.size(memory.packed)}" if memory.packed else ""
-    return [f"memory at the peak: compiled {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}{packed}"]
+    beside = f", eager {figures.size(memory.eager)}" if compared else ""
+    return [f"memory at the peak: compiled {figures.size(memory.compiled)}{beside}{packed}"]
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
@@ -112,6 +178,10 @@ def _output_json(output: OutputReport) -> dict[str, Any]:
         "first_difference": output.where,
         "nans": output.nans,
         "infs": output.infs,
+        "mean": output.mean,
+        "deviation": output.deviation,
+        "low": output.low,
+        "high": output.high,
     }
 
 
@@ -139,6 +209,10 @@ def _number(value: float) -> float | None:
 def _output_row(output: OutputReport) -> list[object]:
     shape = "x".join(map(str, output.shape)) or "scalar"
     verdict = output.verdict if output.verdict == "ok" else output.verdict.upper()
+    if output.verdict == "unchecked":
+        told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
+        odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
+        return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", output.where]
 
 

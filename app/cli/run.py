@@ -89,13 +89,15 @@ class _Result:
         self._graphs: list[dict[str, Any]] = []
         self._error: dict[str, Any] = {}
         self.ok = True
+        self._compared = True
 
     def ran(
         self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], broken: Diagnostic | None
     ) -> None:
         error = {} if broken is None else {"ok": False, "error": failure_json(broken)}
         self._graphs.append({**as_json(info, report, assignments), **error})
-        self.ok &= report.ok and broken is None
+        self.ok &= not report.wrong and broken is None
+        self._compared &= report.compared
 
     def failed(self, failure: Failure, graph: int | None = None) -> None:
         self.ok = False
@@ -105,4 +107,6 @@ class _Result:
             self._graphs.append({"graph": graph, "ok": False, "error": failure_json(failure.diagnostic)})
 
     def as_json(self) -> dict[str, Any]:
-        return {**self._head, "ok": self.ok, **self._error, "graphs": self._graphs}
+        # What was not compared is not called right.
+        ok = self.ok if self._compared or not self.ok else None
+        return {**self._head, "ok": ok, **self._error, "graphs": self._graphs}

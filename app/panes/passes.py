@@ -19,7 +19,7 @@ from buddy.app.state import Topic
 from buddy.app.trials import candidates
 from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import PassInfo
-from buddy.compiler.recipe import OptionValue, PassStep, Recipe, rebased
+from buddy.compiler.recipe import OptionValue, PassStep, Recipe
 
 OWN_STEPS = {
     "fx": "the graph that was captured, as PyTorch prints it",
@@ -277,7 +277,7 @@ class PassesPane(TablePane[PassRow]):
 
     def _start_from(self, preset: Recipe | None) -> None:
         if preset is not None:
-            self.bench.editing.edit(rebased(preset, self.workspace.recipe), f"preset {preset.preset}")
+            self.bench.editing.edit(self.workspace.from_preset(preset), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
         self.bench.editing.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)

@@ -9,11 +9,17 @@ from buddy.app import figures
 from buddy.app.figures import UNICODE, Glyphs, short_place
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, Timing
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, SideReport, Timing
+from buddy.compiler.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.run_report import InputChoice
 
-VERDICTS = {"ok": ("OK", "ok"), "mismatch": ("MISMATCH", "bad"), "missing": ("MISSING", "bad")}
+VERDICTS = {
+    "ok": ("OK", "ok"),
+    "mismatch": ("MISMATCH", "bad"),
+    "missing": ("MISSING", "bad"),
+    "unchecked": ("RAN", "warn"),
+}
+BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
 PRINTED = 200
 # Beyond this, the figure says only that a value is near zero.
 MANY_ULP = 10_000
@@ -70,6 +76,8 @@ def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: 
     word, role = VERDICTS[output.verdict]
     shape = ",".join(map(str, output.shape))
     line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
+    if output.verdict == "unchecked":
+        return [line, *output_details(output, glyphs)]
     line += [(f"  max|{glyphs.delta}| ", "dim"), (figures.error(output.max_abs), "text")]
     line += [("  rel ", "dim"), (figures.error(output.max_rel), "text")]
     if was is not None and was.max_abs != output.max_abs:
@@ -116,16 +124,37 @@ def difference_level(share: float, steps: int) -> int:
 
 
 def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
-    slowest = max(report.eager.median, report.compiled.median, 1e-12)
+    ran = [side for side in report.beside if not side.problem]
+    slowest = max(report.eager.median, report.compiled.median, *(side.timing.median for side in ran), 1e-12)
     room = max(6, min(40, width - 40))
-    lines = [
-        _timing("eager", report.eager, slowest, room, "bar-other", glyphs),
-        _timing("buddy", report.compiled, slowest, room, "bar", glyphs),
-    ]
+    own = _timing(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
+    if not report.compared:
+        words = wrapped(
+            "not compared: there is no eager program beside it to say whether these numbers are right", width
+        )
+        return [[], own, *([(piece, "warn")] for piece in words)]
+    lines = [_timing("eager", report.eager, slowest, room, "bar-other", glyphs), own]
     if report.compiled.median > 0:
         ratio: Cells = [(f"{'':9}", "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
         lines.append([*ratio, (" eager's speed", "dim"), *_was(state.was)])
+    for side in ran:
+        lines.append(_timing(BACKEND_NAMES[side.name], side.timing, slowest, room, "bar-other", glyphs))
+        lines.append(_side(side, report.eager, glyphs))
+    for side in (side for side in report.beside if side.problem):
+        names = [BACKEND_NAMES[side.name], *[""] * width]
+        pieces = wrapped(f"was not run: {side.problem}", width - 9)
+        lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
     return [[], *lines]
+
+
+def _side(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
+    """How fast another compiler's code is beside eager, and how far off."""
+    wrong = [output for output in side.outputs if output.verdict != "ok"]
+    word, role = VERDICTS[wrong[0].verdict if wrong else "ok"]
+    speed = eager.median / side.timing.median if side.timing.median else 0.0
+    told = f" eager's speed  max|{glyphs.delta}| {figures.error(side.max_abs)}  "
+    compiled = f"  compiled in {figures.seconds(side.compile_seconds)}"
+    return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (told, "dim"), (word, role), (compiled, "dim")]
 
 
 def _was(report: RunReport | None) -> Cells:
@@ -149,7 +178,8 @@ def _facts(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -
     facts += [str(inputs)] * (inputs.kind != "script")
     if report.memory is not None:
         memory = report.memory
-        facts.append(f"at its peak {figures.size(memory.compiled)}, eager {figures.size(memory.eager)}")
+        eager = f", eager {figures.size(memory.eager)}" if report.compared else ""
+        facts.append(f"at its peak {figures.size(memory.compiled)}{eager}")
         facts += [f"packed weights {figures.size(memory.packed)}"] * (memory.packed > 0)
     pieces = wrapped(f" {glyphs.dot} ".join(facts), width - 9)
     pieces += [piece for note in report.notes for piece in wrapped(note, width - 9)]

@@ -104,9 +104,11 @@ def _run(row: PipelineFacts) -> Cell:
 def _ratio(row: PipelineFacts) -> Cell:
     if row.report is None:
         return ("", "dim")
-    if not row.report.ok:
+    if row.report.wrong:
         return ("MISMATCH", "bad")
     median = row.report.compiled.median
+    if not row.report.compared:
+        return ("ran", "warn")
     return (f"{row.report.eager.median / median:.2f}x" if median else "", "ok")
 
 

@@ -66,4 +66,6 @@ def _worst(row: RunRecord) -> float:
 
 
 def _verdict(row: RunRecord) -> Cell:
+    if not row.report.compared and not row.report.wrong:
+        return ("ran", "warn")
     return ("OK", "ok") if row.report.ok else ("MISMATCH", "bad")

@@ -131,6 +131,8 @@ class Host:
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
+        if (refused := _refused(captured, request)) is not None:
+            return refused
         try:
             if isinstance(request, MakeScript):
                 return _script(captured)
@@ -147,7 +149,8 @@ class Host:
     def _in_child(self, request: Any, act: Callable[[Channel, Any, Any], Reply]) -> Reply:
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
-        return act(self._channel, self._program.graphs[request.graph], request)
+        captured = self._program.graphs[request.graph]
+        return _refused(captured, request) or act(self._channel, captured, request)
 
     def _progress(self, what: str) -> None:
         self._channel.send(Activity(what))
@@ -161,6 +164,19 @@ def _load_plugins(request: Load) -> tuple[Diagnostic, ...]:
 
 def _not_loaded(graph: int) -> Refused:
     return Refused(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
+
+
+def _refused(captured: Any, request: Any) -> Refused | None:
+    """Why a graph cannot be asked this: its nodes are no ops of PyTorch's, or there is nothing to compare with."""
+    begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
+    name = captured.info.name
+    if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
+        what = f"{name} begins as IR: its nodes are no ops of PyTorch's, which could be run one by one"
+        return Refused(Diagnostic(what, name, "open the model it was made of, where that is at hand"))
+    if captured.eager is None and isinstance(request, BeginBisection | BeginTuning):
+        what = f"{name} has no eager program beside it, so nothing says what is right"
+        return Refused(Diagnostic(what, name, "open the model it was made of, where that is at hand"))
+    return None
 
 
 def _extracted(captured: Any, request: ExtractNodes) -> Any:

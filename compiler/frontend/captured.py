@@ -32,8 +32,8 @@ class CapturedGraph:
     """One graph of a program.
 
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
-    the graph's results, in order, without writing to `tensors`. `table` is the FX graph as `print_tabular` prints it,
-    `code` as Python text.
+    the graph's results, in order, without writing to `tensors`; where it is `None`, there is nothing to compare with.
+    `table` is the FX graph as `print_tabular` prints it, `code` as Python text.
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
     sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
     `torch_dialect()` is what torch-mlir's importer makes of the graph.
@@ -42,7 +42,7 @@ class CapturedGraph:
     graph: Graph
     info: GraphInfo
     tensors: list[torch.Tensor]
-    eager: Eager
+    eager: Eager | None
     table: str = ""
     parameters: frozenset[int] = frozenset()
     numbers: tuple[Any, ...] = ()

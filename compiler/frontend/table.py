@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from tabulate import tabulate
@@ -12,10 +13,13 @@ from torch import Tensor
 
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.graph_break import NO_BREAK, GraphBreak
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.torch_values import to_torch
 
+_OPCODES: Mapping[type[Op], str] = {PlaceholderOp: "placeholder", OutputOp: "output"}
 _ASSIGNED = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 
@@ -81,6 +85,41 @@ def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
         bytes=sum(_bytes(value) for value in values),
         # Sizes that only a call tells are inputs of the FX graph alone.
         inputs=tuple(places[source] for source in node.all_input_nodes if source in places),
+    )
+
+
+def given_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
+    """The rows of a graph that begins as IR, in the phase `enters`; nodes show what they say of themselves."""
+    places = {op: place for place, op in enumerate(graph.body)}
+    return GraphInfo(
+        name,
+        tuple(_given_row(place, op, places) for op, place in places.items()),
+        inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
+        parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
+        dtype=main_dtype(graph.operations),
+        enters=enters,
+        dialects=dialects,
+    )
+
+
+def _given_row(place: int, op: Op, places: Mapping[Op, int]) -> NodeRow:
+    metas = [meta for meta in op.metas if meta is not None]
+    sizes = [size for meta in metas for size in meta.shape]
+    known = all(isinstance(size, int) for size in sizes)
+    return NodeRow(
+        place,
+        op.stable,
+        _OPCODES.get(type(op), "call_function"),
+        op.name,
+        op.target,
+        f"({', '.join(map(str, op.args))})",
+        str(op.kwargs),
+        shape=", ".join("x".join(map(str, meta.shape)) for meta in metas),
+        dtype=", ".join(dict.fromkeys(meta.dtype.value for meta in metas)),
+        module=op.module,
+        location=op.location,
+        bytes=sum(prod(meta.shape) * to_torch(meta.dtype).itemsize for meta in metas) if known else 0,
+        inputs=tuple(places[parent] for parent in op.parents),
     )
 
 

@@ -19,7 +19,7 @@ _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
 @register
 @dataclass(frozen=True)
 class ResultsToOutParams(MlirPass):
-    """After this pass no function returns a memref: results are trailing arguments, in order.
+    """After this pass no function returns a memref: results are trailing arguments, in order. Numbers are returned.
 
     A result that the function allocates is written in place, through a reshape too; any other is copied out. Functions
     without a body (calls into eager) get the same signature.
@@ -53,14 +53,22 @@ def _calls(root: Any) -> list[Any]:
 def _pass_buffers(call: Any, callee: Any) -> None:
     """Allocate a call's results before it and hand them over as operands."""
     with ir.InsertionPoint(call), call.location:
-        sizes = map(read_sizes, result_attributes(callee))
+        sizes = list(map(read_sizes, result_attributes(callee)))
         symbols = symbols_of(callee, call.operands)
-        buffers = [_allocated(result.type, shape, symbols) for result, shape in zip(call.results, sizes, strict=True)]
+        given = list(call.results)
+        buffers = {i: _allocated(r.type, sizes[i], symbols) for i, r in enumerate(given) if _is_buffer(r.type)}
+        numbers = [result for result in given if not _is_buffer(result.type)]
         callee = ir.FlatSymbolRefAttr(call.attributes["callee"])
-        func.CallOp([], callee, [*call.operands, *buffers])
-    for result, buffer in zip(call.results, buffers, strict=True):
-        result.replace_all_uses_with(buffer)
+        made = func.CallOp([result.type for result in numbers], callee, [*call.operands, *buffers.values()])
+    for place, buffer in buffers.items():
+        given[place].replace_all_uses_with(buffer)
+    for number, value in zip(numbers, made.results, strict=True):
+        number.replace_all_uses_with(value)
     call.erase()
+
+
+def _is_buffer(kind: Any) -> bool:
+    return isinstance(kind, ir.MemRefType)
 
 
 def _allocated(kind: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
@@ -74,21 +82,24 @@ def _move_results(function: Any, name: str, context: PassContext) -> None:
     if not kind.results:
         return
     for result in kind.results:
-        if not isinstance(result, ir.MemRefType):
+        if isinstance(result, ir.RankedTensorType | ir.UnrankedTensorType):
             symbol = ir.StringAttr(function.operation.attributes["sym_name"]).value
             raise PassError(f"@{symbol} returns a {result}, not a buffer: one-shot-bufferize has to run before")
-    _extend_argument_attributes(function.operation, len(kind.inputs))
+    places = [place for place, result in enumerate(kind.results) if _is_buffer(result)]
+    numbers = [result for result in kind.results if not _is_buffer(result)]
+    _extend_argument_attributes(function.operation, len(kind.inputs), places)
     function.operation.attributes["function_type"] = ir.TypeAttr.get(
-        ir.FunctionType.get([*kind.inputs, *kind.results], [])
+        ir.FunctionType.get([*kind.inputs, *(kind.results[place] for place in places)], numbers)
     )
     if function.operation.regions[0].blocks:
-        for location, text in _write_results(function.operation.regions[0].blocks[0], kind.results):
+        for location, text in _write_results(function.operation.regions[0], places):
             context.remark(name, location, text)
 
 
-def _extend_argument_attributes(function: Any, inputs: int) -> None:
+def _extend_argument_attributes(function: Any, inputs: int, places: Sequence[int]) -> None:
     empty = ir.DictAttr.get({})
-    sizes = ({SIZES: shape} if len(shape) else {} for shape in result_attributes(function))
+    attributes = result_attributes(function)
+    sizes = ({SIZES: attributes[place]} if len(attributes[place]) else {} for place in places)
     results = [ir.DictAttr.get({RESULT: ir.UnitAttr.get(), **shape}) for shape in sizes]
     old = (
         list(ir.ArrayAttr(function.attributes["arg_attrs"])) if "arg_attrs" in function.attributes else [empty] * inputs
@@ -98,26 +109,32 @@ def _extend_argument_attributes(function: Any, inputs: int) -> None:
         del function.attributes["res_attrs"]
 
 
-def _write_results(block: Any, kinds: Any) -> list[tuple[Any, str]]:
-    """Give the block an argument per result and make the function write there; what was done to the op of each."""
-    told = []
-    end = block.operations[len(block.operations) - 1].operation
-    for index, kind in enumerate(kinds):
-        target = block.add_argument(kind, end.location)
-        value = end.operands[index]  # read anew: a buffer that is returned twice is gone once it has been replaced
-        place = end.location if isinstance(value.owner, ir.Block) else value.owner.location
-        if _written_in_place(block, value, target):
-            told.append((place, f"result {index} is written where the caller wants it"))
-        else:
-            told.append(
-                (place, f"result {index} is copied to where the caller wants it: no buffer of its own holds it")
-            )
-            with ir.InsertionPoint(end), end.location:
-                memref.CopyOp(value, target)
-    with ir.InsertionPoint(end), end.location:
-        func.ReturnOp([])
-    end.erase()
+def _write_results(region: Any, places: Sequence[int]) -> list[tuple[Any, str]]:
+    """Give a function an argument for each result in `places` and make it write there; what was done to the op of each.
+
+    A function of several blocks may return from several of them.
+    """
+    told, block = [], region.blocks[0]
+    ends = [end for found in region.blocks if (end := list(found.operations)[-1].operation).name == "func.return"]
+    for index in places:
+        target = block.add_argument(ends[0].operands[index].type, ends[0].location)
+        for end in ends:
+            told.append(_write_result(block, end, index, target, alone=len(region.blocks) == 1))
+    for end in ends:
+        with ir.InsertionPoint(end), end.location:
+            func.ReturnOp([value for index, value in enumerate(end.operands) if index not in places])
+        end.erase()
     return told
+
+
+def _write_result(block: Any, end: Any, index: int, target: Any, alone: bool) -> tuple[Any, str]:
+    value = end.operands[index]  # read anew: a buffer that is returned twice is gone once it has been replaced
+    place = end.location if isinstance(value.owner, ir.Block) else value.owner.location
+    if alone and _written_in_place(block, value, target):
+        return place, f"result {index} is written where the caller wants it"
+    with ir.InsertionPoint(end), end.location:
+        memref.CopyOp(value, target)
+    return place, f"result {index} is copied to where the caller wants it: no buffer of its own holds it"
 
 
 def _written_in_place(block: Any, value: Any, target: Any) -> bool:

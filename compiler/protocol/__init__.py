@@ -126,6 +126,7 @@ from buddy.compiler.run_report import InputChoice as InputChoice
 from buddy.compiler.run_report import Memory as Memory
 from buddy.compiler.run_report import OutputReport as OutputReport
 from buddy.compiler.run_report import RunReport as RunReport
+from buddy.compiler.run_report import SideReport as SideReport
 from buddy.compiler.run_report import Timing as Timing
 
 ClientFrame = (

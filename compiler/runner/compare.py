@@ -76,6 +76,25 @@ def compare(
     )
 
 
+def unchecked(name: str, compiled: torch.Tensor) -> OutputReport:
+    """The report of an output that there is nothing to compare with: figures of its own, and no verdict."""
+    low, high, bins = _histogram(compiled)
+    return OutputReport(
+        name,
+        tuple(compiled.shape),
+        str(compiled.dtype).removeprefix("torch."),
+        math.nan,
+        math.nan,
+        "unchecked",
+        nans=int(compiled.isnan().sum()),
+        infs=int(compiled.isinf().sum()),
+        histogram=bins,
+        low=low,
+        high=high,
+        **_statistics(compiled),
+    )
+
+
 def _statistics(compiled: torch.Tensor) -> dict[str, Any]:
     values = (compiled.abs() if compiled.is_complex() else compiled).reshape(-1).double()
     finite = values[values.isfinite()]

@@ -14,7 +14,7 @@ import torch
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
 from buddy.compiler.runner.allocations import with_peak
-from buddy.compiler.runner.compare import compare
+from buddy.compiler.runner.compare import compare, unchecked
 from buddy.compiler.runner.load import Loaded, load
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def run_and_compare(
     """Link `artifact`, run it and eager on the captured inputs, and report values and `repeats` interleaved timings.
 
     `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
-    linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's.
+    linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's. Where
+    the graph has no eager program, results are told without a verdict.
     """
     tell = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -50,14 +51,21 @@ def run_and_compare(
         torch.manual_seed(SEED)
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
         torch.manual_seed(SEED)
-        expected, eager_peak = with_peak(lambda: captured.eager(captured.tensors))
-        outputs = _reports(captured, results, expected)
+        expected, eager_peak = with_peak(lambda: eager_results(captured))
+        outputs = reports(captured, results, expected)
         if on_values is not None:
             on_values(results, expected)
-        ours, theirs = _interleaved(program, captured, repeats, tell)
+        ours, theirs = in_turn(
+            [
+                lambda: timed(lambda: program(captured.tensors, captured.numbers))[1],
+                lambda: timed(lambda: eager_results(captured))[1],
+            ],
+            repeats,
+            tell,
+        )
         after = fingerprints(captured.tensors)
     alone = _on_one_thread(artifact, program)
-    compiled, eager = summary(ours, 1 if alone else threads), summary(theirs, threads)
+    compiled, eager = summary(ours, 1 if alone else threads), summary(theirs if captured.eager else (), threads)
     return RunReport(
         graph,
         outputs,
@@ -69,8 +77,9 @@ def run_and_compare(
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=(*alone, *program.notes(), *_changed(captured, before, after)),
+        notes=(*alone, *program.notes(), *changed_tensors(captured, before, after)),
         memory=_memory(program, first_peak, eager_peak),
+        compared=captured.eager is not None,
     )
 
 
@@ -84,26 +93,38 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return memoryview(dense.view(torch.uint8).numpy())
 
 
-def _reports(
+def reports(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any]
 ) -> tuple[OutputReport, ...]:
-    """Compiled results beside eager's tensors, in order; what is no tensor needs no computing."""
+    """Compiled results beside eager's tensors, in order; what is no tensor needs no computing.
+
+    Where there is no eager program, they are told as they are.
+    """
     found = iter(results)
     names = [str(result) for result in captured.graph.results]
+    if captured.eager is None:
+        return tuple(unchecked(name, value) for name, value in zip(names, results, strict=True))
     pairs = [(name, value) for name, value in zip(names, expected, strict=True) if isinstance(value, torch.Tensor)]
     return tuple(compare(name, next(found, None), value) for name, value in pairs)
 
 
-def _interleaved(
-    program: Loaded, captured: CapturedGraph, repeats: int, tell: OnProgress
-) -> tuple[list[float], list[float]]:
-    """Seconds of compiled and eager runs taken in turn, so that a slow minute of the machine falls on both."""
-    ours, theirs = [], []
+def eager_results(captured: CapturedGraph) -> list[Any]:
+    """What eager gives; nothing where there is no eager program."""
+    return [] if captured.eager is None else captured.eager(captured.tensors)
+
+
+def in_turn(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress) -> list[list[float]]:
+    """The seconds that each of `calls` tells of, taken in turn, so that a slow minute of the machine falls on all.
+
+    Each is the first as often as the others: who comes first finds the caches as what stands between rounds left them.
+    """
+    found: list[list[float]] = [[] for _ in calls]
     for index in range(repeats):
-        ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
-        theirs.append(timed(lambda: captured.eager(captured.tensors))[1])
+        first = index % max(1, len(calls))
+        for place in (*range(first, len(calls)), *range(first)):
+            found[place].append(calls[place]())
         tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
-    return ours, theirs
+    return found
 
 
 def summary(seconds: Sequence[float], threads: int) -> Timing:
@@ -137,7 +158,8 @@ def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
     return (f"compiled code runs on one thread, not {wanted}: torch has loaded no OpenMP runtime that it could use",)
 
 
-def _changed(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
+def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
+    """What to say of tensors whose `fingerprints` a run has changed, though the program writes to none of them."""
     names = [op.stable for op in captured.graph.placeholders]
     pairs = zip(names, before, after, strict=True)
     return tuple(f"the run changed {name}, which the program does not write to" for name, a, b in pairs if a != b)

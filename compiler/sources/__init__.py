@@ -1,4 +1,4 @@
-"""Sources to programs: scripts, names in scripts, and names in modules, run and captured."""
+"""Sources to programs: scripts and names in them are run and captured, other files opened by what they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from torch._dynamo.exc import TorchDynamoException
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.recipe import Frontend
 from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of, defines_both
+from buddy.compiler.sources.kinds import kind_of
 from buddy.compiler.sources.locate import Location, locate
+from buddy.compiler.sources.made_module import made_module, program_of_module
+from buddy.compiler.sources.opening import Opening, open_file
 from buddy.compiler.sources.other_shapes import refused, with_shapes
 from buddy.compiler.sources.own_files import own_files
 from buddy.compiler.sources.pretrained import offline_models
@@ -35,19 +38,27 @@ def load_program(
     on_progress: OnProgress | None = None,
     shapes: tuple[str, ...] = (),
     frontend: Frontend = "dynamo",
+    trusts: bool = False,
 ) -> Program:
-    """Run `source` and capture its graphs.
+    """Run `source` and capture its graphs, or open it where it is a file of a program.
 
     `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder when
     empty), `arguments` what follows the script's name on its command line. What a script compiles itself
     (`torch.compile`, `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the
     outermost module calls it made. `shapes` (`x=4x128`) stand in for those of tensors that a model that it defines or
     names is called with. With the frontend `export`, models that it calls, defines or names go through `torch.export`.
+
+    Other files are told by their content (`kinds.py`), and nothing in them is executed unless the user `trusts` it.
     Raises `SourceError`.
     """
     with _folder(directory):
         tell = on_progress or (lambda _text: None)
-        return _Loading(locate(source), source, arguments, tell, shapes, frontend).run()
+        location = locate(source)
+        if location.path is not None and (sniffed := kind_of(location.path)).kind != "script":
+            title = source.removesuffix(f":{location.name}") if location.name else source
+            opening = Opening(location.path, location.name, title, shapes, frontend, trusts, tell)
+            return open_file(opening, sniffed)
+        return _Loading(location, source, arguments, tell, shapes, frontend).run()
 
 
 @contextmanager
@@ -83,6 +94,9 @@ class _Loading:
         with script_world(self._location.path, self._arguments), offline_models(notes), self._tape.running():
             self._run_code()
             self._tell("capturing")
+            module = None if self._tape.asked else made_module(self._names, self._location.name)
+            if module is not None:
+                return self._opened(module, notes)
             if self._location.name:
                 self._capture_named()
             elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
@@ -95,6 +109,13 @@ class _Loading:
                 "define `model` and `example_inputs`, or name the model (script.py:name)",
             )
         return Program(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
+
+    def _opened(self, module: Any, notes: list[str]) -> Program:
+        """A module of MLIR that the script has made."""
+        program = program_of_module(module, self._names, self._source, self._shapes)
+        program.notes = [*notes, *program.notes]
+        program.files = own_files(self._location.path)
+        return program
 
     def _run_code(self) -> None:
         self._tell(f"running {self._source}")

@@ -12,7 +12,7 @@ from buddy.compiler.sources.program import SourceError, source_error
 
 @dataclass(frozen=True)
 class Location:
-    """Either `path` (a script) or `module` (importable) is set; `name` picks an object in it, "" the whole script."""
+    """Either `path` (a file) or `module` (importable) is set; `name` picks an object in it, "" the whole of it."""
 
     path: Path | None = None
     module: str = ""
@@ -22,21 +22,26 @@ class Location:
 def locate(source: str) -> Location:
     """The meaning of `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
 
-    Raises `SourceError` for a file that is missing, a folder, or no Python script.
+    Other files stand where scripts do. Raises `SourceError` for a file that is missing, or a folder.
     """
     head, separator, name = source.rpartition(":")
-    if separator and name.isidentifier() and not os.path.exists(source):
+    if separator and _is_name(name) and not os.path.exists(source):
         if _looks_like_path(head):
-            return Location(path=_script(head), name=name)
+            return Location(path=_file(head), name=name)
         return Location(module=head, name=name)
-    return Location(path=_script(source))
+    return Location(path=_file(source))
+
+
+def _is_name(text: str) -> bool:
+    """Whether a name of Python's, or of a function in MLIR, which may have dots in it."""
+    return all(part.isidentifier() for part in text.split("."))
 
 
 def _looks_like_path(text: str) -> bool:
     return text.endswith(".py") or os.sep in text or os.path.exists(text)
 
 
-def _script(text: str) -> Path:
+def _file(text: str) -> Path:
     path = Path(text)
     if path.is_dir():
         scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
@@ -45,15 +50,12 @@ def _script(text: str) -> Path:
         )
     if not path.exists():
         raise _missing(text, path)
-    if path.suffix != ".py":
-        raise source_error(
-            f"{text} is not a Python script",
-            todo="give a .py file, `script.py:name`, or `package.module:name`",
-        )
+    if not path.is_file():
+        raise source_error(f"{text} is no file", todo="give a .py file, `script.py:name`, or a file of a program")
     return path
 
 
 def _missing(text: str, path: Path) -> SourceError:
-    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix or '.py'}")], n=1)
     hint = f"did you mean {path.parent / near[0]}?" if near else "check the path and the current folder"
     return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)

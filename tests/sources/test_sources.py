@@ -311,7 +311,7 @@ def test_a_folder_lists_its_scripts(script: Write, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_script(script: Write) -> None:
-    assert "not a Python script" in refused(script("hello", "notes.txt")).what
+    assert "is text, which holds no program" in refused(script("hello", "notes.txt")).what
 
 
 def test_a_missing_module() -> None:

@@ -4,6 +4,7 @@ from buddy.compiler.graph.operations.arithmetic import *  # noqa: F403
 from buddy.compiler.graph.operations.checks import *  # noqa: F403
 from buddy.compiler.graph.operations.choice import *  # noqa: F403
 from buddy.compiler.graph.operations.contractions import *  # noqa: F403
+from buddy.compiler.graph.operations.given import *  # noqa: F403
 from buddy.compiler.graph.operations.indexing import *  # noqa: F403
 from buddy.compiler.graph.operations.linear_algebra import *  # noqa: F403
 from buddy.compiler.graph.operations.observing import *  # noqa: F403

@@ -1,0 +1,31 @@
+"""Shapes as words of a command line: `x=4x128`, or with an element type `x=4x128xi64`. Neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z][a-z0-9]*)?")
+
+
+@dataclass(frozen=True)
+class ShapeWord:
+    """`name` is a parameter's, or its number counted from 0; `dtype` is spelled as in MLIR, "" where none is said."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = ""
+
+
+def shape_word(text: str) -> ShapeWord:
+    """What `text` says. Raises `ValueError`."""
+    found = _SHAPE.fullmatch(text.strip())
+    if found is None or not (found[2] or found[3]):
+        raise ValueError(f"{text!r} is no shape")
+    return ShapeWord(found[1], tuple(map(int, found[2].split("x"))) if found[2] else (), found[3] or "")
+
+
+def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
+    """What was said of a parameter, by its name or its number."""
+    return next((word for word in words if word.name in (name, str(number))), None)

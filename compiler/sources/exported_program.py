@@ -1,0 +1,181 @@
+"""Programs of `torch.export.save`, read so that nothing in them runs, and captured as scripts' own modules are."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from buddy.compiler.shape_words import shape_for
+from buddy.compiler.sources.modules import captured_call, words_of
+from buddy.compiler.sources.opening import Opening
+from buddy.compiler.sources.other_shapes import refused, with_shapes
+from buddy.compiler.sources.pickles import UnsafeError, nothing_runs
+from buddy.compiler.sources.program import Program, source_error
+from buddy.compiler.sources.random_inputs import new_generator, random_tensor
+from buddy.compiler.torch_values import from_torch
+
+# Ops that touch files; a model has no need to.
+FILE_OPS = ("from_file", "save", "_save", "load")
+_NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
+_PLAIN_MODULES = (b"builtins", b"collections")
+_TODO = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
+
+
+def load(opening: Opening) -> Program:
+    """The graphs of an exported program, on the inputs that it was exported with, or random ones like them.
+
+    Raises `SourceError`.
+    """
+    program = _read(opening)
+    return captured_program(opening, program)
+
+
+def captured_program(opening: Opening, program: ExportedProgram) -> Program:
+    """The graphs of an exported program that is there already. Raises `SourceError`."""
+    check_ops(opening, program)
+    args, kwargs, notes = _inputs(opening, program)
+    # Without its guards: they are text of the file, which would be executed as Python.
+    module = program.module(check_guards=False)
+    if opening.shapes:
+        args, kwargs = _reshaped(opening, module, args, kwargs)
+    captured = captured_call(opening, module, args, kwargs)
+    captured.notes[:0] = notes
+    return captured
+
+
+def _read(opening: Opening) -> ExportedProgram:
+    content = opening.path.read_bytes()
+    _check_modules(opening)
+    try:
+        with nothing_runs(), _quiet() as said, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(io.BytesIO(content))
+    except Exception as error:
+        unsafe = _cause(error, UnsafeError) or next((found for found in said if isinstance(found, UnsafeError)), None)
+        if unsafe is not None:
+            what = f"{opening.title} would run code by being read: {unsafe}"
+            raise source_error(what, opening.title, "export it again without objects of your own classes") from error
+        reason = next((found for found in said), error)
+        first = str(reason).strip().partition("\n")[0] or type(reason).__name__
+        what = f"{opening.title} cannot be read by PyTorch {torch.__version__}: {first[:300]}"
+        raise source_error(what, opening.title, _TODO) from error
+
+
+def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+@contextmanager
+def _quiet() -> Iterator[list[BaseException]]:
+    """PyTorch logs what it then hides behind an error of its own: the first causes, in the order they came."""
+    found: list[BaseException] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                cause = record.exc_info[1]
+                found.append(_cause(cause, UnsafeError) or cause)
+
+    logger, keeper = logging.getLogger("torch.export"), Keeper()
+    before = logger.propagate
+    logger.addHandler(keeper)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(keeper)
+        logger.propagate = before
+
+
+def _check_modules(opening: Opening) -> None:
+    """Raises `SourceError` where the structure of inputs names a module that reading would import."""
+    try:
+        with zipfile.ZipFile(opening.path) as archive:
+            for name in archive.namelist():
+                if not name.endswith(".json"):
+                    continue
+                strange = set(_NAMED_MODULE.findall(archive.read(name))) - set(_PLAIN_MODULES)
+                if strange:
+                    module = sorted(strange)[0].decode()
+                    what = f"{opening.title} would import the module {module} by being read"
+                    raise source_error(what, opening.title, "export it with inputs of Python's own containers")
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+        raise source_error(
+            f"{opening.title} is damaged: {error}", opening.title, "check that all has arrived"
+        ) from error
+
+
+def check_ops(opening: Opening, program: ExportedProgram) -> None:
+    """Raises `SourceError` for a node that is no op of PyTorch's on tensors and sizes, or that touches files."""
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if node.op == "call_function" and not _is_plain(node.target):
+                what = f"{opening.title} calls {node.target}, which is no computation on tensors"
+                raise source_error(what, f"node {node.name}", "export the model without it")
+
+
+def _is_plain(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2] not in FILE_OPS
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return True
+    return getattr(target, "__module__", "") in ("_operator", "math", "torch", "torch.fx.experimental.sym_node")
+
+
+def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    """The inputs that came with the program; random ones, of its own shapes, where none did."""
+    if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
+        args, kwargs = program.example_inputs
+        return tuple(args), dict(kwargs), []
+    leaves, generator, words = [], new_generator(), words_of(opening)
+    for place, node in enumerate(_user_inputs(program)):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            leaves.append(value)
+            continue
+        said = shape_for(words, node.name, place)
+        dtype = from_torch(value.dtype)
+        if dtype is None:
+            raise source_error(f"{opening.title} takes {value.dtype}, for which nothing is made", node.name)
+        shape = said.shape if said is not None else tuple(_size(size) for size in value.shape)
+        leaves.append(random_tensor(shape, dtype, generator))
+    args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(args), dict(kwargs), [f"{opening.title} holds no inputs: they are random numbers"]
+
+
+def _user_inputs(program: ExportedProgram) -> Sequence[torch.fx.Node]:
+    names = program.graph_signature.user_inputs
+    found = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    return [found[name] for name in names if name in found]
+
+
+def _size(size: Any) -> int:
+    """A size, its hint where it is open, which is what it was exported with."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 4
+
+
+def _reshaped(
+    opening: Opening, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = with_shapes(module, args, kwargs, opening.shapes)
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    except Exception as error:
+        raise refused(opening.shapes, error) from error
+    return args, kwargs

@@ -1,0 +1,26 @@
+"""Random tensors for programs that come without inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.torch_values import to_torch
+
+SEED = 0
+# Whole numbers are below this: they may be positions in a tensor.
+_NUMBERS = 4
+
+
+def new_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SEED)
+
+
+def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.Generator) -> torch.Tensor:
+    """Normally distributed floats, small whole numbers, both truth values; dense."""
+    wanted = to_torch(dtype)
+    if wanted.is_floating_point or wanted.is_complex:
+        drawn = wanted if wanted.is_complex or wanted is torch.float64 else torch.float32
+        return torch.randn(shape, generator=generator, dtype=drawn).to(wanted)
+    bound = 2 if wanted is torch.bool else _NUMBERS
+    return torch.randint(bound, shape, generator=generator).to(wanted)
