@@ -90,6 +90,8 @@ class Layout:
             self.show_pane("graph")
         else:
             self.arrange()
+        if self.with_source and not self._bench.selection.node:
+            self._bench.selection.select_row()
         self._bench.source.follow()
 
     def zoom(self) -> None:

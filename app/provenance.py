@@ -163,7 +163,9 @@ class Provenance:
         if answer is not None:
             from buddy.app.screens.code import CodeScreen
 
-            screen = CodeScreen(path, self._bench.cache, answer.text, answer.lines, int(line) - 1)
+            screen = CodeScreen(
+                self._bench.session.told_path(path), self._bench.cache, answer.text, answer.lines, int(line) - 1
+            )
             self._bench.push_screen(screen, self._go_nodes)
 
     def python_file(self, path: str) -> Callable[[int], OpenPython]:

@@ -358,6 +358,10 @@ class Session:
             )
         ).report
 
+    def told_path(self, path: str) -> str:
+        """A path of the engine's machine as one says it from the folder that the program's is relative to."""
+        return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
+
     async def whole_text(self, text: str) -> str:
         return await self._asked(lambda client: client.fetch_text(text))
 

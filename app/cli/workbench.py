@@ -21,7 +21,7 @@ def parser() -> arguments.Parser:
     found.add_argument("--version", action="version", version=arguments.version())
     group = found.add_argument_group("screen")
     group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    group.add_argument("--ascii", action="store_true", help="draw with ASCII alone")
+    group.add_argument("--ascii", action="store_true", help="draw with ASCII alone, as where the encoding is not UTF-8")
     text = "load the script, and plug-ins, again whenever their files change"
     group.add_argument("--watch", action="store_true", help=text)
     group.add_argument("--theme", help="start with this theme")
@@ -52,12 +52,21 @@ def main(words: Sequence[str]) -> int:
         engine=arguments.engine_place(options),
         directory=arguments.directory(options),
         mouse=not options.no_mouse,
-        ascii_mode=options.ascii,
+        ascii_mode=options.ascii or not _draws_more_than_ascii(),
         theme=options.theme,
         log=arguments.log_of(options),
         plugins=arguments.plugins(options),
         watch=options.watch,
     )
+
+
+def _draws_more_than_ascii() -> bool:
+    """Whether the encoding of the terminal, which Textual writes to by way of stderr, has borders and bars."""
+    encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
+    try:
+        return bool("─│█…Δ".encode(encoding))
+    except (UnicodeEncodeError, LookupError):
+        return False
 
 
 def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from buddy.compiler.protocol import PythonOpened
 SIDEWAYS = 16
 
 
-class SourcePane(CodeView, Pane):
+class SourcePane(Pane, CodeView):
     """Follows the selection, a file at a time; where it has the keys itself, the other panes follow it."""
 
     pane_id: ClassVar[PaneId] = "source"
@@ -43,7 +43,7 @@ class SourcePane(CodeView, Pane):
             self._lead()
 
     def head(self, width: int) -> list[Cells]:
-        path = self._file[1] if self._file is not None else ""
+        path = self.bench.session.told_path(self._file[1]) if self._file is not None else ""
         return [[(f" {path[-(width - 1) :]}", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:

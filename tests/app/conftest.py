@@ -16,7 +16,7 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import PassStep, Recipe
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
-PATIENCE = 40.0
+PATIENCE = 120.0
 
 
 @pytest.fixture

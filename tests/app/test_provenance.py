@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +114,39 @@ def test_remarks_are_told_in_the_order_of_the_line() -> None:
         Said("lowering", "by linalg in @f: x"),
         Said("pack", "packed", 2),
     ]
+
+
+TWO_LINES = """import torch
+
+
+def model(x):
+    y = x.exp()
+    return y.neg()
+
+
+example_inputs = (torch.ones(8),)
+"""
+
+
+@pytest.mark.slow
+async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO_LINES)
+    async with workbench(tmp_path / "two.py", size=(160, 50)) as bench:
+        app = bench.app
+        await bench.press("g", "P")
+        source = app.source
+        await bench.until(lambda: source.line is not None, "the file's lines")
+        for name, line in (("neg", 5), ("exp", 4)):
+            app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
+            await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
+        assert bench.shows("y = x.exp()")
+        app.show_pane("source")
+        await bench.press("j")
+        assert app.graph.current.name == "neg"
+        assert source.cursor == 5
+        ir = app.ir
+        await bench.until(lambda: any("neg" in node for node in ir.line_at(ir.cursor).nodes), "the IR of the line")
+        await bench.press("enter")
+        assert app.pane is app.graph
+        await bench.press("g", "P")
+        assert "source" not in app.arrangement.order

@@ -13,17 +13,26 @@ from typing import Any
 
 import msgspec
 import pytest
+from pytest_textual_snapshot import SVGImageExtension
 
 from buddy.app import figures
+from buddy.app.fates import Said
+from buddy.app.profile import Flame
+from buddy.app.screens.confirm import ConfirmScreen
+from buddy.app.screens.finding import FindingScreen
+from buddy.app.screens.flame import FlameScreen
+from buddy.app.screens.follow import FateScreen, FollowScreen, Step
 from buddy.app.settings import Settings
+from buddy.app.stages import StageRow
 from buddy.app.workbench import Workbench
 from buddy.app.workspace import Workspace
+from buddy.compiler.protocol import Finding, NodeTrace, Stage
 from buddy.compiler.recipe import PassStep, Recipe
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = "samples/arith_add.py"
-PATIENCE = 40.0
+PATIENCE = 120.0
 BOUNDARIES = (("bufferize-function-boundaries", True), ("function-boundary-type-conversion", "identity-layout-map"))
 STEPS = (
     PassStep("canonicalize", phase="fused"),
@@ -40,6 +49,7 @@ STEPS = (
     PassStep("reconcile-unrealized-casts", phase="llvm"),
     PassStep("ensure-debug-info-scope-on-llvm-func", options=(("emission-kind", "LineTablesOnly"),), phase="llvm"),
 )
+NOON = time.mktime((2026, 6, 1, 12, 0, 0, 0, 0, -1))
 OPEN, DRAWN = "<open>", "<drawn>"
 Before = Callable[[Any], Awaitable[None]]
 
@@ -266,3 +276,97 @@ def test_each_screen(snap_compare: Any, bench: Any, screen: str, theme: str, siz
 def test_a_diff_in_the_other_themes(snap_compare: Any, bench: Any, theme: str) -> None:
     """Syntax, what came and went, the cursor, in the themes that no other picture shows."""
     assert snap_compare(bench(theme), terminal_size=(120, 40), run_before=after("tab", "tab", "3", DRAWN, "d", DRAWN))
+
+
+# ---- every screen that opens over the panes, one workbench for all: a start costs more than its pictures -------------
+
+# How each screen is opened from the panes: the pane, and keys.
+BY_KEYS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "python": ("graph", ("g", "S", OPEN)),
+    "lowerings": ("graph", ("enter", OPEN)),
+    "options": ("passes", ("E", OPEN, "down", "down")),
+    "outline": ("ir", ("g", "o", OPEN)),
+    "line": ("ir", ("o", OPEN)),
+    "edits": ("graph", ("U", OPEN)),
+    "runs": ("graph", ("H", OPEN)),
+    "values": ("outputs", ("v", OPEN)),
+    "source": ("graph", ("g", "P")),
+    "log": ("graph", ("L", OPEN)),
+    "help": ("ir", ("question_mark", OPEN)),
+}
+FLAME = Flame("model", 1.0, inside={
+    "encoder": Flame("encoder", 0.75, inside={"mm": Flame("mm", 0.5, "mm.0"), "add": Flame("add", 0.25, "add.0")}),
+    "head": Flame("head", 0.25, "mm.1"),
+})  # fmt: skip
+FINDING = Finding(
+    "canonicalize is at fault", Recipe(), wrong="output 0 differs", nodes=("add",), confirmed=True,
+    name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
+)  # fmt: skip
+# What is said of a CPU's instructions, or names this folder, is made up.
+STAGES = [Stage(0, "fx", "torch", "a", 4, language="fx"), Stage(1, "lower", "toplevel", "b", 9)]
+TRACES = [
+    NodeTrace("a", 1, 0, (2,), (False,), ("add = …",)),
+    NodeTrace("b", 2, 3, (3,), (True,), ("%0 = tensor.empty()",)),
+]
+STEPS_OF_NODE = [Step(StageRow(stage, (stage.name, 0)), trace) for stage, trace in zip(STAGES, TRACES, strict=True)]
+SAID = [Said("capture", "aten.add.Tensor"), Said("lowering", "by linalg in @forward"), Said("machine code", "…", 3)]
+BY_HAND: dict[str, Callable[[], Any]] = {
+    "flame": lambda: FlameScreen(FLAME, "model, 1 s"),
+    "finding": lambda: FindingScreen(FINDING),
+    "follow": lambda: FollowScreen("add", STEPS_OF_NODE, None),
+    "fate": lambda: FateScreen("add", SAID),
+    "confirm": lambda: ConfirmScreen("add.toml is there already. Replace it?"),
+}
+
+
+@pytest.fixture
+def picture(snapshot: Any) -> Callable[[str, str], bool]:
+    """Whether a picture is as the one of that name that was found right."""
+    kept = snapshot.use_extension(SVGImageExtension)
+    return lambda name, drawn: kept(name=name) == drawn
+
+
+async def test_every_screen(bench: Any, picture: Callable[[str, str], bool]) -> None:
+    """All screens at 80×24 in the dark, then at 160×50 in the light theme."""
+    other: list[str] = []
+    app = bench()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await after(run=True)(pilot)
+        steady(app)
+        for name, theme, width, height in (("80-dark", "buddy-dark", 80, 24), ("160-light", "buddy-light", 160, 50)):
+            app.theme = theme
+            await pilot.resize_terminal(width, height)
+            for screen in (*BY_KEYS, *BY_HAND):
+                await shown(pilot, screen)
+                if not picture(f"{screen}-{name}", app.export_screenshot()):
+                    other.append(f"{screen}-{name}")
+                if len(app.screen_stack) > 1:
+                    app.screen.dismiss(None)
+                    await until(pilot, lambda: len(app.screen_stack) == 1)
+                if app.arrangement.with_source:
+                    app.arrangement.toggle_source()
+    assert other == []
+
+
+async def shown(pilot: Any, screen: str) -> None:
+    """Open a screen from the panes as they are at the start, and wait until it is drawn."""
+    app = pilot.app
+    if screen in BY_HAND:
+        app.push_screen(BY_HAND[screen]())
+        await until(pilot, lambda: len(app.screen_stack) > 1)
+        return
+    pane, keys = BY_KEYS[screen]
+    app.show_pane(pane)
+    app.graph.move_to(2)
+    app.passes.move_to(next(k for k, row in enumerate(app.passes.rows) if row.name == "one-shot-bufferize"))
+    app.show_pane(pane)
+    await until(pilot, lambda: not app.state.busy and app.ir._view == app.ir.view_of(app.ir.shown))
+    await after(*keys)(pilot)
+    await until(pilot, lambda: not app.arrangement.with_source or app.source.row_count)
+
+
+def steady(app: Any) -> None:
+    """Have what is different from machine to machine, and from run to run, always the same."""
+    app.state.welcome = msgspec.structs.replace(app.state.welcome, packages={}, pid=1, engine="1")
+    app.state.workers.clear()
+    app.state.runs = [msgspec.structs.replace(run, at=NOON) for run in app.state.runs]

@@ -37,7 +37,9 @@ def terminal(benchmark: ModuleType, tmp_path: Path) -> Iterator[Callable[..., An
         *arguments: str, colors: str = "256", columns: int = 80, rows: int = 24, plain: bool = False
     ) -> Any:
         command = [sys.executable, "-m", "buddy.app.cli", *arguments, str(ROOT / "samples" / "arith_add.py")]
-        environment = benchmark.environment(colors, tmp_path) | ({"NO_COLOR": "1"} if plain else {})
+        environment = benchmark.environment(colors, tmp_path) | (
+            {"NO_COLOR": "1", "PYTHONIOENCODING": "latin-1:replace"} if plain else {}
+        )
         opened.append(benchmark.Terminal(command, columns, rows, environment))
         return opened[-1]
 
@@ -93,12 +95,13 @@ def test_in_16_colours_no_other_is_written(terminal: Callable[..., Any]) -> None
     assert re.findall(rb"\x1b\[[0-9;]*3[0-7]", written), "but colours there are"
 
 
-def test_without_colours_marks_say_the_same(terminal: Callable[..., Any]) -> None:
+def test_without_colours_and_utf_8_marks_say_the_same(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", plain=True, columns=120, rows=40)
     one.until("compiled in", 90)
     one.key("\t\t")
     one.until("func.func", 10)
     assert "[x]" in one.text
+    assert {byte for byte in bytes(one.seen) if byte > 127} == set(), "ASCII is drawn where there is no UTF-8"
     colours = set(re.findall(rb"[34]8;2;(\d+;\d+;\d+)", bytes(one.seen)))
     assert all(len(set(colour.split(b";"))) == 1 for colour in colours), "grey is all there is"
 

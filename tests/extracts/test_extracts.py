@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.runner.node_by_node import values_of
+from buddy.compiler.runner.values import as_array
 from buddy.compiler.straight import compile_graph
 
 
@@ -140,3 +142,12 @@ def test_a_tensor_keeps_its_bits_and_strides_in_a_script(tmp_path: Path) -> None
     (given,) = world["example_inputs"]  # type: ignore[misc]
     assert given.stride() == part.tensors[0].stride()
     assert torch.equal(given, part.tensors[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.complex32])
+def test_an_element_type_that_numpy_lacks_is_kept_bit_for_bit(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([1.5, -0.0, math.inf, math.nan]).to(dtype)
+    kept = torch.from_numpy(as_array(tensor, bits=True))
+    whole = kept.dtype
+    assert torch.equal(kept, tensor.view(whole))
+    assert torch.equal(kept.view(dtype).view(whole), tensor.view(whole))

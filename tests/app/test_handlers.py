@@ -1,0 +1,27 @@
+"""Handlers of messages, which Textual calls in every class of a widget's bases by itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+APP = Path(__file__).resolve().parents[2] / "app"
+
+
+def twice(function: ast.AST) -> bool:
+    """Whether a handler calls its base's, which Textual would do after it; `prevent_default` keeps it from that."""
+    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    named = [call for call in calls if isinstance(call, ast.Attribute)]
+    base = any(call.attr == function.name and ast.unparse(call.value) == "super()" for call in named)  # type: ignore[attr-defined]
+    return base and not any(call.attr == "prevent_default" for call in named)
+
+
+def test_no_handler_calls_that_of_its_base() -> None:
+    found = [
+        f"{path.relative_to(APP)}: {node.name}"
+        for path in APP.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        # `on_event` takes all messages, and is no handler of one.
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("on_") and twice(node)
+    ]
+    assert found == []

@@ -1,0 +1,38 @@
+"""The file of `--log`: it turns over, and a disk that is full costs no more than the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buddy.app.log_file import KEPT, LogFile
+
+
+def test_a_long_log_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log", largest=10)
+    for number in range(KEPT + 3):
+        log.write(f"number {number}".encode())
+    log.close()
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {"log": "number 5", "log.1": "number 4", "log.2": "number 3", "log.3": "number 2"}
+
+
+def test_a_log_goes_on_where_it_ended(tmp_path: Path) -> None:
+    for text in (b"one ", b"two"):
+        log = LogFile(tmp_path / "log")
+        log.write(text)
+        log.close()
+    assert (tmp_path / "log").read_bytes() == b"one two"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full here")
+def test_what_cannot_be_written_is_left_out() -> None:
+    log = LogFile(Path("/dev/full"))
+    log.write(b"never mind")
+    log.close()
+
+
+def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nowhere"):
+        LogFile(tmp_path / "nowhere" / "log")
