@@ -94,7 +94,8 @@ class Artifact(msgspec.Struct, frozen=True):
     word to work with, followed by an `i64` for each region, to which the ticks that pass in it are added. Such code is
     called by one thread at a time.
 
-    `observed` are the stable names of the nodes whose values a call shows, one after another.
+    `observed` are the stable names of the nodes whose values a call shows, one after another. `target` is the recipe's:
+    where it is not "", the objects may be of another machine than this one.
     """
 
     entry: str
@@ -108,6 +109,7 @@ class Artifact(msgspec.Struct, frozen=True):
     observed: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
     device: DeviceProgram | None = None
+    target: str = ""
 
     @property
     def results_of_eager(self) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +16,8 @@ import msgspec
 from buddy.compiler.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.disk_cache import OBJECTS
 from buddy.compiler.kernels.packing import ONCE
-from buddy.compiler.objects import objects_of
+from buddy.compiler.machines import machine_of, object_of
+from buddy.compiler.objects import Made, new_context, objects_of
 from buddy.compiler.objects.remarks import OPTIONS, Said, remarks_of
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import digest
@@ -54,14 +58,20 @@ class _Separate:
     group: int
 
 
-def compile_functions(operation: Any, locations: LocationSets, opt_level: int) -> list[FunctionObject]:
+def compile_functions(
+    operation: Any, locations: LocationSets, opt_level: int, target: str = ""
+) -> list[FunctionObject]:
     """An object for each function of a module in the LLVM dialect that has a body, from the cache where its own module
-    is known there."""
+    is known there.
+
+    `target` is the recipe's; raises `MachineError` where it is none.
+    """
     functions = _separated(operation, locations)
-    keys = [_key(found, opt_level) for found in functions]
+    keys = [_key(found, opt_level, target) for found in functions]
     found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
     missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
-    made = dict(zip(missing, objects_of(list(missing.values()), opt_level), strict=True))
+    make = partial(_objects_elsewhere, target=target) if target else objects_of
+    made = dict(zip(missing, make(list(missing.values()), opt_level), strict=True))
     for key, (data, _) in made.items():
         OBJECTS.write(key, data)
         found[key] = data
@@ -119,8 +129,22 @@ def _separated(operation: Any, locations: LocationSets) -> list[_Separate]:
         ]
 
 
-def _key(function: _Separate, opt_level: int) -> str:
-    return digest(_digested(function.code), opt_level, host_features(), PACKAGE, version())
+def _key(function: _Separate, opt_level: int, target: str = "") -> str:
+    machine = repr(machine_of(target)) if target else host_features()
+    return digest(_digested(function.code), opt_level, machine, PACKAGE, version())
+
+
+def _objects_elsewhere(modules: Sequence[bytes], opt_level: int, target: str) -> list[Made]:
+    """The object of each module (bytecode of the LLVM dialect) for another machine than this one."""
+    machine, context = machine_of(target), new_context()
+    found = []
+    for module in modules:
+        start = time.perf_counter()
+        with context, ir.Location.unknown():
+            text = to_llvm_ir(ir.Module.parse(module).operation)
+        data = object_of(text, opt_level, machine)
+        found.append(Made(data, time.perf_counter() - start))
+    return found
 
 
 def _digested(code: bytes) -> str:

@@ -25,6 +25,7 @@ from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
+from buddy.compiler.machines import MachineError, machine_of
 from buddy.compiler.notebook import html_of
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
@@ -68,6 +69,21 @@ class Compilation:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return html_of(self)
+
+
+@dataclass(frozen=True)
+class TopLevel:
+    """Top-level IR for another backend: the graph and the module (an operation, to be left as it is), and as much of a
+    `Compilation` as there is."""
+
+    graph: Graph
+    module: Any
+    locations: LocationSets
+    stages: tuple[Stage, ...]
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
 
 
 @dataclass
@@ -124,16 +140,29 @@ class Compiler:
         Raises `CompilationError` when a pass fails, or what is left at the end is not machine code.
         """
         start = time.perf_counter()
+        check_target(recipe)
         progress = _Progress(on_stage)
         graph, lowered = self._lower(recipe, progress)
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
         assignments = self._with_dropped(lowered.assignments)
-        remarks = tuple((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-        remarks = (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
-        seconds = time.perf_counter() - start
+        remarks, seconds = _remarks(lowered, progress), time.perf_counter() - start
         stages, texts = tuple(progress.stages), tuple(progress.texts)
         return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
+
+    def top_level(self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None) -> TopLevel:
+        """The stages of `recipe` up to top-level IR, and that, for a backend that has passes of its own.
+
+        Raises `CompilationError` as `compile` does.
+        """
+        start, progress = time.perf_counter(), _Progress(on_stage)
+        graph, lowered = self._lower(recipe, progress)
+        snapshot = self._top(prefix_keys(recipe, self._hash).top, lowered, progress)
+        assignments = self._with_dropped(lowered.assignments)
+        remarks, seconds, stages = _remarks(lowered, progress), time.perf_counter() - start, tuple(progress.stages)
+        return TopLevel(
+            graph, snapshot.operation, self._locations, stages, assignments, remarks, seconds, progress.reused
+        )
 
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
         """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
@@ -189,7 +218,7 @@ class Compiler:
         step = recipe.steps[index]
         with self._context, self._locations.nowhere(self._context):
             operation = before.operation.clone(ip=False).operation
-            context = PassContext(self._locations, threads=recipe.threads)
+            context = PassContext.of(recipe, self._locations)
             start = time.perf_counter()
             try:
                 run_step(operation, step, context)
@@ -212,7 +241,7 @@ class Compiler:
     def _finish(
         self, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
-        key = digest(key, recipe.opt_level, "objects")
+        key = digest(key, recipe.opt_level, recipe.target, "objects")
         machine, make = ("ptx", self._for_device) if holds_kernels(last.operation) else ("asm", self._for_host)
         known = self._snapshots.get(key + machine)
         if known is None or key not in self._artifacts:
@@ -255,13 +284,27 @@ class Compiler:
     def _objects(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
         check_entry(last.operation, last.entry, graph)
         start = time.perf_counter()
-        objects = codegen.compile_functions(last.operation, self._locations, recipe.opt_level)
+        objects = codegen.compile_functions(last.operation, self._locations, recipe.opt_level, recipe.target)
         seconds = time.perf_counter() - start
         text = assembly.print_assembly(objects, self._locations)
         made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
         self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
         calls = eager_calls(lowered.module.operation)
         return artifact_of(graph, recipe, last.operation, last.entry, calls, objects)
+
+
+def check_target(recipe: Recipe) -> None:
+    """Raises `CompilationError` for a target that there is no code for."""
+    try:
+        machine_of(recipe.target)
+    except MachineError as error:
+        raise CompilationError(error.diagnostic) from error
+
+
+def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
+    """What the recipe asks for in vain, then what passes remark on, by node."""
+    remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
+    return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
 
 
 def transformed(stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None]) -> Graph:
@@ -315,7 +358,7 @@ def artifact_of(
     images = [found.data for found in objects]
     return signature.artifact(
         graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
-        observed(graph),
+        observed(graph), recipe.target,
     )  # fmt: skip
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from traceback import format_exc
-from typing import IO, Any
+from typing import Any
 
 from buddy.compiler import mlir_opt, passes
 from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.errors_heard import errors_into
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep
@@ -124,7 +123,7 @@ def _why_refused(said: str, pipeline: str, context: Any) -> str:
     LLVM's parser of options prints that where no binding hears it, so it is asked again with an ear on the process's
     own stream of errors.
     """
-    with tempfile.TemporaryFile() as heard, _errors_into(heard):
+    with tempfile.TemporaryFile() as heard, errors_into(heard):
         with contextlib.suppress(ValueError):
             passmanager.PassManager.parse(pipeline, context=context)
         heard.seek(0)
@@ -132,18 +131,6 @@ def _why_refused(said: str, pipeline: str, context: Any) -> str:
     lines = (line.strip() for line in (*text.splitlines(), said.partition("failed to add")[0]))
     line = next((line for line in lines if line), "")
     return _PARSER.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
-
-
-@contextlib.contextmanager
-def _errors_into(file: IO[bytes]) -> Iterator[None]:
-    """Whatever the process writes to its stream of errors meanwhile goes to `file`."""
-    before = os.dup(2)
-    os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 @dataclass

@@ -152,9 +152,9 @@ def _region(attributes: Any) -> Region:
 def artifact(
     name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
     results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
-    observed: Sequence[str] = (),
+    observed: Sequence[str] = (), target: str = "",
 ) -> Artifact:  # fmt: skip
-    """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads` are those of the recipe."""
+    """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads`, `target`: the recipe's."""
     return Artifact(
         name,
         tuple(objects),
@@ -166,4 +166,5 @@ def artifact(
         tuple(found for name in entry.symbols for found in symbols if found.name == name),
         tuple(observed),
         regions_of(module),
+        target=target,
     )

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from buddy.compiler import codegen, diagnosis, graph_stages, objects, program_cache, signature
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.bindings import ir
-from buddy.compiler.compilation import CompilationError, artifact_of, check_entry, graph_pass_failure, lowered_graph
+from buddy.compiler.compilation import (
+    CompilationError,
+    artifact_of,
+    check_entry,
+    check_target,
+    graph_pass_failure,
+    lowered_graph,
+)
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.lowering import Lowered, new_context
 from buddy.compiler.ops.func import eager_calls
@@ -41,7 +48,8 @@ def compile_graph(
     `on_lowered` is told how each node was lowered, before any pass has run, and `on_step` of each step that begins;
     the IR is then verified after each. Raises `CompilationError` as that does, without the IR at the failure.
     """
-    if len(graph.body) >= MIN_NODES:
+    check_target(recipe)
+    if len(graph.body) >= MIN_NODES and not recipe.target:
         objects.start()
     with collector_paused():
         try:
@@ -58,7 +66,7 @@ def compile_graph(
             done.locations.fill(done.module)
         if on_step is not None:
             on_step(CODEGEN)
-        images = codegen.compile_functions(done.module, done.locations, recipe.opt_level)
+        images = codegen.compile_functions(done.module, done.locations, recipe.opt_level, recipe.target)
         return artifact_of(rewritten, recipe, done.module, done.entry, done.calls, images)
 
 
@@ -149,7 +157,7 @@ def to_llvm_dialect(
             on_step(index)
         handed_over = step.name in own and following is not None and following.name not in own
         try:
-            run_step(module.operation, step, PassContext(locations, threads=recipe.threads), verify or handed_over)
+            run_step(module.operation, step, PassContext.of(recipe, locations), verify or handed_over)
         except StepError as error:
             raise CompilationError(diagnosis.of_step(error, step, index)) from error
         entry.read(module.operation)

@@ -37,6 +37,12 @@ def from_torch(dtype: torch.dtype) -> TensorDType | None:
     return _DTYPES.get(dtype)
 
 
+def dense_bytes(tensor: torch.Tensor) -> memoryview:
+    """The elements of a tensor as bytes, one behind the other, row-major; of its own memory where that is so already."""
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return memoryview(dense.view(torch.uint8).numpy())
+
+
 def to_torch(dtype: TensorDType) -> torch.dtype:
     return _TORCH_DTYPES[dtype]
 

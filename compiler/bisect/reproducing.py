@@ -89,11 +89,11 @@ def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Re
         module = lower(graph, recipe, context, locations, trials.first()).module.operation
         for step in recipe.steps[: max(place, 0)]:
             if step.enabled and step.level == "mlir":
-                run_step(module, step, PassContext(locations, threads=recipe.threads), verify=False)
+                run_step(module, step, PassContext.of(recipe, locations), verify=False)
         before = _functions(module)
         channel.send(Before(_text(module)))
         if place >= 0:
-            run_step(module, recipe.steps[place], PassContext(locations, threads=recipe.threads), verify=False)
+            run_step(module, recipe.steps[place], PassContext.of(recipe, locations), verify=False)
         after = _functions(module)
         return After(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
 

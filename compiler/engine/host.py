@@ -26,6 +26,7 @@ from buddy.compiler.engine.messages import (
     CapturedGraphData,
     CompileHere,
     Execute,
+    ExportProgram,
     ExtractNodes,
     HostRequest,
     Load,
@@ -45,6 +46,7 @@ from buddy.compiler.engine.messages import (
 )
 from buddy.compiler.engine.runner_process import (
     compile_in_child,
+    export_in_child,
     import_in_child,
     measure_in_child,
     remark_in_child,
@@ -87,6 +89,8 @@ class Host:
                 self._channel.send(self._in_child(request, measure_in_child))
             elif isinstance(request, WatchNodes):
                 self._channel.send(self._in_child(request, watch_in_child))
+            elif isinstance(request, ExportProgram):
+                self._channel.send(self._in_child(request, export_in_child))
             elif isinstance(request, CompileHere):
                 self._channel.send(self._in_child(request, compile_in_child))
             elif isinstance(request, RemarkHere):
@@ -203,7 +207,9 @@ def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
 def _load_program(request: Load, progress: Any) -> Any:
     from buddy.compiler.sources import load_program
 
-    return load_program(request.source, request.arguments, request.directory, progress, request.shapes, request.frontend)
+    return load_program(
+        request.source, request.arguments, request.directory, progress, request.shapes, request.frontend
+    )
 
 
 def _data(captured: Any) -> CapturedGraphData:

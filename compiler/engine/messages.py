@@ -15,6 +15,8 @@ from buddy.compiler.protocol import (
     Assignment,
     Criterion,
     Diagnostic,
+    ExportedFile,
+    ExportKind,
     Finding,
     GraphInfo,
     OpInfo,
@@ -70,10 +72,19 @@ class Load(Message, frozen=True):
     frontend: Frontend = "dynamo"
 
 
+class NativeCode(msgspec.Struct, frozen=True):
+    """What this compiler made of a recipe, and in what time, or why it made nothing."""
+
+    artifact: bytes = b""
+    seconds: float = 0.0
+    problem: str = ""
+
+
 class Execute(Message, frozen=True):
     """Run graph number `graph` of the loaded program and compare with eager, in a process of its own: `Executed`.
 
-    `keep` is a folder to leave inputs and outputs in, "" for none.
+    `keep` is a folder to leave inputs and outputs in, "" for none. An artifact of
+    another backend than this compiler runs beside the `native` code.
     """
 
     graph: int
@@ -86,6 +97,7 @@ class Execute(Message, frozen=True):
     inputs: InputChoice = InputChoice()
     values: bool = False
     keep: str = ""
+    native: NativeCode | None = None
 
 
 class Measure(Message, frozen=True):
@@ -121,6 +133,26 @@ class CompileHere(Message, frozen=True):
     graph: int
     recipe: Recipe
     known: tuple[str, ...]
+
+
+class ExportProgram(Message, frozen=True):
+    """Write graph number `graph` of the loaded program, compiled by `recipe`, as files: `ProgramExported`.
+
+    `llvm_ir` and `mlir` are texts of stages; the fields from `kinds` on are those of `protocol.Export`.
+    """
+
+    graph: int
+    recipe: Recipe
+    artifact: bytes
+    assignments: tuple[Assignment, ...]
+    llvm_ir: str
+    mlir: str
+    kinds: tuple[ExportKind, ...]
+    folder: str
+    directory: str
+    name: str
+    force: bool
+    command: str
 
 
 class ExtractNodes(Message, frozen=True):
@@ -208,6 +240,7 @@ HostRequest = (
     | Measure
     | WatchNodes
     | CompileHere
+    | ExportProgram
     | RemarkHere
     | ExtractNodes
     | MakeScript
@@ -273,6 +306,11 @@ class GraphImported(Reply, frozen=True):
     """What another frontend made of a graph beside its nodes."""
 
     given: GivenIR
+
+
+class ProgramExported(Reply, frozen=True):
+    folder: str
+    files: tuple[ExportedFile, ...]
 
 
 class NodesExtracted(Reply, frozen=True):
@@ -360,6 +398,7 @@ HostMessage = (
     | CompileDone
     | CodeRemarks
     | NodesExtracted
+    | ProgramExported
     | ScriptMade
     | Done
     | Refused

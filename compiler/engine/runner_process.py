@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,9 +25,11 @@ from buddy.compiler.engine.messages import (
     CompilerNote,
     Execute,
     Executed,
+    ExportProgram,
     GraphImported,
     Measure,
     Measured,
+    ProgramExported,
     Refused,
     RemarkHere,
     Reply,
@@ -59,7 +63,10 @@ _COMPILE_WORDS = _Words(
         "look at the script's own lowerings and passes; the stages made before are kept",
     ),
 )
-
+_EXPORT_WORDS = _Words(
+    "the export failed",
+    Diagnostic("LLVM crashed", "generating code for the export", "choose another target, or fewer kinds"),
+)
 _IMPORT_WORDS = _Words(
     "importing by torch-mlir failed",
     Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "leave it to the frontend dynamo"),
@@ -89,6 +96,11 @@ def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> R
     return _in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
 
 
+def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
+    """Write a compiled program as files in a child, which generates code for whatever machine is asked for."""
+    return _in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
+
+
 def import_in_child(channel: Channel, captured: Any) -> Reply:
     """What torch-mlir's importer makes of a graph, in a child, which alone has MLIR: `GraphImported`."""
     return _in_child(channel, lambda _: GraphImported(captured.torch_dialect()), _IMPORT_WORDS)
@@ -100,7 +112,7 @@ def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Rep
 
 
 def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words, timeout: float = math.inf) -> Reply:
-    types = CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | Refused
+    types = CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | ProgramExported | Refused
     task = Task(work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout)
     ended = in_child(channel, task)
     if ended.reply is not None:
@@ -117,6 +129,23 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     return compiled(channel, Compiler(captured.graph, captured.first()), request.recipe, request.known)
 
 
+def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
+    from buddy.compiler.artifact import from_bytes
+    from buddy.compiler.exports import Order, Program, export
+    from buddy.compiler.exports.interface import c_name
+
+    source, recipe = request.recipe.source, request.recipe
+    origin = f"{source}, graph {captured.info.name}"
+    artifact = from_bytes(request.artifact)
+    program = Program(
+        captured, recipe, artifact, request.assignments, request.llvm_ir, request.mlir, origin, request.command
+    )
+    folder = Path(request.directory, request.folder).expanduser().absolute()
+    order = Order(folder, request.name or c_name(Path(source.partition(":")[0]).stem), request.kinds, request.force)
+    files = export(program, order, lambda what: channel.send(Activity(what)))
+    return ProgramExported(str(folder), tuple(files))
+
+
 def _remarks(captured: Any, request: RemarkHere) -> Reply:
     from buddy.compiler.compilation import Compiler
 
@@ -124,16 +153,12 @@ def _remarks(captured: Any, request: RemarkHere) -> Reply:
 
 
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
-    from buddy.compiler.artifact import from_bytes
-    from buddy.compiler.runner import run_and_compare
     from buddy.compiler.runner.choose_inputs import chosen_tensors
     from buddy.compiler.runner.values import Taker
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     taker = Taker(captured, request.values, request.keep)
-    report = run_and_compare(
-        captured,
-        from_bytes(request.artifact),
+    report = _run_of(captured, request)(
         repeats=request.repeats,
         threads=request.threads,
         nodes=request.nodes,
@@ -143,6 +168,19 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         on_values=taker.take,
     )
     return Executed(report, taker.file)
+
+
+def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
+    """What runs an artifact of the request's backend."""
+    if request.native is not None:
+        from buddy.compiler.iree.artifact import artifact_from
+        from buddy.compiler.runner.iree import run_by_iree
+
+        return partial(run_by_iree, captured, artifact_from(request.artifact), request.native)
+    from buddy.compiler.artifact import from_bytes
+    from buddy.compiler.runner import run_and_compare
+
+    return partial(run_and_compare, captured, from_bytes(request.artifact))
 
 
 def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:

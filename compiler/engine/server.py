@@ -14,7 +14,9 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from buddy.compiler.engine.backends import refuse_other_backends
 from buddy.compiler.engine.connection import ClientConnection
+from buddy.compiler.engine.exports import Exports
 from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
 from buddy.compiler.engine.numerics import Numerics
 from buddy.compiler.engine.origins import OriginAnswers
@@ -32,14 +34,17 @@ from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Bisect,
     Cancel,
+    CheckFlags,
     CheckIr,
     ClientFrame,
     Compare,
     CompareNodes,
     Compile,
+    DescribeBackend,
     DescribeOp,
     Diagnostic,
     ExplainCode,
+    Export,
     Extract,
     Failed,
     FetchCharacters,
@@ -76,6 +81,7 @@ from buddy.compiler.protocol import (
     WriteScript,
 )
 from buddy.compiler.protocol.connection import LogLevel
+from buddy.compiler.recipe import NATIVE
 from buddy.compiler.target import cores, host
 from buddy.compiler.text.store import TextStore
 from buddy.compiler.wire import FrameDecoder, FrameError, WireError
@@ -109,6 +115,7 @@ class Server:
         self._reprinting = Reprinting(self._store, self._send)
         self._origins = OriginAnswers(self._store, self._send, self._session.rows_of)
         self._parts = Parts(self._session, self._send)
+        self._exports = Exports(self._session, self._store, self._send)
         self._numerics = Numerics(self._session, self._send)
         self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
         self._profiles = Profiles(self._session, self._send, self._store)
@@ -221,6 +228,7 @@ class Server:
             CheckIr: self._probing.check,
             TryPasses: self._trials.try_passes,
             Extract: self._parts.extract,
+            Export: self._exports.export,
             WriteScript: self._parts.script,
             CompareNodes: self._numerics.compare,
             Bisect: self._parts.bisect,
@@ -230,8 +238,12 @@ class Server:
             Watch: self._watching.watch,
             Profile: self._profiles.profile,
             Tune: self._tuning.tune,
+            DescribeBackend: session.backends.describe,
+            CheckFlags: session.backends.check,
         }
         answer = answers[type(frame)]
+        if (what := _OF_OWN_CODE.get(type(frame), "")) and frame.recipe.backend != NATIVE:
+            answer = refuse_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 
     async def _presets(self, frame: ListPresets, job: Job) -> None:
@@ -267,6 +279,16 @@ class Server:
         if key not in self._utf8:
             self._utf8[key] = codecs.getincrementaldecoder("utf-8")("replace")
         return self._utf8[key].decode(data)
+
+
+# What is about the code of this compiler alone, in words.
+_OF_OWN_CODE: dict[type, str] = {
+    Profile: "a profile",
+    CompareNodes: "comparing every node",
+    Bisect: "a bisection",
+    Tune: "tuning",
+    ExplainCode: "what LLVM says",
+}
 
 
 def _slot(frame: Any) -> Any:

@@ -6,8 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
+from buddy.compiler.machines import target_of
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import OptionValue
+from buddy.compiler.recipe import OptionValue, Recipe
 from buddy.compiler.target import Target, host
 
 
@@ -28,6 +29,11 @@ class PassContext:
     target: Target = field(default_factory=host)
     threads: int = 1
     remarks: list[Remark] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, recipe: Recipe, locations: LocationSets) -> PassContext:
+        """What the passes of `recipe` may consult. Raises `MachineError` for a target that is none."""
+        return cls(locations, target_of(recipe.target), recipe.threads)
 
     def remark(self, pass_name: str, location: Any, text: str) -> None:
         nodes = self.locations.sets[self.locations.number_of(location)]

@@ -24,6 +24,13 @@ from buddy.compiler.profile_report import Peak as Peak
 from buddy.compiler.profile_report import ProfileReport as ProfileReport
 from buddy.compiler.profile_report import RegionTime as RegionTime
 from buddy.compiler.profile_report import Sampling as Sampling
+from buddy.compiler.protocol.backends import IREE_PHASES as IREE_PHASES
+from buddy.compiler.protocol.backends import BackendDescribed as BackendDescribed
+from buddy.compiler.protocol.backends import CheckFlags as CheckFlags
+from buddy.compiler.protocol.backends import DescribeBackend as DescribeBackend
+from buddy.compiler.protocol.backends import DeviceInfo as DeviceInfo
+from buddy.compiler.protocol.backends import FlagInfo as FlagInfo
+from buddy.compiler.protocol.backends import FlagsChecked as FlagsChecked
 from buddy.compiler.protocol.bisections import Bisect as Bisect
 from buddy.compiler.protocol.bisections import Bisected as Bisected
 from buddy.compiler.protocol.bisections import Criterion as Criterion
@@ -47,6 +54,11 @@ from buddy.compiler.protocol.connection import Progress as Progress
 from buddy.compiler.protocol.connection import Shutdown as Shutdown
 from buddy.compiler.protocol.connection import Welcome as Welcome
 from buddy.compiler.protocol.connection import WorkerState as WorkerState
+from buddy.compiler.protocol.exports import EXPORT_KINDS as EXPORT_KINDS
+from buddy.compiler.protocol.exports import Export as Export
+from buddy.compiler.protocol.exports import Exported as Exported
+from buddy.compiler.protocol.exports import ExportedFile as ExportedFile
+from buddy.compiler.protocol.exports import ExportKind as ExportKind
 from buddy.compiler.protocol.extracts import Extract as Extract
 from buddy.compiler.protocol.extracts import Extracted as Extracted
 from buddy.compiler.protocol.extracts import Script as Script
@@ -157,6 +169,7 @@ ClientFrame = (
     | OpenPython
     | ExplainCode
     | Extract
+    | Export
     | WriteScript
     | Bisect
     | ListValues
@@ -167,6 +180,8 @@ ClientFrame = (
     | ListOps
     | ListPresets
     | Tune
+    | DescribeBackend
+    | CheckFlags
     | Shutdown
 )
 EngineFrame = (
@@ -201,6 +216,7 @@ EngineFrame = (
     | PythonOpened
     | CodeExplained
     | Extracted
+    | Exported
     | Script
     | Bisected
     | ValueList
@@ -212,4 +228,6 @@ EngineFrame = (
     | Presets
     | Attempted
     | Tuned
+    | BackendDescribed
+    | FlagsChecked
 )

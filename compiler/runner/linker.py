@@ -13,9 +13,10 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from llvmlite import binding as llvm
 
+from buddy.compiler.trampolines import trampoline_name, trampolines
+
 _numbers = itertools.count()
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_WORD = 8
 
 BlockFunction = Callable[[int], None]
 
@@ -49,9 +50,9 @@ class Library:
             builder.add_object_img(image)
         for symbol, address in (imports or {}).items():
             builder.import_symbol(symbol, address)
-        builder.add_ir(_trampolines(arities) + support).add_current_process()
+        builder.add_ir(trampolines(arities) + support).add_current_process()
         for name in arities:
-            builder.export_symbol(_trampoline_name(name))
+            builder.export_symbol(trampoline_name(name))
         for name in located:
             builder.export_symbol(name)
         try:
@@ -59,7 +60,7 @@ class Library:
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(f"the compiled objects do not link: nothing provides {missing}") from error
-        self._functions = {name: _CALL(self._library[_trampoline_name(name)]) for name in arities}
+        self._functions = {name: _CALL(self._library[trampoline_name(name)]) for name in arities}
         self.addresses = {name: self._library[name] for name in located}
 
     def __getitem__(self, name: str) -> BlockFunction:
@@ -89,30 +90,3 @@ def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:
         provided = provided | {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF"}
         wanted |= {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
     return {name for name in wanted - provided if not llvm.address_of_symbol(name)}
-
-
-def _trampoline_name(name: str) -> str:
-    return f"buddy_block_{name}"
-
-
-def _trampolines(arities: Mapping[str, int]) -> str:
-    return "\n".join(_trampoline(name, arity) for name, arity in arities.items())
-
-
-def _trampoline(name: str, arity: int) -> str:
-    pointers = [f"%p{i}" for i in range(arity)]
-    lines = []
-    for i, pointer in enumerate(pointers):
-        lines.append(f"  %a{i} = getelementptr i8, ptr %block, i64 {i * _WORD}")
-        lines.append(f"  {pointer} = load ptr, ptr %a{i}")
-    types, arguments = ", ".join("ptr" for _ in pointers), ", ".join(f"ptr {pointer}" for pointer in pointers)
-    return "\n".join(
-        [
-            f"declare void @{name}({types})",
-            f"define void @{_trampoline_name(name)}(ptr %block) {{",
-            *lines,
-            f"  call void @{name}({arguments})",
-            "  ret void",
-            "}",
-        ]
-    )

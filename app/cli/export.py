@@ -1,0 +1,85 @@
+"""`buddy-tui export SOURCE -o DIR --kind KIND`: a compiled program as files that need no Python."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+
+from buddy.app import figures
+from buddy.app.cli import VERBS, arguments
+from buddy.app.cli.dump import choose
+from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.recipes import UsageError
+from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
+
+_EPILOG = """
+Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, by
+the C compiler that is here or that CC names), llvm-ir, mlir and bytecode, and wheel (a Python package that needs NumPy
+alone). docs/ways-out.md tells more. With --remote, DIR is on HOST.
+"""
+
+
+def parser() -> arguments.Parser:
+    found = arguments.source_parser("export", VERBS["export"], _EPILOG)
+    text = "the folder to write to; what is there stays, unless --force says otherwise"
+    found.add_argument("-o", "--output", metavar="DIR", required=True, help=text)
+    text = "what to write (object); may be given more than once, or as a list: object,shared"
+    found.add_argument("--kind", type=kinds, metavar="KIND", action="append", default=[], help=text)
+    text = "what C functions and files are called after (the source's name)"
+    found.add_argument("--name", default="", help=text)
+    text = "the stage that mlir and bytecode are of, as `dump` names it (the first of MLIR)"
+    found.add_argument("--stage", metavar="NAME", default="", help=text)
+    found.add_argument("--force", action="store_true", help="write over files that are there")
+    arguments.add_recipe_options(found)
+    arguments.add_output_options(found)
+    return found
+
+
+def kinds(text: str) -> list[ExportKind]:
+    """The kinds in a list with commas."""
+    found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
+    unknown = [word for word in text.split(",") if word not in found]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no kind {unknown[0]!r}; there are {', '.join(EXPORT_KINDS)}")
+    return [found[word] for word in text.split(",")]
+
+
+def main(words: Sequence[str]) -> int:
+    command = shlex.join(["buddy-tui", "export", *words])
+
+    async def export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+        return await _export(engine, options, script, command)
+
+    return converse_on(parser(), words, export, data_with_json=True)
+
+
+async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
+    recipe = await engine.graph_of_program(options, script)
+    wanted = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
+    stage = ""
+    if options.stage:
+        found = choose((await engine.compile(recipe)).ordered(), options.stage)
+        if found.language != "mlir":
+            raise UsageError(f"the stage {options.stage} is no MLIR, so it cannot be exported as such")
+        stage = found.text
+    frame = Export(
+        engine.client.next_request(),
+        recipe,
+        wanted,
+        options.output,
+        arguments.directory(options),
+        options.name,
+        stage,
+        options.force,
+        command,
+    )
+    made = await engine.answer(frame, Exported)
+    if options.json:
+        files = {file.name: file.size for file in made.files}
+        print(json.dumps({"source": options.source, "folder": made.folder, "files": files}, indent=2))
+    else:
+        width = max(len(file.name) for file in made.files)
+        print("\n".join([made.folder, *(f"  {file.name:{width}}  {figures.size(file.size)}" for file in made.files)]))
+    return 0

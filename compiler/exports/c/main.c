@@ -1,0 +1,193 @@
+/* Runs PROGRAM on tensors from files, says what comes out, and times it.
+ *
+ *   main [--weights FILE] [--repeats N] [--save PREFIX] [--number N]... [--expect FILE]... [INPUT]...
+ *
+ * An INPUT is a .npy, or a tensor's bytes; `-`, or none, stands for zeros. --number is a number that the program is
+ * called with; --expect is what the next output should be; --save writes PREFIX0.npy and so on.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <time.h>
+
+#include "PROGRAM.h"
+#include "npy.h"
+
+enum { MOST = 256 };
+
+static const char *given[MOST], *expected[MOST], *save, *weights = "PROGRAM.safetensors";
+static int64_t numbers[MOST];
+static int inputs, expectations, number_count, repeats = 10;
+
+static int fail(const char *what, const char *why) { return fprintf(stderr, "%s: %s\n", what, why), 1; }
+
+static int fail_with(int code) {
+  const char *detail = PROGRAM_detail();
+  return fprintf(stderr, "%s%s%s\n", PROGRAM_message(code), *detail ? ": " : "", detail), 1;
+}
+
+static int read_words(int count, char **words) {
+  for (int i = 1; i < count; i++) {
+    const char *word = words[i];
+    if (word[0] != '-' || !word[1]) {
+      if (inputs == MOST) return fail(word, "too many inputs");
+      given[inputs++] = word;
+      continue;
+    }
+    if (i + 1 == count) return fail(word, "there is no such option, or it wants a value");
+    const char *value = words[++i];
+    if (!strcmp(word, "--weights")) weights = value;
+    else if (!strcmp(word, "--repeats")) repeats = atoi(value);
+    else if (!strcmp(word, "--save")) save = value;
+    else if (!strcmp(word, "--number") && number_count < MOST) numbers[number_count++] = atoll(value);
+    else if (!strcmp(word, "--expect") && expectations < MOST) expected[expectations++] = value;
+    else return fail(word, "there is no such option");
+  }
+  return 0;
+}
+
+static size_t elements(int rank, const int64_t *shape) {
+  size_t found = 1;
+  for (int i = 0; i < rank; i++) found *= (size_t)shape[i];
+  return found;
+}
+
+/* The sizes that the inputs' shapes tell, and the numbers given. */
+static int bind_sizes(const struct npy *files, int64_t *sizes) {
+  int count, next = 0;
+  const PROGRAM_size *wanted = PROGRAM_sizes(&count);
+  for (int i = 0; i < count; i++) {
+    int input = wanted[i].input, dim = wanted[i].dim;
+    if (input < 0) {
+      if (next == number_count) return fail(wanted[i].name, "give this number (--number N)");
+      sizes[i] = numbers[next++];
+    } else {
+      if (dim >= files[input].rank) return fail(wanted[i].name, "an input tells this size: give that as a .npy");
+      sizes[i] = files[input].shape[dim];
+    }
+  }
+  return 0;
+}
+
+/* Every input's bytes: from its file, whose shape and type must be the program's, or zeros. */
+static int fill_inputs(struct npy *files, const int64_t *sizes) {
+  int count;
+  const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
+  for (int i = 0; i < count; i++) {
+    int64_t shape[NPY_RANK];
+    PROGRAM_shape(&wanted[i], sizes, shape);
+    size_t bytes = elements(wanted[i].rank, shape) * wanted[i].element;
+    if (!files[i].data) files[i].data = calloc(bytes + 1, 1), files[i].bytes = bytes, files[i].type[0] = 0;
+    if (!files[i].data) return fail(wanted[i].name, "not enough memory");
+    if (files[i].bytes != bytes) return fail(wanted[i].name, "the file holds another number of bytes than the program takes");
+    if (!files[i].type[0]) continue;
+    if (strcmp(files[i].type, npy_type(wanted[i].dtype))) return fail(wanted[i].name, "the file is of another element type");
+    if (files[i].rank != wanted[i].rank || memcmp(files[i].shape, shape, sizeof *shape * (size_t)files[i].rank))
+      return fail(wanted[i].name, "the file is of another shape");
+  }
+  return 0;
+}
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec * 1e3 + (double)time.tv_nsec * 1e-6;
+}
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static int time_runs(PROGRAM *program, const int64_t *sizes, const void *const *in, void *const *out) {
+  double *times = malloc(sizeof *times * (size_t)(repeats > 0 ? repeats : 1));
+  if (!times || repeats < 1) return free(times), repeats < 1 ? 0 : fail("times", "not enough memory");
+  for (int i = 0; i < repeats; i++) {
+    double start = now();
+    int code = PROGRAM_run(program, sizes, in, out);
+    times[i] = now() - start;
+    if (code) return free(times), fail_with(code);
+  }
+  qsort(times, (size_t)repeats, sizeof *times, by_size);
+  printf("time: median %.3f ms, least %.3f ms, %d runs\n", times[repeats / 2], times[0], repeats);
+  return free(times), 0;
+}
+
+static int tell_difference(int i, const PROGRAM_tensor *tensor, const void *data, size_t count) {
+  struct npy file;
+  const char *wrong = npy_read(expected[i], &file);
+  double largest = 0;
+  if (*wrong) return fail(expected[i], wrong);
+  if (file.bytes != count * tensor->element) return free(file.data), fail(expected[i], "of another size than the output");
+  for (size_t k = 0; k < count; k++) {
+    double a = npy_element(tensor->dtype, data, k), b = npy_element(tensor->dtype, file.data, k);
+    double difference = a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b);
+    if (!(difference <= largest)) largest = difference;
+  }
+  printf("  largest difference from %s: %g\n", expected[i], largest);
+  return free(file.data), 0;
+}
+
+static int tell_output(int i, const PROGRAM_tensor *tensor, const int64_t *shape, const void *data) {
+  size_t count = elements(tensor->rank, shape);
+  double least = INFINITY, most = -INFINITY, sum = 0;
+  for (size_t k = 0; k < count; k++) {
+    double value = npy_element(tensor->dtype, data, k);
+    least = fmin(least, value), most = fmax(most, value), sum += value;
+  }
+  printf("%s: %s", tensor->name, tensor->dtype);
+  for (int k = 0; k < tensor->rank; k++) printf("%s%lld", k ? "x" : " ", (long long)shape[k]);
+  printf(", min %g, max %g, mean %g\n", least, most, sum / (double)count);
+  if (save) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s%d.npy", save, i);
+    if (!npy_write(path, tensor->dtype, tensor->rank, shape, data, count * tensor->element)) return fail(path, "cannot be written");
+  }
+  return i < expectations ? tell_difference(i, tensor, data, count) : 0;
+}
+
+static int run(PROGRAM *program, struct npy *files) {
+  int64_t sizes[MOST] = {0}, shapes[MOST][NPY_RANK];
+  const void *in[MOST] = {NULL};
+  void *out[MOST] = {NULL};
+  int count, outputs;
+  const PROGRAM_tensor *results = PROGRAM_outputs(&outputs);
+  (void)PROGRAM_inputs(&count);
+  int code = bind_sizes(files, sizes) || fill_inputs(files, sizes);
+  for (int i = 0; i < count; i++) in[i] = files[i].data;
+  for (int i = 0; i < outputs; i++) {
+    PROGRAM_shape(&results[i], sizes, shapes[i]);
+    out[i] = aligned_alloc(64, (elements(results[i].rank, shapes[i]) * results[i].element + 64) / 64 * 64);
+    if (!out[i]) code = fail(results[i].name, "not enough memory");
+  }
+  if (!code) {
+    double start = now();
+    int said = PROGRAM_run(program, sizes, in, out);
+    code = said ? fail_with(said) : 0;
+    if (!said) printf("first run: %.3f ms\n", now() - start);
+  }
+  for (int i = 0; i < outputs && !code; i++) code = tell_output(i, &results[i], shapes[i], out[i]);
+  if (!code) code = time_runs(program, sizes, in, out);
+  for (int i = 0; i < outputs; i++) free(out[i]);
+  return code;
+}
+
+int main(int argc, char **argv) {
+  struct npy files[MOST] = {{{0}, 0, {0}, 0, NULL}};
+  PROGRAM *program;
+  int count, code = read_words(argc, argv);
+  const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
+  if (count > MOST) return fail("PROGRAM", "more inputs than this program is made for");
+  for (int i = 0; i < inputs && i < count && !code; i++) {
+    const char *wrong = strcmp(given[i], "-") ? npy_read(given[i], &files[i]) : "";
+    if (*wrong) code = fail(given[i], wrong);
+  }
+  if (!code && inputs > count) code = fail(given[count], wanted ? "the program takes no more inputs" : "it takes none");
+  if (!code) {
+    double start = now();
+    int said = PROGRAM_open(weights, &program);
+    if (said) code = fail_with(said);
+    else printf("opened in %.1f ms\n", now() - start), code = run(program, files), PROGRAM_close(program);
+  }
+  for (int i = 0; i < count; i++) free(files[i].data);
+  return code;
+}

@@ -1,0 +1,13 @@
+"""What cannot be exported, and why."""
+
+from __future__ import annotations
+
+from buddy.compiler.protocol import Diagnostic
+
+
+class ExportError(Exception):
+    """`diagnostic` says what is in the way, and what to do."""
+
+    def __init__(self, what: str, where: str = "", todo: str = "", detail: str = "") -> None:
+        self.diagnostic = Diagnostic(what, where, todo, detail=detail)
+        super().__init__(str(self.diagnostic))

@@ -1,0 +1,70 @@
+"""LLVM IR of the bindings' LLVM for an older one.
+
+Since LLVM 24, floats are printed as their shortest decimals, or as the bits of their own type (`f0x3F80`), which
+LLVM 23 and those before it do not read.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+_TYPES = re.compile(r"\b(half|bfloat|float|double)\b")
+# A float by its bits, as a decimal, or infinity and NaN. Names (`%1.5`, `@f.2`) and parts of them are none.
+_LITERAL = re.compile(
+    r"(?<![\w.%@$\"-])(?:f0x(?P<bits>[0-9A-Fa-f]+)|(?P<decimal>-?\d+\.\d+(?:e[+-]?\d+)?)"
+    r"|(?P<sign>[+-])(?P<word>inf|qnan|nan\(0x[0-9A-Fa-f]+\)|snan\(0x[0-9A-Fa-f]+\)))(?![\w.])"
+)
+# Bits of a type, how `struct` packs it, and those of its fraction.
+_FORMATS = {"half": (16, "e", 10), "bfloat": (16, "", 7), "float": (32, "f", 23), "double": (64, "d", 52)}
+_EXPONENT_BITS = {"half": 5, "bfloat": 8, "float": 8, "double": 11}
+
+
+def for_older_llvm(text: str) -> str:
+    """The module `text` with its floats spelled as LLVM has always read them."""
+    return "\n".join(_LITERAL.sub(_spelled, line) if _TYPES.search(line) else line for line in text.split("\n"))
+
+
+def _spelled(found: re.Match[str]) -> str:
+    """A literal as the bits of a double (for floats and doubles), of a half or of a bfloat."""
+    kinds = _TYPES.findall(found.string, 0, found.start())
+    if not kinds:
+        return found[0]
+    bits = _bits(found, kinds[-1])
+    if kinds[-1] == "half":
+        return f"0xH{bits:04X}"
+    if kinds[-1] == "bfloat":
+        return f"0xR{bits:04X}"
+    return f"0x{_as_double(bits) if kinds[-1] == 'float' else bits:016X}"
+
+
+def _bits(found: re.Match[str], kind: str) -> int:
+    """The literal's bits in its own type."""
+    if found["bits"]:
+        return int(found["bits"], 16)
+    if found["decimal"]:
+        return _rounded(float(found["decimal"]), kind)
+    width, _, fraction = _FORMATS[kind]
+    special = ((1 << _EXPONENT_BITS[kind]) - 1) << fraction
+    word, quiet = found["word"], 1 << (fraction - 1)
+    payload = int(word.partition("(")[2].rstrip(")"), 16) if "(" in word else 0
+    mantissa = 0 if word == "inf" else payload if word.startswith("snan") else payload | quiet
+    return (found["sign"] == "-") << (width - 1) | special | mantissa
+
+
+def _rounded(value: float, kind: str) -> int:
+    """The bits of `value` in type `kind`, to the nearest."""
+    if kind == "bfloat":
+        (bits,) = struct.unpack(">I", struct.pack(">f", value))
+        return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    width, code, _ = _FORMATS[kind]
+    return int.from_bytes(struct.pack(f">{code}", value), "big") & ((1 << width) - 1)
+
+
+def _as_double(bits: int) -> int:
+    """A float's bits as those of the double that it is; a NaN keeps its fraction."""
+    sign, exponent, fraction = bits >> 31, bits >> 23 & 0xFF, bits & 0x7FFFFF
+    if exponent == 0xFF:
+        return sign << 63 | 0x7FF << 52 | fraction << 29
+    (value,) = struct.unpack(">f", bits.to_bytes(4, "big"))
+    return int.from_bytes(struct.pack(">d", value), "big")

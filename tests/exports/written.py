@@ -1,0 +1,90 @@
+"""Programs exported from this process, built by the C compilers that are there, and run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from buddy.compiler.exports import Order, Program, export
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import ExportedFile, ExportKind
+from buddy.compiler.recipe import Recipe
+from tests.programs import Line
+
+COMPILERS = [
+    pytest.param(name, marks=pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} is not installed"))
+    for name in ("gcc", "clang")
+]
+_LARGEST = re.compile(r"largest difference from \S+: (\S+)")
+Written = tuple[Path, list[ExportedFile]]
+
+
+def line(function: Callable[..., Any], *args: torch.Tensor, recipe: Recipe | None = None) -> tuple[Line, Program]:
+    """A captured program, compiled, and what an export of it starts from."""
+    found = Line(function, *args)
+    return found, program(found, recipe or default_recipe())
+
+
+def program(found: Line, recipe: Recipe) -> Program:
+    compilation = found.compile(recipe)
+    mlir = next(text.content for stage, text in found.stages if stage.language == "mlir")
+    return Program(
+        found.program,
+        recipe,
+        compilation.artifact,
+        compilation.assignments,
+        found.text("translate"),
+        mlir,
+        "a test",
+        "sh",
+    )
+
+
+def write(
+    made: Program, folder: Path, *kinds: ExportKind, name: str = "net", force: bool = False
+) -> list[ExportedFile]:
+    return export(made, Order(folder, name, kinds, force))
+
+
+def build(folder: Path, compiler: str, *words: str) -> Path:
+    """The program of `words` in `folder`, without a warning."""
+    made = folder / f"run-{compiler}"
+    command = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", *words, "-lm", "-o", str(made)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert not done.returncode, done.stderr
+    return made
+
+
+def run(command: Sequence[str | Path], folder: Path, code: int = 0) -> str:
+    """What a program prints, run where there is no Python on the path and nothing in the environment."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env={}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def errors(text: str) -> list[float]:
+    """The largest differences from eager that `main.c` has told of."""
+    return [float(found) for found in _LARGEST.findall(text)]
+
+
+def examples(folder: Path) -> list[str]:
+    """The words that have `main.c` run on the export's own inputs and compare with eager's outputs."""
+    inputs = sorted((folder / "example").glob("input*.npy"))
+    outputs = sorted((folder / "example").glob("output*.npy"))
+    return [*map(str, inputs), *(word for path in outputs for word in ("--expect", str(path)))]
+
+
+def npy(folder: Path, **arrays: torch.Tensor) -> list[str]:
+    """Files of these tensors, by name; their paths."""
+    for name, tensor in arrays.items():
+        np.save(folder / f"{name}.npy", tensor.numpy())
+    return [str(folder / f"{name}.npy") for name in arrays]
