@@ -39,9 +39,10 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     if preset is None:
         return ["--recipe", str(kept)]
     words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
-    for name in ("flavour", "partition", "threads"):
+    for name in ("flavour", "partition", "threads", "backend", "target"):
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
+    words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
     switched = _switches(recipe.steps, preset.steps)
     eager = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
     if switched is None or len(eager) < len(recipe.choices) or recipe.opt_level != preset.opt_level:

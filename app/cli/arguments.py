@@ -16,7 +16,7 @@ from pathlib import Path
 from buddy.app.log_file import Log
 from buddy.app.ssh import PATIENCE, PROGRAM, Remote, checked_host
 from buddy.app.typed import typed_seed
-from buddy.compiler.recipe import MAX_THREADS, PluginFile
+from buddy.compiler.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name"
@@ -111,7 +111,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     text = "start from a recipe in TOML, not from a preset; may be given once for each graph"
     group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)
     group.add_argument("--preset", help="start from this preset ('default')")
-    group.add_argument("--flavour", choices=("linalg", "tosa"), help="which dialect ops are lowered to first")
+    add_road_options(group)
     group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is cut into functions")
     text = "the passes, in MLIR's syntax for pipelines (docs/recipes.md): the text, or a file that holds it"
     group.add_argument("--pipeline", metavar="TEXT|FILE", help=text)
@@ -125,6 +125,27 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--graph", metavar="N|NAME", help=text)
     text = "stop the script, or a run, that takes longer (120)"
     parser.add_argument("--timeout", type=positive_seconds, default=120.0, metavar="SECONDS", help=text)
+
+
+def add_road_options(group: argparse._ArgumentGroup) -> None:
+    """The options that say by which road the program becomes code, for the workbench too."""
+    text = "who captures and imports the program: TorchDynamo, torch.export, or torch-mlir (dynamo)"
+    group.add_argument("--frontend", choices=FRONTENDS, help=text)
+    text = "which dialect ops are lowered to first; stablehlo with --frontend torch-mlir alone"
+    group.add_argument("--flavour", choices=FLAVOURS, help=text)
+    text = "the machine that code is for: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (this one)"
+    group.add_argument("--target", metavar="MACHINE", help=text)
+    text = "who takes top-level IR on: this compiler, or IREE (docs/iree.md)"
+    group.add_argument("--backend", choices=BACKENDS, help=text)
+    text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be given more than once"
+    group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
+
+
+def wanted_of(options: argparse.Namespace) -> dict[str, object]:
+    """The fields of a recipe that `add_road_options` has options for, where the command line says them."""
+    said = {key: getattr(options, key) for key in ("frontend", "flavour", "backend", "target")}
+    flags = {"backend_flags": tuple(options.backend_flag)} if options.backend_flag else {}
+    return {key: value for key, value in said.items() if value is not None} | flags
 
 
 def version() -> str:
@@ -180,6 +201,14 @@ def host(text: str) -> str:
         return checked_host(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def backend_flag(text: str) -> str:
+    """The flag with two dashes in front; `--backend-flag NAME` is taken, since argparse takes dashes for options."""
+    name = text.strip().lstrip("-")
+    if not name:
+        raise argparse.ArgumentTypeError("give a flag's name, or NAME=VALUE")
+    return f"--{name}"
 
 
 def shell_words(text: str) -> str:

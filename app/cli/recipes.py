@@ -13,10 +13,11 @@ import msgspec
 from buddy.app.cli.arguments import plugins
 from buddy.app.input_files import file_choice
 from buddy.app.pipeline_text import PipelineError, parse, steps_of
+from buddy.app.roads import from_preset, on_road
 from buddy.app.typed import read_file
 from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo, Preset
-from buddy.compiler.recipe import EAGER, PassStep, Recipe, from_toml
+from buddy.compiler.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
@@ -41,11 +42,19 @@ def _changed(
 ) -> Recipe:
     if not recipe.steps or options.preset:
         name = options.preset or recipe.preset or "default"
-        recipe = msgspec.structs.replace(recipe, preset=name, steps=preset_named(presets, name).recipe.steps)
+        recipe = from_preset(recipe, preset_named(presets, name).recipe)
+    frontend, flavour = options.frontend or recipe.frontend, options.flavour or recipe.flavour
+    try:
+        recipe = on_road(recipe, presets, frontend, flavour)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if options.pipeline is not None:
         recipe = msgspec.structs.replace(recipe, steps=_pipeline(options.pipeline, recipe.steps))
-    changes = {key: getattr(options, key) for key in ("flavour", "partition", "threads")}
+    changes = {key: getattr(options, key) for key in ("partition", "threads", "backend", "target")}
     changes = {key: value for key, value in changes.items() if value is not None}
+    changes["backend_flags"] = (*recipe.backend_flags, *options.backend_flag)
+    if options.backend_flag and changes.get("backend", recipe.backend) == NATIVE:
+        raise UsageError("--backend-flag is for another backend's compiler: say --backend too")
     changes["plugins"] = (*recipe.plugins, *plugins(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _switched(_switched(recipe, options.disable, False), options.enable, True)
