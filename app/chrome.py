@@ -12,6 +12,7 @@ from buddy.app.state import State
 from buddy.app.widgets.look import Cells, cut, ends, length
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.recipe import NATIVE
 
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (kept)"}
 MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")
@@ -37,7 +38,8 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     assert info is not None
     threads = figures.thread_count(recipe.threads)
     target = state.welcome.target if state.welcome else ""
-    facts = [f"{len(info.rows)} nodes", info.dtype, threads, target]
+    other = recipe.backend.upper() if recipe.backend != NATIVE else ""
+    facts = [f"{len(info.rows)} nodes", info.dtype, threads, other, target]
     return [fact for fact in facts if fact]
 
 

@@ -17,7 +17,7 @@ class Overlays:
     def choose_phase(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen
 
-        languages = dict(self._bench.state.phases(self._bench.workspace.recipe.preset))
+        languages = dict(self._bench.state.phases(self._bench.workspace.recipe))
         choices = [
             Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._bench.ir.phase)
             for tab in self._bench.ir.tabs()

@@ -12,7 +12,6 @@ from buddy.app.panes.comparison import HOW
 from buddy.app.reproducer import Engine, Subject, holds_other_things, write_reproducer
 from buddy.app.runs import without_content
 from buddy.app.typed import typed_path
-from buddy.compiler.recipe import rebased
 
 if TYPE_CHECKING:
     from buddy.app.panes.ir import IrPane
@@ -136,8 +135,7 @@ class Sessions:
         bench = self._bench
         recipe = bench.workspace.recipe
         preset = next((each.recipe for each in bench.state.presets if each.name == recipe.preset), None)
-        base = rebased(preset, recipe) if preset is not None else None
-        return command(recipe, base, bench.workspace.path, self._shown())
+        return command(recipe, preset, bench.workspace.path, self._shown())
 
     def _shown(self) -> Shown:
         bench = self._bench

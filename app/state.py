@@ -12,7 +12,7 @@ from buddy.app.runs import RunRecord, recorded, with_run, without_content
 from buddy.app.stages import StageBoard
 from buddy.compiler import protocol as p
 from buddy.compiler.numerics_report import NodeNumbers, NumericsReport
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import NATIVE, Recipe
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
@@ -185,9 +185,13 @@ class State:
         """What is being done for a graph."""
         return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
 
-    def phases(self, preset: str) -> tuple[tuple[str, str], ...]:
-        """The phases of a preset, `(name, language)` in order."""
-        return next((entry.phases for entry in self.presets if entry.name == preset), ())
+    def phases(self, recipe: Recipe) -> tuple[tuple[str, str], ...]:
+        """The phases that a recipe's preset and backend go through, `(name, language)` in order."""
+        found = next((entry.phases for entry in self.presets if entry.name == recipe.preset), ())
+        if recipe.backend == NATIVE:
+            return found
+        first = next((place for place, (_, language) in enumerate(found) if language == "mlir"), len(found))
+        return (*found[: first + 1], *((name, "mlir") for name in p.IREE_PHASES))
 
     def began(self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS) -> None:
         """A request has been sent; `inputs` are those of a run."""

@@ -18,6 +18,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 
 from buddy.app import actions, chrome, figures
+from buddy.app.backends import Backends
 from buddy.app.bindings import screen_bindings
 from buddy.app.bookmarks import Bookmarks
 from buddy.app.client import Place
@@ -119,7 +120,7 @@ class Workbench(App[int]):
         self._silence: Timer | None = None
         self._long_jobs = LongJobs()
         self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
-        self.profiling, self.tuner = Profiling(self), Tuner(self)
+        self.profiling, self.tuner, self.backends = Profiling(self), Tuner(self), Backends(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -252,6 +253,7 @@ class Workbench(App[int]):
             extract=self.parting.is_extract,
             compiling=state.compiled != workspace.recipe,
             wrapped=self.ir.wrapped,
+            backend=workspace.recipe.backend,
         )
 
     def _header(self, width: int) -> Cells:
@@ -361,7 +363,8 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        parts = (self, self.arrangement, *doers, self.parting, self.profiling, self.tuner, self.provenance)
+        doers = (*doers, self.parting, self.profiling, self.tuner, self.provenance, self.backends)
+        parts = (self, self.arrangement, *doers)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from buddy.compiler.bindings import ir
@@ -31,6 +31,15 @@ class LocationSets:
         self._numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {((), ()): 0}
         # By attribute: spelling a location out takes five times as long as looking it up.
         self._known: dict[Any, int] = {}
+
+    @classmethod
+    def of(cls, sets: Sequence[tuple[str, ...]], derived: Mapping[int, tuple[str, ...]]) -> LocationSets:
+        """The sets that another `LocationSets` has numbered, by the same numbers."""
+        found = cls()
+        for number, names in enumerate(sets[1:], 1):
+            later = derived.get(number, ())
+            found.intern(names[: len(names) - len(later)], later)
+        return found
 
     def intern(self, names: Iterable[str], derived: Iterable[str] = ()) -> int:
         """The number of the set of `names` and `derived`, whatever their order; a name in both is not derived."""

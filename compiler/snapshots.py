@@ -67,6 +67,23 @@ def of_graph(
     return Snapshot(stage, text, counts, remarks=remarks)
 
 
+def of_marked(
+    name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
+) -> Snapshot:
+    """A module that another compiler has printed with location marks; `before` are the ops of the stage before it.
+
+    An op that it gave no location leads to no node.
+    """
+    text = print_mlir(marked, locations)
+    counts = op_counts(text.content)
+    added, removed = _difference(before, counts)
+    stage = Stage(
+        0, name, phase, "", 0, milliseconds=seconds * 1e3, ops=counts.total(), added=added, removed=removed,
+        deltas=count_deltas(before, counts), origins=text.origins,
+    )  # fmt: skip
+    return Snapshot(stage, text, counts)
+
+
 def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
     """The first module: the graph's nodes lowered, or IR that is at another phase."""
     marked, lost = marked_text(operation, locations)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.recipe import NATIVE, Backend, PassStep
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Situation:
     runs: bool = False
     wrapped: bool = False
     profile: bool = False
+    backend: Backend = NATIVE
     report: bool = False
 
 
@@ -150,7 +151,13 @@ def needs_report(s: Situation) -> str:
     return needs_captured(s) or ("" if s.report else "the graph has not been run yet: r runs it")
 
 
+def needs_other_backend(s: Situation) -> str:
+    return needs_recipe(s) or ("this compiler has passes: g i chooses another backend" if s.backend == NATIVE else "")
+
+
 def needs_mlir(s: Situation) -> str:
+    if s.backend != NATIVE:
+        return f"{s.backend} goes on from the graph: g i chooses this compiler again"
     reason = needs_engine_stage(s)
     if reason or s.stage is None:
         return reason

@@ -204,7 +204,7 @@ class IrPane(Assembly):
 
     def tabs(self) -> list[Tab]:
         """The phases of the preset, then any others that stages are in."""
-        names = [name for name, _ in self.state.phases(self.workspace.recipe.preset)]
+        names = [name for name, _ in self.state.phases(self.workspace.recipe)]
         inside: dict[str, list[StageRow]] = {}
         for k, row in enumerate(self.rows):
             inside.setdefault(phase_of(self.rows, k), []).append(row)

@@ -18,8 +18,8 @@ from buddy.app.stages import StageRow
 from buddy.app.state import Topic
 from buddy.app.trials import candidates
 from buddy.app.widgets.look import Cell, Cells
-from buddy.compiler.protocol import PassInfo
-from buddy.compiler.recipe import OptionValue, PassStep, Recipe
+from buddy.compiler.protocol import IREE_PHASES, PassInfo
+from buddy.compiler.recipe import NATIVE, OptionValue, PassStep, Recipe
 
 OWN_STEPS = {
     "fx": "the graph that was captured, as PyTorch prints it",
@@ -114,7 +114,8 @@ class PassesPane(TablePane[PassRow]):
 
     def _summary(self, row: PassRow) -> str:
         if row.step is None:
-            return OWN_STEPS[row.name].format(flavour=self.workspace.recipe.flavour)
+            own = OWN_STEPS.get(row.name, f"what IREE calls its phase {row.name}")
+            return own.format(flavour=self.workspace.recipe.flavour)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
 
     def empty(self, width: int) -> list[Cells]:
@@ -299,6 +300,9 @@ def _rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     rows: list[PassRow] = [PassRow(name, -1, None, own.get(name)) for name in ("fx", "graph")]
     below = list(enumerate(recipe.steps))
     graph = [(k, step) for k, step in below if step.level == "graph"]
+    if recipe.backend != NATIVE:
+        rows += [_step_row(k, step, by_step, stages) for k, step in graph]
+        return [*rows, *(PassRow(name, -1, None, own.get(name)) for name in ("lower", *IREE_PHASES))]
     rest = [(k, step) for k, step in below if step.level != "graph"]
     rows += [_step_row(k, step, by_step, stages) for k, step in graph]
     rows.append(PassRow("lower", -1, None, own.get("lower")))

@@ -37,7 +37,7 @@ from buddy.compiler.engine.messages import (
     UsePlugins,
 )
 from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import NATIVE, Recipe
 
 _MAX_GRAPHS = 8
 
@@ -104,19 +104,22 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
 
 
 def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
-    """What a `Compiler` makes of `recipe`: stages are sent as they are made, the reply is the rest."""
-    from buddy.compiler.artifact import to_bytes
+    """What a `Compiler` makes of `recipe`: stages are sent as they are made, the reply is the rest.
+
+    For another backend, that is top-level IR.
+    """
     from buddy.compiler.compilation import CompilationError
 
-    packer = _Packer(channel, known)
+    packer, recipe = Packer(channel, known), recipe.handed_over()
+    make = _natively if recipe.backend == NATIVE else _for_iree
     try:
         channel.send(Assignments(compiler.assignments(recipe)))
-        result = compiler.compile(recipe, packer.stage_made)
+        result, handed_over = make(compiler, recipe, packer)
     except CompilationError as error:
         return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
     return CompileDone(
         packer.stages(result.stages),
-        to_bytes(result.artifact),
+        handed_over,
         tuple(result.assignments),
         tuple(result.remarks),
         result.seconds,
@@ -124,7 +127,28 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
     )
 
 
-class _Packer:
+def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+    from buddy.compiler.artifact import to_bytes
+
+    result = compiler.compile(recipe, packer.stage_made)
+    return result, to_bytes(result.artifact)
+
+
+def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+    """Top-level IR, and the program for IREE. Raises `CompilationError` where it cannot be given that."""
+    from buddy.compiler.compilation import CompilationError
+    from buddy.compiler.iree.artifact import to_bytes
+    from buddy.compiler.iree.program import NotForIree, program_of
+
+    result = compiler.top_level(recipe, packer.stage_made)
+    try:
+        return result, to_bytes(program_of(result.graph, result.module, result.locations))
+    except NotForIree as error:
+        todo = "give those ops a lowering, extract a part without them, or choose the native backend"
+        raise CompilationError(Diagnostic(str(error), "the hand-over to IREE", todo, node=error.node)) from error
+
+
+class Packer:
     """Names the texts of stages, and sends each text only when the engine does not have it."""
 
     def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:

@@ -54,11 +54,19 @@ class Compilation:
 
         Raises `JobFailed` with the stages at the failure.
         """
+        return await self._followed(request, call, self._finished)
+
+    async def _followed(
+        self,
+        request: Callable[[tuple[str, ...]], Message],
+        call: Callable[[Message, Callable[[Message], None]], Any],
+        finish: Callable[[CompileDone], CompileResult],
+    ) -> CompileResult:
+        """What `finish` makes of the worker's reply; its notes are taken meanwhile. Raises `JobFailed`."""
         known = self._store.names()
         self._store.pin(("request", self._request), known)
         try:
-            done = await call(request(known), self._note)
-            return self._finished(done)
+            return finish(await call(request(known), self._note))
         except RequestRefused as refused:
             stages = self._at_failure(refused.refused.stages)
             self._pin("failed", [*self._stages.values(), *stages])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from buddy.compiler.engine.backends import Backends, HandedOver, needs_backend
 from buddy.compiler.engine.catalogue import Discovery, merged
 from buddy.compiler.engine.compiling import Compilation, keep
 from buddy.compiler.engine.jobs import Job, JobFailed
@@ -24,6 +25,7 @@ from buddy.compiler.engine.messages import (
     HostMessage,
     Load,
     Message,
+    NativeCode,
     RemarkCode,
     RemarkHere,
     RunnerState,
@@ -62,7 +64,7 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
-from buddy.compiler.recipe import PluginFile, Recipe
+from buddy.compiler.recipe import NATIVE, PluginFile, Recipe
 from buddy.compiler.text.store import TextStore
 
 Send = Callable[[Any], None]
@@ -78,6 +80,7 @@ class Session:
         self.values = KeptValues(send)
         self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, listener)
         self.compiler = Worker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
+        self.backends = Backends(send, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         self._in_compiler = InCompiler()
         self._described: dict[tuple[type, Plugins], Any] = {}
@@ -92,6 +95,7 @@ class Session:
         await self.host.close()
         await self.compiler.close()
         self._discovery.close()
+        await self.backends.close()
         self.values.close()
 
     # ---- opening ------------------------------------------------------------------------------------------------
@@ -113,7 +117,7 @@ class Session:
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in kept:
-                for kind in ("good", "beside", "failed", "profile"):
+                for kind in ("good", "beside", "native", "failed", "profile"):
                     self._store.unpin((kind, record.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> Program:
@@ -174,25 +178,31 @@ class Session:
         return await self._compiled(self._opened(recipe), recipe, job, kind=kind)
 
     async def _compiled(
-        self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good"
-    ) -> CompileResult:
-        """The compilation of `recipe`: the one kept (told again if `repeat`), or a new one.
+        self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
+        tell: Send | None = None,
+    ) -> CompileResult:  # fmt: skip
+        """The compilation of `recipe`: the one kept (told again if `repeat`), or a new one, told to `tell`.
 
         Its texts stay until the next compilation of that `kind`.
         """
+        needs_backend(recipe)
         graph = _graph(program, recipe)
+        make = Compilation if recipe.backend == NATIVE else HandedOver
+        compilation = make(tell or self._send, self._store, graph, recipe, job.request, kind)
         async with self.compiler.turn:
             job.begun = True
             kept = self._results.get(graph.key, recipe)
-            if kept is None or not all(stage.text in self._store for stage in kept.stages):
-                compilation = Compilation(self._send, self._store, graph, recipe, job.request, kind)
-                compile_it = self._where_script_ran if graph.own else self._in_worker
-                kept = await compile_it(compilation, program, recipe, job)
-                self._results.put(graph.key, recipe, kept)
-            elif repeat:
-                self._tell_again(kept, recipe, job)
-                self._store.pin((kind, graph.key), [stage.text for stage in kept.stages])
-        return kept
+            if kept is not None and all(stage.text in self._store for stage in kept.stages):
+                if repeat:
+                    self._tell_again(kept, recipe, job)
+                    self._store.pin((kind, graph.key), [stage.text for stage in kept.stages])
+                return kept
+            compile_it = self._where_script_ran if graph.own else self._in_worker
+            made = await compile_it(compilation, program, recipe, job)
+        if isinstance(compilation, HandedOver):
+            made = await self.backends.take_on(compilation, made, job)
+        self._results.put(graph.key, recipe, made)
+        return made
 
     async def _in_worker(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
         graph = _graph(program, recipe)
@@ -294,6 +304,7 @@ class Session:
         recipe = frame.recipe
         program = self._opened(recipe)
         result = await self._compiled(program, recipe, job, kind="beside" if frame.beside else "good")
+        native = None if recipe.backend == NATIVE else await self._natively(program, recipe, job)
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
             self._progress(job, "running")
@@ -309,6 +320,7 @@ class Session:
                 frame.inputs,
                 frame.values,
                 str(folder or ""),
+                native,
             )
             try:
                 executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
@@ -318,6 +330,19 @@ class Session:
         if folder is not None:
             self.values.keep(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
+
+    async def _natively(self, program: Program, recipe: Recipe, job: Job) -> NativeCode:
+        """What this compiler makes of a recipe of another backend, to run beside that's; only progress is told."""
+
+        def tell(frame: Any) -> None:
+            if isinstance(frame, Progress):
+                self._send(frame)
+
+        try:
+            made = await self._compiled(program, recipe.natively(), job, kind="native", tell=tell)
+        except JobFailed as failed:
+            return NativeCode(problem=str(failed.diagnostic))
+        return NativeCode(made.artifact, made.seconds)
 
     # ---- parts of a program -------------------------------------------------------------------------------------
 
