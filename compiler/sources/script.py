@@ -65,7 +65,9 @@ def execute(path: Path, module: types.ModuleType) -> None:
     """
     with told(path):
         try:
-            exec(compile(path.read_bytes(), module.__file__ or str(path), "exec"), module.__dict__)
+            # Not with the `__future__` of this module: annotations are values in a script that does not say otherwise.
+            code = compile(path.read_bytes(), module.__file__ or str(path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)
         except SystemExit as stop:
             if stop.code not in (None, 0):
                 raise _exited(path, stop) from stop

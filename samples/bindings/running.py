@@ -12,11 +12,11 @@ from mlir.runtime import get_ranked_memref_descriptor
 TO_BUFFERS = (
     "func.func(convert-elementwise-to-linalg)",
     "one-shot-bufferize{bufferize-function-boundaries=true function-boundary-type-conversion=identity-layout-map}",
-    # A function writes its result where its caller says.
-    "buffer-results-to-out-params{hoist-static-allocs=true modify-public-functions=true}",
     "canonicalize",
 )
 TO_LLVM = (
+    # A function writes its result where its caller says.
+    "buffer-results-to-out-params{hoist-static-allocs=true modify-public-functions=true}",
     "func.func(convert-linalg-to-loops)",
     "convert-scf-to-cf",
     "expand-strided-metadata",

@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from buddy.compiler import blas
+from buddy.compiler.compilation import Compiler
+from buddy.compiler.entering import entering
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.runner import run_and_compare
+from buddy.compiler.sources import load_program
 
 NAMES = ("build_module", "own_dialect", "own_pass", "matmul_to_blas")
 # f32: sums of 512 products in another order than NumPy's differ by some ten ulps of their largest partial sums.
@@ -73,3 +78,19 @@ def test_the_tutorial_pass_calls_the_library_and_is_timed(printed: Callable[...,
     assert len(times) == 3
     # Plain loops are tens of times as slow; no more than that is asked of a busy machine.
     assert all(float(times[name]) < float(times["MLIR's loops"]) for name in times if name != "MLIR's loops")
+
+
+PHASES = {"build_module": "toplevel", "own_dialect": "toplevel", "own_pass": "toplevel", "matmul_to_blas": "buffers"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_opens_at_the_phase_of_its_module_and_agrees_with_its_reference(name: str, root: Path) -> None:
+    if name == "matmul_to_blas" and blas.find() is None:
+        pytest.skip("no OpenBLAS is installed")
+    (captured,) = load_program(str(root / "samples" / "bindings" / f"{name}.py")).graphs
+    assert captured.info.enters == PHASES[name]
+    recipe = entering(default_recipe(), captured.info.enters, captured.info.dialects)
+    compilation = Compiler(captured.graph).compile(recipe)
+    nodes, seconds = (len(compilation.assignments), 0), compilation.seconds
+    report = run_and_compare(captured, compilation.artifact, repeats=1, threads=1, nodes=nodes, compile_seconds=seconds)
+    assert [output.verdict for output in report.outputs] == ["ok"]

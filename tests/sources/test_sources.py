@@ -207,6 +207,25 @@ def test_random_numbers_are_those_of_the_script_alone(script: Write, capsys: pyt
     assert capsys.readouterr().out == f"{torch.rand(1).item()}\n"
 
 
+ANNOTATED = """
+import dataclasses, typing, torch
+
+@dataclasses.dataclass
+class Config:
+    width: int = 3
+
+kinds = [field.type for field in dataclasses.fields(Config)]
+assert kinds == [int], kinds
+model, example_inputs = torch.nn.Linear(Config().width, 2), torch.ones(1, 3)
+"""
+
+
+def test_annotations_are_values_where_the_script_does_not_say_otherwise(script: Write) -> None:
+    assert names(load_program(script(ANNOTATED))) == ["Linear"]
+    with pytest.raises(SourceError, match="'int'"):
+        load_program(script("from __future__ import annotations\n" + ANNOTATED, "other.py"))
+
+
 # ---- names in scripts and modules ------------------------------------------------------------------------------------
 
 
