@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from buddy.compiler.artifact import from_bytes, to_bytes
-from buddy.compiler.gpu.driver import LIBRARY, Parameters
+from buddy.compiler.gpu.driver import LIBRARY, Device, Parameters
 from buddy.compiler.gpu.program import Launch, Pointer, Scalar
 from buddy.compiler.gpu.ptx import PtxError, emit
 from buddy.compiler.presets import default_recipe, presets
@@ -171,6 +172,46 @@ def test_without_a_driver_one_line_says_so() -> None:
     assert str(caught.value).count("\n") == 0
     assert "no CUDA driver on this machine (libcuda.so.1 is not found)" in caught.value.diagnostic.what
     assert "run it where a GPU is" in caught.value.diagnostic.todo
+
+
+@pytest.mark.skipif(driver(), reason="there is a CUDA driver")
+def test_the_binding_takes_the_arguments_that_it_is_called_with() -> None:
+    """Without a driver every function of the binding fails, but only once it has read its arguments."""
+    api = pytest.importorskip("cuda.bindings.driver", reason="pip install 'buddy-tui[cuda]'")
+    device = Device.__new__(Device)
+    device._api = api
+    launch = Launch("f", (2, 1, 1), (32, 8, 1), (Pointer(0), Scalar("i64", 3)))
+    acts = (
+        lambda: device.functions(".version 6.3\n", ["f"]),
+        lambda: device._ask("cuModuleGetFunction", api.CUmodule(0), b"f"),
+        lambda: device._ask("cuDevicePrimaryCtxRetain", api.CUdevice(0)),
+        lambda: device._ask("cuCtxSetCurrent", api.CUcontext(0)),
+        lambda: device._ask("cuDeviceGetName", 128, api.CUdevice(0)),
+        lambda: device.allocate(64),
+        lambda: device.upload(1 << 40, 1 << 41, 64),
+        lambda: device.download(1 << 41, 1 << 40, 64),
+        lambda: device.copy(1 << 40, 1 << 41, 64),
+        lambda: device.launch(api.CUfunction(0), launch, {0: 1 << 40}),
+        lambda: device.mark(),
+        lambda: device._ask("cuEventRecord", api.CUevent(0), 0),
+        lambda: device.milliseconds(api.CUevent(0), api.CUevent(0)),
+        lambda: device._ask("cuEventElapsedTime", api.CUevent(0), api.CUevent(0)),
+    )
+    for act in acts:
+        with pytest.raises(RuntimeError, match="driver"):
+            act()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(driver(), reason="there is a CUDA driver")
+def test_a_run_makes_all_stages_and_says_what_is_missing(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\n\n\ndef model(x):\n    return torch.relu(x @ x)\n\n\nexample_inputs = (torch.ones(6, 6),)\n"
+    )
+    done = run_python("-m", "buddy.app.cli", "run", "model.py", "--preset", "gpu", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "there is no CUDA driver on this machine (libcuda.so.1 is not found)" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(not driver(), reason="there is no CUDA driver")
