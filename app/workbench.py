@@ -26,6 +26,7 @@ from buddy.app.clipboard import offer_to_tmux
 from buddy.app.commands import ActionCommands
 from buddy.app.crash import kept
 from buddy.app.editing import Editing
+from buddy.app.exporting import Exporting
 from buddy.app.graphs import Graphs, graph_at, graph_cells
 from buddy.app.keys import Keymap
 from buddy.app.layout import Layout
@@ -121,6 +122,7 @@ class Workbench(App[int]):
         self._long_jobs = LongJobs()
         self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
         self.profiling, self.tuner, self.backends = Profiling(self), Tuner(self), Backends(self)
+        self.exporting = Exporting(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -363,7 +365,7 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        doers = (*doers, self.parting, self.profiling, self.tuner, self.provenance, self.backends)
+        doers = (*doers, self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
         parts = (self, self.arrangement, *doers)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
