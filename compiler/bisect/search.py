@@ -171,9 +171,9 @@ class _Search:
         """The fewest nodes, equal layers together, with which in eager the whole program is right; none if unknown.
 
         Where lowerings are at fault, these are of their nodes. A fault that goes on to the next node when one is taken
-        away has no such set, so this may take no longer than everything before it.
+        away has no such set, so this may take no longer than half of what came before it.
         """
-        limit = 2 * self.trials.seconds
+        limit = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
         recipe, outcome = self.recipe, self.first
         names = [name for found in wrong for name in found.nodes] or nodes.computing(small.part)

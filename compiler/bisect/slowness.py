@@ -69,22 +69,22 @@ def _finding(trials: Trials, whole: Subject, part: Subject, recipe: Recipe, plac
     say("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
     gain = _gain(trials, whole, recipe, place)
+    blamed = steps.culprits(recipe, [place])
+    name = f"{blamed[0].step.name}{blamed[0].origin and f' ({blamed[0].origin})'}"
 
     def slows(found: Subject) -> bool:
         if trials.time_is_up:
             return False
-        say(f"{len(found.part.graph.operations)} nodes with and without it", 0.9)
+        say(f"{name} is at fault; {len(found.part.graph.operations)} nodes with and without it", 0.9)
         told = _gain(trials, found, recipe, place)
         return told is not None and told.low > bound
 
     small = nodes.smallest(part, recipe, slows)
     made = reproducing.reproducer(trials, small, recipe, place)
-    blamed = steps.culprits(recipe, [place])
     confirmed = gain is not None and gain.low > 1.0
-    measured = f"{gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f})" if gain is not None else "more than"
-    name = f"{blamed[0].step.name}{blamed[0].origin and f' ({blamed[0].origin})'}"
+    times = f"takes {gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f}) as long" if gain is not None else ""
     return Finding(
-        f"{name} is at fault: with it the program takes {measured} as long",
+        f"{name} is at fault: with it the program {times or 'does not come to an end in time'}",
         steps.without(recipe, [place]),
         "it is slower than it could be",
         blamed,

@@ -22,6 +22,8 @@ _LEAST, _MOST = 7, 101
 # A sample shorter than this is mostly the clock's and the caller's own.
 _SAMPLE = 1e-3
 _SECONDS = 6.0
+# Both programs are linked and packed, and run some ten times however slow they are: several times what a step may take.
+_LOADING = 4
 
 
 class Ratio(Reply, frozen=True):
@@ -44,7 +46,7 @@ def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int,
             sides = [LoadedProgram(from_bytes(data)) for data in (first, second)]
             return paired([partial(side, part.tensors, part.numbers) for side in sides], bound)
 
-    found = trials.apart(work, Ratio)
+    found = trials.apart(work, Ratio, seconds=_LOADING * trials.criterion.each + _SECONDS)
     return found if isinstance(found, Ratio) else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -171,14 +170,14 @@ class Trials:
         work: Callable[[Channel], Reply],
         types: Any,
         note: Callable[[Any], None] = lambda _: None,
-        seconds: float = math.inf,
+        seconds: float = 0.0,
         subject: Subject | None = None,
     ) -> Reply | None:
         """What `work` replies in a child, `None` where it does not come to that; `note` gets what it sends before.
 
-        It may take as long as a trial of `subject`, and `seconds` at most.
+        It may take `seconds`, or where these are not said as long as a step of a trial of `subject`.
         """
-        limit = min(seconds, self._limit(subject) if subject is not None else self.criterion.each)
+        limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
         ended = in_child(self.master, Task(work, _failed, types | Found | Refused | Trouble, note, limit))
         if ended.how == "stopped":
             raise Stopped

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from buddy.app import figures, profile
-from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Sampling, Timing
+from buddy.app.screens.hot import HotScreen
+from buddy.compiler.protocol import GraphInfo, HotSpot, NodeRow, NodeTime, Peak, ProfileReport, Sampling, Timing
 
 ROWS = tuple(
     NodeRow(index, f"{name}.0", "call_function", name, f"aten.{name}.default", "", "", module=module)
@@ -103,3 +104,12 @@ def test_times_have_the_digits_that_count(seconds: float, told: str) -> None:
 def test_a_column_tells_whose_time_a_node_is_part_of() -> None:
     names = {row.stable: row.name for row in ROWS}
     assert [profile.told_time(node, names) for node in (*NODES, None)] == ["2.000", "in mm", "1.000", "3.000", ""]
+
+
+def test_instructions_are_told_with_their_share_and_nodes() -> None:
+    spots = (HotSpot("f", 0x2A, 150, "vaddps zmm0, zmm1", 7, ("mm.0",)), HotSpot("g", 4, 50))
+    screen = HotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
+    first = "".join(text for text, _ in screen._table.row_cells(0, 120))
+    assert first.split() == [">", "75.0%", "@f+2a", "vaddps", "zmm0,", "zmm1", "mm"]
+    assert screen.about(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, of mm")
+    assert "of no node" in screen.about(spots[1])

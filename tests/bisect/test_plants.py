@@ -23,6 +23,7 @@ from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Criterion, Finding
 from buddy.compiler.recipe import PassStep
+from buddy.compiler.straight import compile_graph
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,10 @@ class Layer(torch.nn.Module):
 @pytest.fixture(scope="module")
 def program() -> CapturedGraph:
     torch.manual_seed(0)
-    return captured(torch.nn.Sequential(Layer(16), Layer(16)).eval(), torch.randn(8, 16))
+    found = captured(torch.nn.Sequential(Layer(16), Layer(16)).eval(), torch.randn(8, 16))
+    # Each search is in a process forked from this one: what is imported here need not be there.
+    compile_graph(found.graph, default_recipe())
+    return found
 
 
 @pytest.fixture

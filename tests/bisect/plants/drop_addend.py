@@ -18,5 +18,5 @@ class DropAddend(MlirPass):
             if "reduction" in str(generic.attributes["iterator_types"]):
                 continue
             for op in [op.operation for op in generic.regions[0].blocks[0] if op.operation.name == "arith.addf"][:1]:
-                op.results[0].replace_all_uses_with(op.operands[0])
+                op.results[0].replace_all_uses_with(op.operands[1])
                 return
