@@ -365,8 +365,8 @@ class Workbench(App[int]):
             self.say(f"{action.title}: {reason}")
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        doers = (*doers, self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
-        parts = (self, self.arrangement, *doers)
+        others = (self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
+        parts = (self, self.arrangement, *doers, *others)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)
