@@ -16,6 +16,7 @@ from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.recipe import Frontend
 from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of, defines_both
 from buddy.compiler.sources.kinds import kind_of
+from buddy.compiler.sources.lazy_tensors import Traced, traced
 from buddy.compiler.sources.locate import Location, locate
 from buddy.compiler.sources.made_module import made_module, program_of_module
 from buddy.compiler.sources.opening import Opening, open_file
@@ -97,7 +98,9 @@ class _Loading:
             module = None if self._tape.asked else made_module(self._names, self._location.name)
             if module is not None:
                 return self._opened(module, notes)
-            if self._location.name:
+            if not self._tape.asked and (lazy := traced(self._names, self._location.name)) is not None:
+                self._capture_traced(lazy)
+            elif self._location.name:
                 self._capture_named()
             elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
                 self._capture_defined()
@@ -139,6 +142,15 @@ class _Loading:
             return
         self._tape.asked.clear()
         self._capture(target, inputs, f"{self._where()}:{name}")
+
+    def _capture_traced(self, lazy: Traced) -> None:
+        """What the script has traced on PyTorch's lazy device."""
+        before = len(self._tape.asked)
+        self._tape.capture(lazy.function, lazy.tensors, {})
+        name = ", ".join(lazy.names)
+        for graph in self._tape.asked[before:]:
+            graph.info = msgspec.structs.replace(graph.info, name=name)
+        self._tape.notes.append(f"{name}: what was traced on the lazy device, through Lazy Tensor's TorchScript graph")
 
     def _capture_defined(self) -> None:
         if self._names.get(MODEL) is None:

@@ -22,6 +22,7 @@ from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.export import export
 from buddy.compiler.recipe import Frontend
+from buddy.compiler.sources.lazy_tensors import any_lazy
 
 MAX_GRAPHS = 32
 MAX_CALLS = 8
@@ -120,7 +121,7 @@ class Tape:
         if torch.compiler.is_compiling():
             return _real_call(module, *args, **kwargs)  # part of a function that was given to `torch.compile` before
         with self._inside():
-            if isinstance(module, OptimizedModule) or self._skip_calls() or _traced():
+            if isinstance(module, OptimizedModule) or self._skip_calls() or _traced() or any_lazy(args, kwargs):
                 return _real_call(module, *args, **kwargs)
             return self._outermost(module, args, kwargs)
 
