@@ -27,6 +27,7 @@ from buddy.compiler.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
 from buddy.compiler.machines import MachineError, machine_of
 from buddy.compiler.notebook import html_of
+from buddy.compiler.objects.remarks import RemarksError
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
@@ -167,10 +168,12 @@ class Compiler:
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
         """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
 
-        Raises `CompilationError`, and `RemarksError` where LLVM cannot be asked.
+        Raises `CompilationError`, and `RemarksError` where LLVM cannot be asked, as for another machine's code.
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
+        if recipe.target or holds_kernels(last.operation):
+            raise RemarksError("the code is for another machine than this processor, which another LLVM makes")
         found = codegen.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
             (LLVM, node, f"{said.text} (@{said.function}{f', {said.times} times' if said.times > 1 else ''})")

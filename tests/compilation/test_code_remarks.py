@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -43,6 +44,13 @@ def test_remarks_lead_to_nodes_and_are_kept_beside_objects(monkeypatch: pytest.M
 
     monkeypatch.setattr(remarks.subprocess, "run", run)
     assert compiler.code_remarks(recipe) == found
+
+
+def test_code_for_another_machine_has_none() -> None:
+    program = captured(lambda a: a + 1, torch.randn(4))
+    recipe = msgspec.structs.replace(default_recipe(), target="aarch64")
+    with pytest.raises(RemarksError, match="for another machine"):
+        Compiler(program.graph).code_remarks(recipe)
 
 
 def test_a_process_that_does_not_live_to_say_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
