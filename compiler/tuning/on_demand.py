@@ -27,8 +27,8 @@ from buddy.compiler.tuning.on_worker import Trier
 from buddy.compiler.tuning.space import SpaceError, space_of
 
 log = logging.getLogger("buddy.tuning")
-# One recipe may take so long to be compiled, compared with eager and timed, in seconds.
-_EACH = 60.0
+# One recipe may take as long as all of them to be compiled, compared with eager and timed, but within these seconds.
+_LEAST_EACH, _EACH = 10.0, 60.0
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -74,7 +74,8 @@ class TunedRecipe:
         except (JobFailed, SpaceError, RuntimeError, OSError) as error:
             warnings.warn(f"no faster recipe was looked for: {error}", stacklevel=4)
             return self.recipe
-        log.info("%s: %.3g times as fast by %s", self._graph.name, found.gain, ", ".join(found.choices))
+        faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
+        log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)
         kept = Kept(found.recipe, self._seconds, found.gain)
         TUNED.write(program_cache.key(self._graph, self._base), msgspec.json.encode(kept))
         return found.recipe
@@ -105,7 +106,7 @@ def search(
         try:
             if trier.refusal:
                 raise RuntimeError(trier.refusal)
-            frame = Tune(0, recipe, seconds=seconds, each=_EACH)
+            frame = Tune(0, recipe, seconds=seconds, each=min(_EACH, max(_LEAST_EACH, seconds)))
             return _on_a_loop(_hunted(Hunt(frame, space_of(recipe), _told), _Hand(trier)), trier)
         finally:
             trier.close()
