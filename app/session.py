@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.log_file import NO_LOG, Log
+from buddy.app.roads import as_wanted
 from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.watching import Watcher, told
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.numerics_report import NumericsReport, Reference
-from buddy.compiler.recipe import PassStep, PluginFile, Recipe
+from buddy.compiler.recipe import TORCH_MLIR, Frontend, PassStep, PluginFile, Recipe
 from buddy.compiler.run_report import InputChoice
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ Changed = Callable[[frozenset[Topic]], None]
 
 
 class Session:
-    """One program in one engine. `changed` is called with what changed in `state` after every frame."""
+    """One program in one engine. `changed` is called with what changed in `state` after every frame.
+
+    `wanted` are fields of the recipe as the command line gives them.
+    """
 
     def __init__(
         self, workspace: Workspace, changed: Changed, place: Place | None = None, log: Log = NO_LOG,
@@ -44,6 +48,8 @@ class Session:
         self.say: Callable[[str], object] = lambda text: None
         self.inputs = InputChoice()
         self.shapes: tuple[str, ...] = ()
+        self.wanted: Mapping[str, Any] = {}
+        self._opened_by: Frontend = "dynamo"
         self._place, self._log, self._directory = place, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._client: EngineClient | None = None
@@ -123,9 +129,9 @@ class Session:
     def _open(self, client: EngineClient) -> int:
         """Have the program opened; the request's number."""
         request, workspace = client.next_request(), self.workspace
-        client.send(
-            p.Open(request, workspace.source, workspace.arguments, self._directory, workspace.plugins, self.shapes)
-        )
+        source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
+        self._opened_by = workspace.recipe.frontend if workspace.ready else self.wanted.get("frontend", "dynamo")
+        client.send(p.Open(request, source, arguments, self._directory, plugins, self.shapes, self._opened_by))
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------
@@ -210,6 +216,19 @@ class Session:
         if not self.workspace.ready and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.begin(default.recipe)
+            self._take_up(frame.presets)
+            if self._needs_opening and self._client is not None:
+                self._reopen(self._client)
+
+    def _take_up(self, presets: Sequence[p.Preset]) -> None:
+        """Make the recipe what the command line asks for, by an edit that can be undone."""
+        if not self.wanted:
+            return
+        words = " ".join(str(value) for value in self.wanted.values())
+        try:
+            self.workspace.edit(as_wanted(self.workspace.recipe, presets, self.wanted), f"as asked for: {words}")
+        except ValueError as error:
+            self.say(str(error))
 
     def _choose_graph(self) -> None:
         """The graph that was shown last, or the first where the program no longer has as many."""
@@ -240,11 +259,21 @@ class Session:
         """The recipe has changed: compile it at once, or, in a burst of edits, once the burst is over."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._client is not None and self._needs_opening and self.state.engine == "ready":
+            self._reopen(self._client)
+            return
         wait = self._sent_at + COALESCE_SECONDS - time.monotonic()
         if wait <= 0:
             self.build()
         else:
             self._timer = asyncio.get_running_loop().call_later(wait, self.build)
+
+    @property
+    def _needs_opening(self) -> bool:
+        """Whether the program was opened by another frontend than the recipe's. One that was imported by torch-mlir was
+        captured by TorchDynamo."""
+        wanted = self.workspace.recipe.frontend
+        return wanted != self._opened_by and (wanted, self._opened_by) != ("dynamo", TORCH_MLIR)
 
     def build(self) -> None:
         """Compile the recipe as it stands, and run it where the user wants every edit run."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -26,6 +28,7 @@ def run_workbench(
     log: Log = NO_LOG,
     plugins: tuple[PluginFile, ...] = (),
     watch: bool = False,
+    wanted: Mapping[str, Any] | None = None,
 ) -> int:
     """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
     settings, problems = take_up(settings_path())
@@ -36,6 +39,7 @@ def run_workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
         plugins=plugins, watch=watch,
     )  # fmt: skip
+    bench.session.wanted = wanted or {}
     if problems:
         bench.call_later(bench.say, "; ".join(problems))
     code = asyncio.run(_stay(bench, mouse))

@@ -123,9 +123,9 @@ class Headless:
         presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
         bases = base_recipes(options, presets.presets, arguments)
         wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
-        frame = Open(
-            self.client.next_request(), options.source, arguments, directory(options), wanted, shapes_of(options)
-        )
+        frontend = bases[0].frontend
+        request, shapes = self.client.next_request(), shapes_of(options)
+        frame = Open(request, options.source, arguments, directory(options), wanted, shapes, frontend, options.trust)
         captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")

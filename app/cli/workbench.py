@@ -19,6 +19,7 @@ def parser() -> arguments.Parser:
     found = arguments.source_parser("", _SUMMARY + verbs)
     found.usage = "buddy-tui [options] SOURCE [arguments of the script]\n       buddy-tui VERB --help"
     found.add_argument("--version", action="version", version=arguments.version())
+    arguments.add_road_options(found.add_argument_group("recipe"))
     group = found.add_argument_group("screen")
     group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     group.add_argument("--ascii", action="store_true", help="draw with ASCII alone, as where the encoding is not UTF-8")
@@ -57,6 +58,7 @@ def main(words: Sequence[str]) -> int:
         log=arguments.log_of(options),
         plugins=arguments.plugins(options),
         watch=options.watch,
+        wanted=arguments.wanted_of(options),
     )
 
 

@@ -1,0 +1,43 @@
+"""What an ONNX model computes, by ONNX Runtime where it is installed and by ONNX's own evaluator otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Evaluate = Callable[[dict[str, Any]], Sequence[Any]]
+
+
+class Reference:
+    """Computes a model's results from tensors in the order of its inputs; the evaluator is made when first called."""
+
+    def __init__(self, content: bytes, names: Sequence[str]) -> None:
+        self._content, self._names = content, tuple(names)
+        self._evaluate: Evaluate | None = None
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if self._evaluate is None:
+            self._evaluate = _by_runtime(self._content) or _by_evaluator(self._content)
+        feeds = {name: tensor.numpy() for name, tensor in zip(self._names, tensors, strict=True)}
+        return [torch.as_tensor(result) for result in self._evaluate(feeds)]
+
+
+def _by_runtime(content: bytes) -> Evaluate | None:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return lambda feeds: session.run(None, feeds)
+
+
+def _by_evaluator(content: bytes) -> Evaluate:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(onnx.load_model_from_string(content))
+    return lambda feeds: evaluator.run(None, feeds)
