@@ -37,7 +37,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     info, recipe = state.info, workspace.recipe
     assert info is not None
     threads = figures.thread_count(recipe.threads)
-    target = state.welcome.target if state.welcome else ""
+    target = recipe.target or (state.welcome.target if state.welcome else "")
     other = recipe.backend.upper() if recipe.backend != NATIVE else ""
     facts = [f"{len(info.rows)} nodes", info.dtype, threads, other, target]
     return [fact for fact in facts if fact]

@@ -13,18 +13,23 @@ from buddy.compiler.recipe import EAGER, PassStep, Recipe
 
 
 class Shown(NamedTuple):
-    """What is on the screen: the pane, the stage as `--stage` takes it, and the stage that it is compared with."""
+    """What is on the screen: the pane, the stage as `--stage` takes it, and the stage that it is compared with.
+
+    In the place of a pane stands "export" for what is written, with the words of its own that the verb takes.
+    """
 
     pane: str
     stage: str = ""
     other: str = ""
     structural: bool = False
     graphs: int = 1
+    words: tuple[str, ...] = ()
 
 
 def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: Shown) -> str:
     """The command line; `kept` is the file that holds the recipe, for what options cannot say of it."""
-    verb = {"graph": ["dump", "--nodes"], "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}[shown.pane]
+    verbs = {"graph": ["dump", "--nodes"], "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
+    verb = {**verbs, "export": ["export", *shown.words]}[shown.pane]
     if shown.pane == "ir" and shown.stage:
         verb = ["dump", "--stage", shown.stage]
         if shown.other:

@@ -130,12 +130,12 @@ class Sessions:
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
-    def command_line(self) -> str:
-        """The command that gives without a screen what is on it."""
+    def command_line(self, shown: Shown | None = None) -> str:
+        """The command that gives without a screen what is `shown`, which is what is on it unless something is said."""
         bench = self._bench
         recipe = bench.workspace.recipe
         preset = next((each.recipe for each in bench.state.presets if each.name == recipe.preset), None)
-        return command(recipe, preset, bench.workspace.path, self._shown())
+        return command(recipe, preset, bench.workspace.path, shown or self._shown())
 
     def _shown(self) -> Shown:
         bench = self._bench

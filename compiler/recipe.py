@@ -38,6 +38,16 @@ BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
 # parts of an attention by themselves, and have no place for such loops.
 FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
+# Machines that a recipe's target may name beside triples, with what is told of each.
+TARGETS = {
+    "x86-64": "any CPU of 64 bits by AMD or Intel: SSE2",
+    "x86-64-v2": "SSE4.2",
+    "x86-64-v3": "AVX2 and FMA",
+    "x86-64-v4": "AVX-512",
+    "aarch64": "Armv8-A with NEON",
+    "riscv64": "RV64GC, without vectors",
+}
+
 MAX_THREADS = 1024
 MAX_GRAPHS = 2**31
 # What frames and kept files carry of whole numbers.

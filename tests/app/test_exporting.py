@@ -1,0 +1,48 @@
+"""Code for elsewhere from the workbench: the machine is an edit like any other, an export is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.exporting import kinds_in
+from buddy.compiler.machines import NAMES
+from buddy.compiler.recipe import TARGETS
+
+Open = Callable[..., Any]
+
+
+def test_kinds_are_told_apart_by_commas_and_spaces() -> None:
+    assert kinds_in("object, asm object") == ("object", "asm")
+    for text in ("", "elf", "object,,x"):
+        with pytest.raises(ValueError, match="there are asm, object"):
+            kinds_in(text)
+
+
+def test_the_machines_to_choose_from_are_those_that_have_names() -> None:
+    assert set(TARGETS) == set(NAMES)
+
+
+async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        app = bench.app
+        await bench.settled()
+        app.exporting._use("aarch64")
+        await bench.settled()
+        assert "--target aarch64" in app.sessions.command_line()
+        assert bench.shows("aarch64")
+        app.exporting._kinds_typed("asm llvm-ir")
+        await bench.drawn()
+        await bench.press("escape")
+        app.exporting._folder_typed(str(tmp_path / "out"), kinds_in("asm llvm-ir"))
+        await bench.until(lambda: (tmp_path / "out" / "README.md").exists(), "the export")
+        assert "fadd" in (tmp_path / "out" / "arith_add.s").read_text()
+        readme = (tmp_path / "out" / "README.md").read_text()
+        assert "buddy-tui export" in readme
+        assert "--target aarch64" in readme
+        await bench.press("u")
+        await bench.settled()
+        assert not app.workspace.recipe.target
