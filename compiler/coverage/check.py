@@ -129,12 +129,13 @@ def _with_captured_strides(
 def _captured(program: Callable[[list[Any]], list[Any]], calls: Sequence[Call]) -> list[Any]:
     """What the captured program returns when it runs in eager, node by node."""
     torch._dynamo.reset()
-
-    def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return run_aot(module, inputs, lambda aten: aten.module)
-
     captured = torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False)
     return _seeded(captured, [call.fresh() for call in calls])
+
+
+def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A back end that runs what was captured as it is."""
+    return run_aot(module, inputs, lambda aten: aten.module)
 
 
 def _laid_out_as(value: Any, other: Any) -> Any:

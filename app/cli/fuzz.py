@@ -1,0 +1,109 @@
+"""`buddy-tui fuzz`: random programs, compiled, run and compared with eager; what fails is made smaller."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.compiler.coverage.plan import PlanError, parse_shard
+from buddy.compiler.fuzzing import session
+from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, append, read, total
+from buddy.compiler.protocol import Diagnostic
+
+EPILOG = f"""
+Programs are drawn {BATCH} at a time, each batch from a seed of its own, so that a campaign can be repeated, shared out
+and interrupted: with -o, batches are appended to FILE, one JSON object a line, and those that are there already are not
+tried again. Each program runs in a process that may die. Results may be off by what other roundings make of them in
+eager. The smallest program that fails as the first one of a batch did is written to a script that the workbench opens.
+Needs `pip install 'buddy-tui[fuzz]'`.
+"""
+
+
+def parser() -> arguments.Parser:
+    found = arguments.Parser("fuzz", VERBS["fuzz"], EPILOG)
+    number = arguments.positive_number
+    found.add_argument("--count", type=number, default=500, metavar="N", help="try N programs (500)")
+    found.add_argument("--seed", type=int, default=0, metavar="S", help="the first batch's seed (0)")
+    found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the batches")
+    found.add_argument(
+        "--statements", type=number, default=10, metavar="N", help="statements of a program at most (10)"
+    )
+    text = "give up on a program that says nothing for S seconds (60)"
+    found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
+    found.add_argument("--preset", default="default", help="compile with this preset ('default')")
+    found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
+    found.add_argument("--threads", type=number, default=1, metavar="N", help="threads of compiled code (1)")
+    text = "a Python file to run first, which may define lowerings and passes; may be given more than once"
+    found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
+    found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append batches to FILE, and go on from it")
+    text = "where programs that fail are written ('fuzz-found')"
+    found.add_argument("--found", type=Path, default=Path("fuzz-found"), metavar="DIR", help=text)
+    arguments.add_output_options(found)
+    return found
+
+
+def main(words: Sequence[str]) -> int:
+    options = parser().parse_args(list(words))
+    console = Console(options.plain, stdout_is_data=options.json)
+    try:
+        plan = _plan(options)
+        batches = read(options.output) if options.output else {}
+        tried = _tried(options, plan, batches, console)
+    except PlanError as error:
+        console.error(Diagnostic(str(error), todo="see buddy-tui fuzz --help"))
+        return USAGE
+    except session.CampaignError as error:
+        todo = "pip install 'buddy-tui[fuzz]'" if session.MISSING in str(error) else ""
+        console.error(Diagnostic(f"the campaign's process ended: {error}", todo=todo))
+        return FAILURE
+    console.done()
+    return _told(tried, options, console)
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    chosen = {"preset": options.preset, "flavour": options.flavour, "threads": options.threads}
+    extensions = tuple(str(Path(path).resolve()) for path in options.extension)
+    for path in extensions:
+        if not Path(path).is_file():
+            raise PlanError(f"there is no file {path}")
+    shard = parse_shard(options.shard)
+    return Plan(options.count, options.seed, shard, options.statements, options.timeout, chosen, extensions)
+
+
+def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], console: Console) -> list[Batch]:
+    wanted = plan.seeds()
+    for batch in session.run(plan, batches):
+        batches[batch.seed] = batch
+        if options.output:
+            append(options.output, batch)
+        if batch.fault:
+            console.error(Diagnostic(f"{batch.fault}: {batch.why}", f"{_kept(options.found, batch)}"))
+        done = sum(seed in batches for seed in wanted)
+        console.progress(f"batch {done} of {len(wanted)}: {_words(total(batches.values()))}")
+    return [batches[seed] for seed in wanted if seed in batches]
+
+
+def _kept(folder: Path, batch: Batch) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{batch.fault}_{batch.seed}.py"
+    path.write_text(batch.script)
+    return path
+
+
+def _told(batches: Sequence[Batch], options: argparse.Namespace, console: Console) -> int:
+    outcomes = total(batches)
+    faults = sum(outcomes[name] for name in FAULTS)
+    if options.json:
+        found = [{"seed": b.seed, "fault": b.fault, "why": b.why, "script": b.script} for b in batches if b.fault]
+        print(json.dumps({"programs": sum(outcomes.values()), "outcomes": dict(outcomes), "found": found}, indent=2))
+    else:
+        console.printed(f"{sum(outcomes.values())} programs: {_words(outcomes)}\n", "stdout")
+    return FAILURE if faults else 0
+
+
+def _words(outcomes: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items(), key=lambda pair: -pair[1]))

@@ -1,0 +1,98 @@
+"""`buddy-tui fuzz`: random programs agree with eager, planted faults are found and made small, campaigns resume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from buddy.compiler.fuzzing.checking import check
+from buddy.compiler.fuzzing.disposable import Disposable
+from buddy.compiler.fuzzing.writing import scripts
+from tests.conftest import RunPython
+
+Fuzz = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SIGN_FLIPPED = """
+from buddy.compiler.ops import linalg
+
+@linalg.ops_registry.lowering("SubOp")
+def sub(node, symbol_table):
+    return linalg.ops_registry["AddOp"](node, symbol_table)
+"""
+
+
+@pytest.fixture
+def fuzz(run_python: RunPython) -> Fuzz:
+    return lambda *words: run_python("-m", "buddy.app.cli", "fuzz", "--plain", *map(str, words), timeout=500)
+
+
+@pytest.mark.slow
+def test_random_programs_are_compiled_and_right(fuzz: Fuzz, tmp_path: Path) -> None:
+    file = tmp_path / "batches.jsonl"
+    done = fuzz("--count", 50, "--seed", 20, "-o", file, "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["found"]) == (0, []), done.stdout + done.stderr
+    assert found["programs"] == 50
+    assert found["outcomes"]["compiled"] >= 40
+    again = fuzz("--count", 50, "--seed", 20, "-o", file)
+    assert "50 programs" in again.stdout
+    assert len(file.read_text().splitlines()) == 1, "what was tried is not tried again"
+
+
+@pytest.mark.slow
+def test_a_planted_fault_is_found_and_made_small(fuzz: Fuzz, tmp_path: Path) -> None:
+    plant = tmp_path / "plant.py"
+    plant.write_text(SIGN_FLIPPED)
+    done = fuzz("--count", 100, "--statements", 4, "--extension", plant, "--found", tmp_path / "found", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    fault = next(fault for fault in json.loads(done.stdout)["found"] if fault["fault"] == "wrong")
+    body = fault["script"].split("def forward")[1].split("example_inputs")[0].splitlines()
+    assert len(body) <= 8, "nothing that could be left out is left"
+    script = tmp_path / "found" / f"wrong_{fault['seed']}.py"
+    assert script.read_text() == fault["script"]
+    verdict = check(fault["script"], {})
+    assert verdict.outcome == "compiled", "without the plant the program is right"
+
+
+def test_programs_of_a_seed_are_always_the_same() -> None:
+    def drawn() -> list[str]:
+        found: list[str] = []
+        chosen: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "phases": (Phase.generate,)}
+
+        @seed(7)
+        @settings(max_examples=10, database=None, deadline=None, **chosen)
+        @given(scripts())
+        def take(script: str) -> None:
+            found.append(script)
+
+        take()
+        return found
+
+    first = drawn()
+    assert first == drawn()
+    assert len(set(first)) > 5
+    for script in first:
+        compile(script, "random_program.py", "exec")
+
+
+def test_what_dies_or_never_ends_is_said_to_and_work_goes_on() -> None:
+    with Disposable("os", "abort") as worker:
+        assert worker.ask((), 60).how == "crash"
+    with Disposable("time", "sleep") as worker:
+        assert worker.ask((60,), 0.5).how == "timeout"
+        assert worker.ask((0.0,), 60) == ("answer", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(("--shard", "3/2"), "3/2"), (("--extension", "none.py"), "no file"), (("--count", "0"), "0")]
+)
+def test_words_that_are_wrong_are_named(fuzz: Fuzz, words: tuple[str, ...], said: str) -> None:
+    done = fuzz(*words)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert said in done.stderr
