@@ -41,7 +41,7 @@ class Snapshot:
 
 
 def of_text(
-    name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm"],
+    name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm", "ptx"],
     functions: tuple[tuple[str, float], ...] = (),
 ) -> Snapshot:  # fmt: skip
     """A stage of the line's own that is text alone: LLVM IR, assembly; `functions` as in `Stage`."""

@@ -9,8 +9,7 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser, show
 from buddy.app.cli.console import Console, table
 from buddy.app.cli.headless import Headless, converse
-from buddy.compiler.plain_values import DialectInfo
-from buddy.compiler.protocol import ListPasses, Passes, PassInfo
+from buddy.compiler.protocol import DialectInfo, ListPasses, Passes, PassInfo
 
 
 def parser() -> arguments.Parser:

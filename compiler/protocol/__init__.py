@@ -13,6 +13,7 @@ from buddy.compiler.plain_values import Assignment as Assignment
 from buddy.compiler.plain_values import Diagnostic as Diagnostic
 from buddy.compiler.plain_values import GraphInfo as GraphInfo
 from buddy.compiler.plain_values import NodeRow as NodeRow
+from buddy.compiler.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.plain_values import OpInfo as OpInfo
 from buddy.compiler.plain_values import OptionInfo as OptionInfo
 from buddy.compiler.plain_values import PassInfo as PassInfo
