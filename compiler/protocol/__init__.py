@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from buddy.compiler.plain_values import Assignment as Assignment
 from buddy.compiler.plain_values import Diagnostic as Diagnostic
+from buddy.compiler.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.plain_values import GraphInfo as GraphInfo
 from buddy.compiler.plain_values import NodeRow as NodeRow
 from buddy.compiler.plain_values import DialectInfo as DialectInfo
