@@ -48,6 +48,7 @@ class Session:
         self.say: Callable[[str], object] = lambda text: None
         self.inputs = InputChoice()
         self.shapes: tuple[str, ...] = ()
+        self.trusts = False
         self.wanted: Mapping[str, Any] = {}
         self._opened_by: Frontend = "dynamo"
         self._place, self._log, self._directory = place, log, directory
@@ -131,7 +132,8 @@ class Session:
         request, workspace = client.next_request(), self.workspace
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         self._opened_by = workspace.recipe.frontend if workspace.ready else self.wanted.get("frontend", "dynamo")
-        client.send(p.Open(request, source, arguments, self._directory, plugins, self.shapes, self._opened_by))
+        how = self.shapes, self._opened_by, self.trusts
+        client.send(p.Open(request, source, arguments, self._directory, plugins, *how))
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------

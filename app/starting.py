@@ -29,6 +29,8 @@ def run_workbench(
     plugins: tuple[PluginFile, ...] = (),
     watch: bool = False,
     wanted: Mapping[str, Any] | None = None,
+    shapes: tuple[str, ...] = (),
+    trusts: bool = False,
 ) -> int:
     """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
     settings, problems = take_up(settings_path())
@@ -40,6 +42,7 @@ def run_workbench(
         plugins=plugins, watch=watch,
     )  # fmt: skip
     bench.session.wanted = wanted or {}
+    bench.session.shapes, bench.session.trusts = shapes, trusts
     if problems:
         bench.call_later(bench.say, "; ".join(problems))
     code = asyncio.run(_stay(bench, mouse))

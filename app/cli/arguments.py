@@ -19,10 +19,10 @@ from buddy.app.typed import typed_seed
 from buddy.compiler.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
-_SOURCE = "script.py, script.py:name, package.module:name"
+_SOURCE = "script.py, script.py:name, package.module:name, or a file of a program (docs/opening-files.md)"
 _SCRIPT_ARGUMENTS = """
-SOURCE is a Python script, path.py:name, or package.module:name. Options that we do not know, behind SOURCE, are passed
-to the script, and so is everything behind `--`.
+SOURCE is a Python script, path.py:name, package.module:name, or a file of a program, told by its content. Options that
+we do not know, behind SOURCE, are passed to the script, and so is everything behind `--`.
 """
 
 
@@ -103,10 +103,17 @@ def shapes_of(options: argparse.Namespace) -> tuple[str, ...]:
     return tuple(getattr(options, "shape", ()))
 
 
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say what a file leaves open."""
+    text = "capture with this argument of the model in another shape, as x=4x128 or ids=1x12xi64; may be repeated"
+    parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
+    text = "let SOURCE, where it is a pickled module, run the code that it asks for; other files never run any"
+    parser.add_argument("--trust", action="store_true", help=text)
+
+
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     """The options that change a recipe, and how long to wait for the script."""
-    text = "capture with this argument of the model in another shape, as x=4x128; may be given more than once"
-    parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
+    add_file_options(parser)
     group = parser.add_argument_group("recipe")
     text = "start from a recipe in TOML, not from a preset; may be given once for each graph"
     group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)

@@ -125,7 +125,8 @@ class Headless:
         wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
         frontend = bases[0].frontend
         request, shapes = self.client.next_request(), shapes_of(options)
-        frame = Open(request, options.source, arguments, directory(options), wanted, shapes, frontend, options.trust)
+        trusts = getattr(options, "trust", False)
+        frame = Open(request, options.source, arguments, directory(options), wanted, shapes, frontend, trusts)
         captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")

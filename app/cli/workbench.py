@@ -19,6 +19,7 @@ def parser() -> arguments.Parser:
     found = arguments.source_parser("", _SUMMARY + verbs)
     found.usage = "buddy-tui [options] SOURCE [arguments of the script]\n       buddy-tui VERB --help"
     found.add_argument("--version", action="version", version=arguments.version())
+    arguments.add_file_options(found)
     arguments.add_road_options(found.add_argument_group("recipe"))
     group = found.add_argument_group("screen")
     group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
@@ -59,6 +60,8 @@ def main(words: Sequence[str]) -> int:
         plugins=arguments.plugins(options),
         watch=options.watch,
         wanted=arguments.wanted_of(options),
+        shapes=arguments.shapes_of(options),
+        trusts=options.trust,
     )
 
 

@@ -207,8 +207,9 @@ def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
 def _load_program(request: Load, progress: Any) -> Any:
     from buddy.compiler.sources import load_program
 
+    shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
     return load_program(
-        request.source, request.arguments, request.directory, progress, request.shapes, request.frontend
+        request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts
     )
 
 

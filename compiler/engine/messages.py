@@ -70,6 +70,7 @@ class Load(Message, frozen=True):
     plugins: tuple[PluginFile, ...] = ()
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
+    trusts: bool = False
 
 
 class NativeCode(msgspec.Struct, frozen=True):

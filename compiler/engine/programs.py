@@ -24,6 +24,7 @@ class ProgramKey:
     plugins: tuple[PluginFile, ...] = ()
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
+    trusts: bool = False
 
 
 @dataclass(frozen=True)

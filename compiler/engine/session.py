@@ -102,7 +102,8 @@ class Session:
 
     async def open(self, frame: Open, job: Job) -> None:
         plugins, changed = as_they_are(frame.plugins, frame.directory)
-        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, frame.shapes, frame.frontend)
+        shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
+        key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
         async with self.host.turn:
             job.begun = True
             program = await self._load(key, job)
@@ -435,7 +436,7 @@ _RUN_DEATH = Diagnostic(
 
 
 def _load_of(key: ProgramKey) -> Load:
-    return Load(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend)
+    return Load(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend, key.trusts)
 
 
 def _load_death(key: ProgramKey) -> Diagnostic:

@@ -18,7 +18,8 @@ class Open(Frame, frozen=True):
 
     `plugins` are loaded first. One that has another hash than its file is told of in the notes. `shapes`, each as
     `x=4x128`, stand in for those of the tensors that the script has its model called with. `frontend` is that of the
-    recipes to come: graphs are captured by it, or imported besides.
+    recipes to come: graphs are captured by it, or imported besides. Where the user `trusts` the file, pickles in it may
+    run code.
     """
 
     request: int
@@ -28,6 +29,7 @@ class Open(Frame, frozen=True):
     plugins: tuple[PluginFile, ...] = ()
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
+    trusts: bool = False
 
 
 class Compile(Frame, frozen=True):
