@@ -112,7 +112,7 @@ def _floats(
         both = run.isfinite() & finite
         moved = torch.where(both, torch.maximum(moved, (run - theirs).abs()), moved)
         lost |= ~both & ~_same(run, theirs)
-    near = (mine - theirs).abs() <= allowed + MARGIN * moved
+    near = finite & ((mine - theirs).abs() <= allowed + MARGIN * moved)
     return ~lost & ~near & ~_same(mine, theirs), lost | (moved > allowed)
 
 
