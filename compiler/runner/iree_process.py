@@ -34,9 +34,8 @@ class IreeRunError(Exception):
     """IREE's runtime failed, or its process ended. `diagnostic` says it to a person."""
 
     def __init__(self, what: str) -> None:
-        self.diagnostic = Diagnostic(
-            what, "IREE's runtime", "choose other flags (--backend-flag), another target, or the native backend"
-        )
+        todo = "import the program by torch-mlir (--frontend torch-mlir), choose other flags, or the native backend"
+        self.diagnostic = Diagnostic(what, "IREE's runtime", todo)
         super().__init__(str(self.diagnostic))
 
 
