@@ -158,6 +158,18 @@ def test_a_pickle_of_classes_is_refused_and_names_them(tmp_path: Path, model: La
     assert not mark.exists()
 
 
+def test_a_pickled_module_is_a_program_once_it_is_trusted(tmp_path: Path) -> None:
+    path, module = tmp_path / "module.pt", torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh()).eval()
+    torch.save(module, path)
+    diagnostic = refused(path, "input=2x8")
+    assert "torch.nn.modules.container.Sequential" in diagnostic.what
+    assert "--trust" in diagnostic.todo
+    program = load_program(str(path), shapes=("input=2x8",), trusts=True)
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(results_of(program, x), module(x))
+
+
 def replaced(path: Path, change: Callable[[str, bytes], bytes], to: Path) -> Path:
     """A copy of an archive with other content in its members."""
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(to, "w") as other:
