@@ -26,6 +26,7 @@ class Imported:
 
     def __init__(self, captured: CapturedGraph, arguments: Sequence[str] = ()) -> None:
         self.graph: Graph = captured.graph
+        assert captured.eager is not None, "what TorchDynamo captures has PyTorch to compute it"
         self._eager = captured.eager
         self._captured = list[Op](self.graph.placeholders)
         self._tensors = dict(zip(self._captured, captured.tensors, strict=True))

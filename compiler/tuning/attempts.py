@@ -25,7 +25,7 @@ from buddy.compiler.straight import compile_graph
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Duel, DuelDone
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.frontend.captured import CapturedGraph, Eager
 
 _LEAST, _MOST = 3, 50
 _SECONDS = 0.6
@@ -74,13 +74,15 @@ def _problem(found: Ended, seconds: float) -> str:
 
 def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
     """What comes of one recipe, in this process. Raises `CompilationError`, and what an op in eager raises."""
+    if captured.eager is None:
+        return AttemptDone(problem="nothing says what its results should be")
     artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact)
-        problem = _difference(captured, program)
+        problem = _difference(captured, captured.eager, program)
         if problem:
             return AttemptDone(compile_seconds=seconds, problem=problem)
-        ours, theirs = _pairs(captured, program, request.bound, request.eager_threads)
+        ours, theirs = _pairs(captured, captured.eager, program, request)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return AttemptDone(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
 
@@ -90,12 +92,12 @@ def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
     return compile_graph(captured.graph, recipe, first)
 
 
-def _difference(captured: CapturedGraph, program: LoadedProgram) -> str:
+def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
     """Which result is not eager's, "" where all are."""
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))
     torch.manual_seed(SEED)
-    for name, value in zip(map(str, captured.graph.results), captured.eager(captured.tensors), strict=True):
+    for name, value in zip(map(str, captured.graph.results), eager(captured.tensors), strict=True):
         if isinstance(value, torch.Tensor):
             report = compare(name, next(results, None), value)
             if report.verdict != "ok":
@@ -104,7 +106,7 @@ def _difference(captured: CapturedGraph, program: LoadedProgram) -> str:
 
 
 def _pairs(
-    captured: CapturedGraph, program: LoadedProgram, bound: float, eager_threads: int
+    captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: Attempt
 ) -> tuple[list[float], list[float]]:
     """Seconds of compiled runs and eager ones, in turn, for as long as they say something about the best ratio."""
     ours: list[float] = []
@@ -112,9 +114,9 @@ def _pairs(
     deadline = time.monotonic() + _SECONDS
     while len(ours) < _MOST and (len(ours) < _LEAST or time.monotonic() < deadline):
         ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
-        with with_threads(eager_threads):
-            theirs.append(timed(lambda: captured.eager(captured.tensors))[1])
-        if not math.isinf(bound) and ours[0] > _HOPELESS * bound * theirs[0]:
+        with with_threads(request.eager_threads):
+            theirs.append(timed(lambda: eager(captured.tensors))[1])
+        if not math.isinf(request.bound) and ours[0] > _HOPELESS * request.bound * theirs[0]:
             break
     return ours, theirs
 
