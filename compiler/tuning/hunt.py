@@ -42,7 +42,7 @@ class Hunt:
 
     def __post_init__(self) -> None:
         sizes = [len(variation.values) for variation in self.space.variations]
-        self.search = Search(sizes, self.space.start, self.frame.seed)
+        self.search = Search(sizes, self.space.start, self.frame.seed, [self.space.natural])
 
     @property
     def elapsed(self) -> float:

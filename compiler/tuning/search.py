@@ -20,12 +20,13 @@ _VAIN = 200
 
 
 class Search:
-    """Gives points to try, and is told what came of them; the same seed and scores give the same points."""
+    """Gives points to try, `start` and those that are `likely` good first, and is told what came of them; the same seed
+    and scores give the same points."""
 
-    def __init__(self, sizes: Sequence[int], start: Point, seed: int = 0) -> None:
+    def __init__(self, sizes: Sequence[int], start: Point, seed: int = 0, likely: Sequence[Point] = ()) -> None:
         self._sizes, self._random = tuple(sizes), random.Random(seed)
         self._tried: set[Point] = set()
-        self._ahead: deque[Point] = deque([start])
+        self._ahead: deque[Point] = deque([start, *likely])
         self._round: list[int] = []
         self._gained = True
         self.best, self.least = start, math.inf

@@ -35,6 +35,10 @@ USUAL = (
 )
 
 
+# Values of options that leave the choice to the pass.
+_OWN_CHOICE = ("", 0, "auto")
+
+
 class SpaceError(ValueError):
     """A variation that the recipe has nothing for; the text says which, and what there is."""
 
@@ -63,6 +67,18 @@ class Space:
     def start(self) -> Point:
         """The point that `base` itself is: its own value is the first of each variation."""
         return (0,) * len(self.variations)
+
+    @cached_property
+    def natural(self) -> Point:
+        """The point at which passes choose their options themselves, as far as that is among the values."""
+        return tuple(_chosen_by_pass(variation) for variation in self.variations)
+
+
+def _chosen_by_pass(variation: Variation) -> int:
+    if "." not in variation.what:
+        return 0
+    own = (place for place, value in enumerate(variation.values) if any(_same(value, each) for each in _OWN_CHOICE))
+    return next(own, 0)
 
 
 def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:

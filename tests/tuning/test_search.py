@@ -70,3 +70,11 @@ def test_points_that_fail_are_never_the_best() -> None:
     search, _ = searched(lambda point: math.inf if point[0] == 4 else bowl(point))
     assert search.best[0] != 4
     assert math.isfinite(search.least)
+
+
+def test_what_is_likely_good_comes_behind_the_start_and_once() -> None:
+    search = Search([3, 3], (0, 0), likely=[(2, 1), (0, 0)])
+    assert [search.ask(), search.ask()] == [(0, 0), (2, 1)]
+    search.tell((0, 0), 2.0)
+    search.tell((2, 1), 1.0)
+    assert search.ask() not in [(0, 0), (2, 1)]

@@ -66,3 +66,15 @@ def test_variations_are_read_as_they_are_written() -> None:
     for text in ("fuse-rows", "=1", "a="):
         with pytest.raises(VariationError, match="WHAT=VALUE"):
             read_variation(text)
+
+
+def test_what_passes_would_choose_themselves_is_a_point_too() -> None:
+    recipe = default_recipe()
+    (index,) = [k for k, step in enumerate(recipe.steps) if step.name == "contractions-to-kernels"]
+    bad = recipe.with_step(index, options=(("rows", 1), ("vectors", 1)))
+    space = space_of(bad)
+    words = space.words(space.natural)
+    assert {"contractions-to-kernels.rows=0", "contractions-to-kernels.vectors=0"} <= set(words)
+    assert [word for word in words if "." not in word] == [word for word in space.words(space.start) if "." not in word]
+    given = space_of(bad, [Variation("contractions-to-kernels.rows", (4,))])
+    assert given.natural == given.start
