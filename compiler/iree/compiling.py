@@ -29,7 +29,8 @@ _PLACE = re.compile(rf'"?{FILE}"?:(\d+):\d+')
 _ERROR = re.compile(r"^(?P<where>.*?):? ?error: (?P<what>.*)$")
 _OWN_ERROR = re.compile(r"^iree-compile: (?:for the (?P<flag>\S+) option: )?(?P<what>.+)$")
 _TRY = re.compile(r" *Try: '.*?'")
-_DETAIL = 20_000
+# Behind the messages IREE prints the op in generic form: pages of it, for some.
+_DETAIL = 4000
 
 
 class Phase(NamedTuple):
