@@ -112,8 +112,8 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
             elif not size.HasField("dim_value"):
                 notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape says others")
                 size.dim_value = 1
-    # What was inferred for other sizes is inferred again.
-    del model.graph.value_info[:]
+    if notes or words:  # what was inferred for other sizes is inferred again
+        del model.graph.value_info[:]
     for value in model.graph.output:
         if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")

@@ -55,11 +55,17 @@ class _Reader:
     def _known(self, name: str) -> TensorMeta:
         meta = self._metas.get(name)
         if meta is None:
-            what = (
-                f"{self._path.name}: the shape or element type of {name} is not known, or is one that nothing here has"
-            )
-            raise source_error(what, str(self._path), "export it with known sizes, or give them: --shape NAME=4x128")
+            what = f"{self._path.name}: the shape of {name}, or its element type, is not known{self._first_unknown()}"
+            raise source_error(what, str(self._path), "give sizes of inputs (--shape NAME=4x128), or export without it")
         return meta
+
+    def _first_unknown(self) -> str:
+        """The first node that ONNX itself cannot tell the result of, such as one of an operator that is not ONNX's."""
+        for node in self._proto.node:
+            if any(name and self._metas.get(name) is None for name in node.output):
+                kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+                return f": nothing is known of what {node.name} ({kind}) gives"
+        return ""
 
     def _result(self, name: str) -> Op:
         self._known(name)

@@ -1,0 +1,136 @@
+"""ONNX models open, run and agree with ONNX's own evaluator; what is wrong with a file is said with a way out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from buddy.compiler.compilation import CompilationError
+from buddy.compiler.entering import entering
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.sources import SourceError, load_program
+from buddy.compiler.straight import compile_graph
+
+onnx = pytest.importorskip("onnx")
+helper, numpy_helper = onnx.helper, onnx.numpy_helper
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def _model(*nodes: Any, size: int | str = 3, results: tuple[str, ...] = ("y",), **stored: torch.Tensor) -> Any:
+    inputs = [helper.make_tensor_value_info("x", FLOAT, [size, 8])]
+    outputs = [helper.make_tensor_value_info(name, FLOAT, ["rows", "columns"]) for name in results]
+    weights = [numpy_helper.from_array(value.numpy(), name) for name, value in stored.items()]
+    graph = helper.make_graph(list(nodes), "small", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _saved(folder: Path, model: Any) -> str:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+def _layer(**options: Any) -> Any:
+    """A product with a stored weight, an addition of one of two elements, and a split in two."""
+    torch.manual_seed(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="/layer/MatMul"),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Split", ["r"], ["y", "z"], axis=1),
+        helper.make_node("Mul", ["r", "r"], ["squares"]),
+    ]
+    return _model(*nodes, results=("y", "squares", "z"), w=torch.randn(8, 6), **options)
+
+
+def _compiled(captured: CapturedGraph) -> list[torch.Tensor]:
+    recipe = entering(default_recipe(), captured.info.enters, captured.info.dialects)
+    return list(LoadedProgram(compile_graph(captured.graph, recipe))(captured.tensors))
+
+
+def test_a_model_is_a_graph_of_its_nodes_that_gives_what_onnx_says(tmp_path: Path) -> None:
+    program = load_program(_saved(tmp_path, _layer()))
+    (captured,) = program.graphs
+    targets = [row.target for row in captured.info.rows if row.target.startswith("onnx.")]
+    assert targets == ["onnx.MatMul", "onnx.Relu", "onnx.Split", "onnx.Mul"]
+    assert [captured.graph.placeholders[n].name for n in captured.parameters] == ["w"]
+    assert captured.eager is not None
+    ours, theirs = _compiled(captured), captured.eager(captured.tensors)
+    assert [tuple(value.shape) for value in ours] == [(3, 3), (3, 6), (3, 3)]
+    for mine, other in zip(ours, theirs, strict=True):
+        # Sums of eight products of numbers about 1, in f32.
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_a_model_leaves_open_are_one_or_what_is_said(tmp_path: Path) -> None:
+    path = _saved(tmp_path, _layer(size="batch"))
+    program = load_program(path)
+    assert any("x: its size batch is taken to be 1" in note for note in program.notes)
+    assert tuple(program.graphs[0].tensors[1].shape) == (1, 8)
+    assert tuple(load_program(path, shapes=("x=5x8",)).graphs[0].tensors[1].shape) == (5, 8)
+
+
+def _newer_format() -> Any:
+    model = _layer()
+    model.ir_version = onnx.IR_VERSION + 1
+    return model
+
+
+def _newer_operators() -> Any:
+    model = _layer()
+    model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "what", "todo"),
+    [
+        (_newer_format, "of ONNX's format", "install a newer onnx"),
+        (_newer_operators, "of ONNX's operator set", "install a newer onnx"),
+        (lambda: _model(helper.make_node("Relu", ["nothing"], ["y"])), "not valid", "export the model again"),
+    ],
+)
+def test_models_that_cannot_be_used_are_refused_with_the_reason(
+    tmp_path: Path, make: Any, what: str, todo: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        load_program(_saved(tmp_path, make()))
+    assert what in caught.value.diagnostic.what
+    assert todo in caught.value.diagnostic.todo
+
+
+def test_a_model_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = Path(_saved(tmp_path, _layer()))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(SourceError, match="cut off, or no ONNX model"):
+        load_program(str(path))
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _saved(tmp_path, _layer())
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(SourceError, match=r"extra `onnx`.*pip install 'buddy-tui\[onnx\]'"):
+        load_program(path)
+
+
+def test_an_op_outside_of_the_importer_is_named_with_its_node(tmp_path: Path) -> None:
+    odd = helper.make_node("Mystery", ["x"], ["m"], name="riddle", domain="elsewhere")
+    model = _model(odd, helper.make_node("Relu", ["m"], ["y"]))
+    model.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    with pytest.raises(SourceError, match=r"what riddle \(elsewhere\.Mystery\) gives"):
+        load_program(_saved(tmp_path, model))
+
+
+def test_an_op_that_torch_mlir_does_not_lower_is_named_with_its_node(tmp_path: Path) -> None:
+    odd = helper.make_node("Mystery", ["x"], ["m"], name="riddle", domain="elsewhere")
+    model = _model(odd, helper.make_node("Relu", ["m"], ["y"]))
+    model.opset_import.append(helper.make_opsetid("elsewhere", 1))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, [3, 8]))
+    model.graph.value_info.append(helper.make_tensor_value_info("m", FLOAT, [3, 8]))
+    with pytest.raises((SourceError, CompilationError), match="riddle"):
+        _compiled(load_program(_saved(tmp_path, model)).graphs[0])
