@@ -34,6 +34,7 @@ def bisect(
     trials = Trials(master, criterion, captured.first)
     warm_up(trials, recipe.flavour)
     part = Part(captured.graph, captured.tensors, captured.numbers)
+    assert captured.eager is not None  # what has nothing to compare with is refused before
     search = _Search(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
     return search.found()
 
