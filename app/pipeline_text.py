@@ -77,13 +77,19 @@ def option_value(text: str) -> OptionValue:
     return text
 
 
-def misfit(text: str, default: str) -> str:
+def misfit(text: str, default: str, words: Sequence[str] = ()) -> str:
     """Why `text` cannot stand where an option's default is `default`, "" where it can.
 
-    A default that is a truth value or a whole number tells the option's type; of others the pass itself is the judge.
+    A default that is a truth value, a whole number or a list of such tells the option's type, and `words` are all that
+    an option takes that takes one of a few; of others the pass itself is the judge.
     """
     if not text:
         return ""
+    if words:
+        return "" if text in words else f"{text} is none of {', '.join(words)}"
+    if "," in default and all(map(_WHOLE.fullmatch, default.split(","))):
+        wrong = (part.strip() for part in text.split(",") if misfit(part.strip() or "nothing", "0"))
+        return next((f"{part or 'nothing'} is no whole number" for part in wrong), "")
     if default in ("true", "false"):
         return "" if text.lower() in ("true", "false", "1", "0") else f"{text} is neither true nor false"
     if _WHOLE.fullmatch(default):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from buddy.app import figures
 from buddy.app.plots import Axis, Plot, Series, counted
 from buddy.app.runs import RunRecord, told_recipe
@@ -36,7 +34,7 @@ def timings(runs: list[RunRecord]) -> Plot:
 
 
 def _told(run: RunRecord) -> str:
-    return f"{time.strftime('%H:%M:%S', time.localtime(run.at))} {told_recipe(run.recipe, None)}"
+    return f"{run.clock} {told_recipe(run.recipe, None)}"
 
 
 def pass_times(stages: list[Stage]) -> Plot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -26,6 +27,11 @@ class RunRecord(msgspec.Struct, frozen=True):
     report: RunReport
     inputs: InputChoice = InputChoice()
     held: str = ""
+
+    @property
+    def clock(self) -> str:
+        """The time of day when it ended."""
+        return time.strftime("%H:%M:%S", time.localtime(self.at))
 
 
 def recorded(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:

@@ -190,7 +190,9 @@ def during_compile(terminal: Terminal, timeout: float) -> dict[str, float]:
     """Move between two lines of a stage that is there already until the compilation is whole: times to the answer."""
     waits: list[float] = []
     end = time.monotonic() + timeout
-    while "compiled in" not in terminal.text and time.monotonic() < end:
+    while "compiled in" not in terminal.text:
+        if time.monotonic() > end or "[!]" in terminal.text:
+            raise TimeoutError(f"not compiled in {timeout} s, or not at all; there was {terminal.text[-2000:]!r}")
         down = len(waits) % 2 == 0
         terminal.forget()
         os.write(terminal.master, b"j" if down else b"k")
@@ -288,7 +290,7 @@ def go_to_grown(terminal: Terminal) -> int:
 def stage_lines(terminal: Terminal) -> int:
     """The length of the stage on the screen, as its header gives it."""
     terminal.settle()
-    told = re.findall(r"of ([\d,]+)", terminal.text)
+    told = re.findall(r"line [\d,]+ of ([\d,]+)", terminal.text)
     return int(told[-1].replace(",", "")) if told else 0
 
 

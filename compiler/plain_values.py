@@ -115,9 +115,12 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An option of a pass; `words` are all that it takes where it takes one of a few words."""
+
     name: str
     default: str
     summary: str = ""
+    words: tuple[str, ...] = ()
 
 
 class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):

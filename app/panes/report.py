@@ -7,6 +7,7 @@ import textwrap
 
 from buddy.app import figures
 from buddy.app.figures import UNICODE, Glyphs, short_place
+from buddy.app.runs import RunRecord
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, SideReport, Timing
@@ -23,6 +24,8 @@ BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
 PRINTED = 200
 # Beyond this, the figure says only that a value is near zero.
 MANY_ULP = 10_000
+# Bars of runs before the one on the screen.
+EARLIER = 3
 
 
 def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -125,7 +128,9 @@ def difference_level(share: float, steps: int) -> int:
 
 def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
     ran = [side for side in report.beside if not side.problem]
-    slowest = max(report.eager.median, report.compiled.median, *(side.timing.median for side in ran), 1e-12)
+    earlier = _earlier(state)
+    others = [*(side.timing for side in ran), *(run.report.compiled for run in earlier)]
+    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in others), 1e-12)
     room = max(6, min(40, width - 40))
     own = _timing(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
     if not report.compared:
@@ -144,7 +149,14 @@ def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> lis
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrapped(f"was not run: {side.problem}", width - 9)
         lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
-    return [[], *lines]
+    before = [_timing(run.clock, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
+    return [[], *lines, *([[("runs before, of which H lists all", "dim")], *before] if before else [])]
+
+
+def _earlier(state: State) -> list[RunRecord]:
+    """The last runs of the graph before the one on the screen, the latest first."""
+    runs = [run for run in state.runs if run.recipe.graph == state.graph]
+    return runs[-EARLIER - 1 : -1][::-1]
 
 
 def _side(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
+from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
 from buddy.app.pipeline_text import misfit, option_text, option_value
@@ -36,11 +37,14 @@ class OptionScreen(ModalScreen[Options]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = f"Options of {self._info.name}"
-            box.border_subtitle = "enter accepts, tab goes on, ctrl+c cancels"
+            box.border_subtitle = "enter accepts, tab goes on, right completes, ctrl+c cancels"
             with VerticalScroll(can_focus=False):
                 for k, option in enumerate(self._info.options):
                     yield Static(_title(option), markup=False, classes="option")
-                    yield StillInput(self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}")
+                    yield StillInput(
+                        self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}",
+                        suggester=SuggestFromList(words_of(option), case_sensitive=False),
+                    )  # fmt: skip
                     yield Static("", markup=False, classes="misfit", id=f"misfit-{k}")
 
     def on_mount(self) -> None:
@@ -61,7 +65,9 @@ class OptionScreen(ModalScreen[Options]):
 
     def _misfits(self, typed: list[str]) -> bool:
         """Whether a text is not of its option's type: that is said at its field, and the first such gets the keys."""
-        reasons = [misfit(text, option.default) for option, text in zip(self._info.options, typed, strict=True)]
+        reasons = [
+            misfit(text, option.default, option.words) for option, text in zip(self._info.options, typed, strict=True)
+        ]
         for k, reason in enumerate(reasons):
             self._say(k, reason)
         wrong = next((k for k, reason in enumerate(reasons) if reason), None)
@@ -81,4 +87,10 @@ class OptionScreen(ModalScreen[Options]):
 
 def _title(option: OptionInfo) -> str:
     default = f" (default {option.default})" if option.default else ""
-    return f"{option.name}{default}" + (f": {option.summary}" if option.summary else "")
+    words = f", one of {', '.join(option.words)}" if option.words else ""
+    return f"{option.name}{default}{words}" + (f": {option.summary}" if option.summary else "")
+
+
+def words_of(option: OptionInfo) -> list[str]:
+    """What can be completed in the option's field: the words that it takes, where these are few."""
+    return list(option.words) or (["true", "false"] if option.default in ("true", "false") else [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ class RunsScreen(TableScreen[RunRecord]):
     def __init__(self, runs: Sequence[RunRecord], presets: Sequence[Preset]) -> None:
         self._presets = {preset.name: preset.recipe for preset in presets}
         columns = (
-            Column[RunRecord]("at", 8, lambda row: (time.strftime("%H:%M:%S", time.localtime(row.at)), "dim")),
+            Column[RunRecord]("at", 8, lambda row: (row.clock, "dim")),
             Column[RunRecord]("recipe", 0, lambda row: (told_recipe(row.recipe, self._preset(row)), "accent")),
             Column[RunRecord]("inputs", 14, lambda row: (_inputs(row), "dim"), since=90),
             Column[RunRecord](

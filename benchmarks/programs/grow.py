@@ -10,6 +10,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 NAME = "grown"
 EVERY = 100
+TYPE = "vector<16xf32>"
 
 
 @register
@@ -20,12 +21,17 @@ class Grow(MlirPass):
     lines: int = 0
 
     def run(self, root: Any, context: PassContext) -> None:
+        # Of a node, as all ops of a program are: naming nodes for ops that have none would be most of the time.
+        where = f"#where = {root.regions[0].blocks[0].operations[0].operation.location}"
         body = "\n".join(
-            f"    %{k} = arith.addf {_value(k - 1)}, {_value(k // 2 - 1)} fastmath<contract> : vector<16xf32>"
+            f"    %{k} = arith.addf {_value(k - 1)}, {_value(k // 2 - 1)} fastmath<contract> : {TYPE} loc(#where)"
             for k in range(self.lines)
         )
-        text = f"func.func private @{NAME}(%a: vector<16xf32>) {{\n{body}\n    return\n}}"
-        root.regions[0].blocks[0].append(ir.Module.parse(text, root.context).body.operations[0])
+        head = f"func.func private @{NAME}(%a: {TYPE} loc(#where)) {{"
+        text = f"{where}\n{head}\n{body}\n    return loc(#where)\n}} loc(#where)"
+        parsed = ir.Module.parse(text, root.context)
+        # A copy: the module that was parsed takes all that is its own away when it goes.
+        root.regions[0].blocks[0].append(parsed.body.operations[0].operation.clone())
 
 
 @register

@@ -11,6 +11,7 @@ from buddy.compiler import mlir_opt
 from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.graph.transform import Transform, options_of, transforms
 from buddy.compiler.passes.base import MlirPass
+from buddy.compiler.passes.option_values import words_of
 from buddy.compiler.pipeline import own_passes
 from buddy.compiler.plugins import origin
 from buddy.compiler.protocol import OptionInfo, PassInfo
@@ -81,7 +82,7 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
         except (ValueError, ir.MLIRError):
             continue
         if _can_be_scheduled(manager):
-            options = (*_options(str(manager), name), *(OptionInfo(option, "") for option in lists))
+            options = (*_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))
             return PassInfo(name, "mlir", summary, anchor, options)
     return None
 
@@ -97,12 +98,13 @@ def _can_be_scheduled(manager: Any) -> bool:
     return True
 
 
-def _options(printed: str, name: str) -> tuple[OptionInfo, ...]:
+def _options(printed: str, name: str, anchor: str) -> tuple[OptionInfo, ...]:
     start = printed.find(name + "{")
     if start < 0:
         return ()
     body = printed[start + len(name) + 1 : _closing(printed, start + len(name))]
-    return tuple(OptionInfo(key, value) for key, value in _OPTION.findall(body))
+    found = _OPTION.findall(body)
+    return tuple(OptionInfo(key, value, words=words_of(name, anchor, key)) for key, value in found)
 
 
 def _closing(text: str, start: int) -> int:

@@ -126,8 +126,14 @@ def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str
     ("text", "default", "reason"),
     [("", "true", ""), ("false", "true", ""), ("0", "false", ""), ("maybe", "true", "neither true nor false"),
      ("-3", "10", ""), ("ten", "10", "no whole number"), ("1.5", "10", "no whole number"),
-     ("99999999999999999999", "10", "too great"), ("anything", "", ""), ("wrong", "aggressive", "")],
+     ("99999999999999999999", "10", "too great"), ("anything", "", ""), ("wrong", "aggressive", ""),
+     ("2,0,1", "0,1,2", ""), ("1,x", "0,1,2", "x is no whole number"), ("1,,2", "0,1,2", "nothing is no whole number")],
 )  # fmt: skip
 def test_a_text_that_is_not_of_an_options_type_is_told(text: str, default: str, reason: str) -> None:
     assert (misfit(text, default) == "") == (reason == "")
     assert reason in misfit(text, default)
+
+
+def test_a_word_that_an_option_does_not_take_is_told_with_those_that_it_does() -> None:
+    assert misfit("aggressive", "normal", ("normal", "aggressive")) == ""
+    assert misfit("wild", "normal", ("normal", "aggressive")) == "wild is none of normal, aggressive"

@@ -7,6 +7,7 @@ import pytest
 from buddy.app import chrome, figures
 from buddy.app.actions import PANES, Situation
 from buddy.app.panes.report import outputs_lines
+from buddy.app.runs import RunRecord
 from buddy.app.screens.detail import folded
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells, length
@@ -56,6 +57,14 @@ def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) 
     lines = shown(state, recipe, glyphs=figures.ASCII).splitlines()
     eager, buddy = (next(line for line in lines if line.startswith(name)) for name in ("eager", "buddy"))
     assert eager.count("#") == pytest.approx(2 * buddy.count("#"), abs=1)
+
+
+def test_runs_before_have_their_bars_too(state: State, recipe: Recipe) -> None:
+    state.runs = [RunRecord(3600.0 * hour, recipe, report()) for hour in range(6)]
+    lines = shown(state, recipe).splitlines()
+    clocks = [run.clock for run in state.runs]
+    found = [clock for line in lines for clock in clocks if line.startswith(clock)]
+    assert found == [clocks[4], clocks[3], clocks[2]], "not the one on the screen, and no more than there is room for"
 
 
 def test_a_mismatch_is_a_word_and_says_where(state: State, recipe: Recipe) -> None:

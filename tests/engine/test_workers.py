@@ -15,7 +15,21 @@ from engine_bench import Bench
 from engine_processes import everything_below, gone, lives
 
 from buddy.app.client import EngineClient, EngineLost
-from buddy.compiler.protocol import Cancel, Captured, Compile, Compiled, Failed, Ran, Run, StageDone
+from buddy.app.log_file import Log
+from buddy.compiler.protocol import (
+    Cancel,
+    Captured,
+    Compile,
+    Compiled,
+    Failed,
+    FilesChanged,
+    ListPresets,
+    Presets,
+    Ran,
+    Run,
+    StageDone,
+    Watch,
+)
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -224,6 +238,23 @@ async def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
         ).start()
     with pytest.raises(EngineLost, match="Welcome to Ubuntu"):
         await EngineClient(["sh", "-c", "echo Welcome to Ubuntu; cat"]).start()
+
+
+async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None:
+    client, file = EngineClient(log=Log(tmp_path / "log", "debug")), tmp_path / "watched"
+    file.touch()
+    await client.start()
+    try:
+        number = client.next_request()
+        waiting = asyncio.create_task(client.ask(Watch(number, (str(file),)), FilesChanged))
+        await client.ask(ListPresets(client.next_request()), Presets)
+        waiting.cancel()
+        frames = client.frames()
+        failed = await anext(frame async for frame in frames if isinstance(frame, Failed))
+        assert (failed.request, failed.cancelled) == (number, True)
+    finally:
+        await client.close()
+    assert f"DEBUG request {number}: Watch" in (tmp_path / "log").read_text()
 
 
 async def test_recipes_of_programs_that_are_not_open_are_refused(bench: Bench, add: Path) -> None:

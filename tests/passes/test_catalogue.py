@@ -42,6 +42,12 @@ def test_every_pass_has_a_summary() -> None:
     assert [info.name for info in catalogue() if not info.summary] == []
 
 
+def test_options_that_take_one_of_a_few_words_have_their_default_among_them(by_name: dict[str, PassInfo]) -> None:
+    found = [option for info in by_name.values() for option in info.options if option.words]
+    assert {"analysis-heuristic", "region-simplify", "emission-kind"} <= {option.name for option in found}
+    assert [option.name for option in found if option.default not in option.words] == []
+
+
 def test_options_of_mlirs_passes_come_with_defaults(by_name: dict[str, PassInfo]) -> None:
     options = {option.name: option.default for option in by_name["canonicalize"].options}
     assert options["max-iterations"] == "10"

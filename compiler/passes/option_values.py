@@ -1,0 +1,33 @@
+"""Options of MLIR's passes that take one of a few words: bindings tell an option's default, but not what else it takes.
+
+The words are those of MLIR 20 to 22 (`Passes.td` of the dialects); those that this build refuses are left out.
+"""
+
+from __future__ import annotations
+
+from buddy.compiler.bindings import ir, passmanager
+
+_LAYOUTS = ("infer-layout-map", "identity-layout-map", "fully-dynamic-layout-map")
+WORDS: dict[str, tuple[str, ...]] = {
+    "analysis-heuristic": ("bottom-up", "top-down", "bottom-up-from-terminators", "fuzzer"),
+    "emission-kind": ("None", "Full", "LineTablesOnly", "DebugDirectivesOnly"),
+    "function-boundary-type-conversion": _LAYOUTS,
+    "region-simplify": ("disabled", "normal", "aggressive"),
+    "unknown-type-conversion": _LAYOUTS,
+    "vector-contract-lowering": ("dot", "matmul", "outerproduct", "parallelarith"),
+    "vector-transpose-lowering": ("eltwise", "flat", "shuffle1d", "shuffle16x16"),
+}
+
+
+def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
+    """What the option of a pass takes, () where that is not one of a few words. A context has to be open."""
+    return tuple(word for word in WORDS.get(option, ()) if _takes(f"{name}{{{option}={word}}}", anchor))
+
+
+def _takes(step: str, anchor: str) -> bool:
+    nested = step if anchor == "builtin.module" else f"{anchor}({step})"
+    try:
+        passmanager.PassManager.parse(f"builtin.module({nested})")
+    except (ValueError, ir.MLIRError):
+        return False
+    return True
