@@ -97,7 +97,7 @@ class Versus:
 
         mine, presets = self._bench.workspace.recipe, self._bench.state.presets
         sides = [
-            (preset.name, self._bench.workspace.from_preset(preset.recipe)) for preset in presets if not preset.device
+            (preset.name, self._bench.workspace.from_preset(preset.recipe)) for preset in presets if preset.suits(mine)
         ]
         if mine not in [recipe for _, recipe in sides]:
             sides.insert(0, ("(as edited)", mine))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import OWN_FRONTENDS, Recipe
 
 StageState = Literal["done", "failed", "stale"]
 Severity = Literal["error", "warning", "note"]
@@ -180,3 +180,7 @@ class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
     recipe: Recipe
     phases: tuple[tuple[str, str], ...]
     device: str = ""
+
+    def suits(self, recipe: Recipe) -> bool:
+        """Whether the program of `recipe` can go down by it as it was opened, and run on this CPU."""
+        return not self.device and (self.recipe.frontend in OWN_FRONTENDS) == (recipe.frontend in OWN_FRONTENDS)

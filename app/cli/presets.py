@@ -23,7 +23,7 @@ def parser() -> arguments.Parser:
         metavar="PRESET",
         action="append",
         default=[],
-        help="only this preset, and others so named (all for a CPU)",
+        help="only this preset, and others so named (those that suit the program)",
     )
     found.add_argument("--run", action="store_true", help="run each, too, and compare it with eager")
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
@@ -40,7 +40,7 @@ async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[
     recipes = await engine.program(options, script)
     presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
     chosen = [preset_named(presets, name) for name in options.only] or [
-        preset for preset in presets if not preset.device
+        preset for preset in presets if preset.suits(recipes[0])
     ]
     graphs = []
     for recipe in recipes:
