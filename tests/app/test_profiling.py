@@ -57,7 +57,7 @@ async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbe
             text = app.screen.current.text
             await bench.press("enter")
             await bench.until(lambda: bench.shows(text.split()[0]), "the line of assembly")
-            assert app.ir.current.stage.language == "asm"
+            assert app.ir.stage.language == "asm"
         await bench.press("t")
         stale = app.state.profile
         app.editing.edit(app.workspace.recipe.toggled(len(app.workspace.recipe.steps) - 6), "another recipe")
