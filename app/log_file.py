@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from buddy.compiler.protocol.connection import LogLevel
+from buddy.compiler.protocol import LogLevel
 
 # Bytes of the file itself, and how many earlier ones there are beside it, FILE.1 the latest.
 LARGEST = 8 << 20

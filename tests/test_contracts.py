@@ -16,6 +16,7 @@ DOOR = (
     "buddy.compiler.recipe",
     "buddy.compiler.protocol",
     "buddy.compiler.plain_values",
+    "buddy.compiler.entering",
     "buddy.compiler.numerics_report",
     "buddy.compiler.regular",
     "buddy.compiler.resuming",
@@ -121,7 +122,7 @@ def test_the_compiler_names_no_terminal_library():
 
 def test_the_application_knows_the_compiler_by_its_door_alone():
     """Only verbs that work on this machine by themselves reach further: no engine elsewhere stands between."""
-    local = [ROOT / "app" / "cli" / f"{verb}.py" for verb in ("bench", "cache", "coverage", "doctor", "engine")]
+    local = [ROOT / "app" / "cli" / f"{verb}.py" for verb in ("bench", "cache", "coverage", "doctor", "engine", "fuzz")]
     clients = [path for path in sources("app") if path not in local]
     inside = tuple(name for name in modules("compiler") if not is_door(name))
     assert offenders(clients, inside) == []

@@ -14,7 +14,6 @@ from buddy.compiler.plain_values import Diagnostic as Diagnostic
 from buddy.compiler.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.plain_values import GraphInfo as GraphInfo
 from buddy.compiler.plain_values import NodeRow as NodeRow
-from buddy.compiler.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.plain_values import OpInfo as OpInfo
 from buddy.compiler.plain_values import OptionInfo as OptionInfo
 from buddy.compiler.plain_values import PassInfo as PassInfo
@@ -51,6 +50,7 @@ from buddy.compiler.protocol.code_remarks import ExplainCode as ExplainCode
 from buddy.compiler.protocol.connection import Cancel as Cancel
 from buddy.compiler.protocol.connection import Failed as Failed
 from buddy.compiler.protocol.connection import Hello as Hello
+from buddy.compiler.protocol.connection import LogLevel as LogLevel
 from buddy.compiler.protocol.connection import Printout as Printout
 from buddy.compiler.protocol.connection import Progress as Progress
 from buddy.compiler.protocol.connection import Shutdown as Shutdown
