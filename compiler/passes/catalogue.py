@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from buddy.compiler import mlir_opt
-from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.bindings import ir, passmanager, torch_dialect
 from buddy.compiler.graph.transform import Transform, options_of, transforms
 from buddy.compiler.passes.base import MlirPass
 from buddy.compiler.passes.option_values import words_of
@@ -36,8 +36,13 @@ def catalogue() -> tuple[PassInfo, ...]:
     return tuple(sorted((*graph, *ours, *upstream, *tools), key=lambda info: info.name))
 
 
+# Its passes abort on a module of a context without its dialects, so no run asks where they may stand: parsing tells.
+_TORCH_MLIR = "torch-mlir"
+
+
 @lru_cache(maxsize=1)
 def _of_mlir() -> tuple[PassInfo, ...]:
+    torch_dialect()  # whose module registers torch-mlir's passes
     with ir.Context():
         return tuple(info for listed in _upstream() if (info := pass_as_registered(*listed)))
 
@@ -81,7 +86,7 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
             manager = passmanager.PassManager.parse(f"builtin.module({nested})")
         except (ValueError, ir.MLIRError):
             continue
-        if _can_be_scheduled(manager):
+        if summary.startswith(_TORCH_MLIR) or _can_be_scheduled(manager):
             options = (*_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))
             return PassInfo(name, "mlir", summary, anchor, options)
     return None
