@@ -72,7 +72,7 @@ _TO_TOSA = steps_of(
 # CHLO's and StableHLO's own passes of the pipeline have no names to call them by.
 _TO_STABLEHLO = steps_of(
     ON_TENSORS["stablehlo"],
-    ("torch-backend-to-stablehlo-backend-pipeline", MODULE, {"enable-static-shape": True}),
+    "torch-backend-to-stablehlo-backend-pipeline",
 )
 FROM_STABLEHLO = steps_of(
     ON_TENSORS["linalg"],
