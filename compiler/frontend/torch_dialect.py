@@ -81,7 +81,7 @@ def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModul
             new = made.placeholder(node.name)
             fakes.append(node.meta["val"])
         elif isinstance(op, OutputOp):
-            new = made.output(tuple(table[found] for found in node.args[0] if isinstance(found, Node)))  # type: ignore[union-attr,arg-type]
+            new = made.output(tuple(table[found] for found in node.args[0] if isinstance(found, Node)))
         else:
             new = made.node_copy(node, table.__getitem__)
         new.meta = {"val": node.meta.get("val"), "stack_trace": f'File "{FILE}", line {number}, in graph'}
