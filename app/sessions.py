@@ -9,7 +9,6 @@ from buddy.app.command_line import Shown, command
 from buddy.app.keeping import Kept, read_kept, write_kept
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import HOW
-from buddy.app.reproducer import Engine, Subject, holds_other_things, write_reproducer
 from buddy.app.runs import without_content
 from buddy.app.typed import typed_path
 
@@ -89,6 +88,9 @@ class Sessions:
         self._bench.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
+        # With it comes the command line, which a start of the workbench can do without.
+        from buddy.app.reproducer import holds_other_things
+
         if not folder.strip():
             return
         try:
@@ -108,6 +110,8 @@ class Sessions:
         self._bench.run_worker(self._write(folder), group="reproducer", exclusive=True)
 
     async def _write(self, folder: Path) -> None:
+        from buddy.app.reproducer import Engine, Subject, write_reproducer
+
         bench = self._bench
         session, state = bench.session, bench.state
         if state.info is None:

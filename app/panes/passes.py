@@ -11,9 +11,7 @@ from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.panes.pane import Column, TablePane
-from buddy.app.screens.options import OptionScreen
 from buddy.app.screens.picker import Choice, PickerScreen
-from buddy.app.screens.trials import TrialsScreen
 from buddy.app.stages import StageRow
 from buddy.app.state import Topic
 from buddy.app.trials import candidates
@@ -165,6 +163,8 @@ class PassesPane(TablePane[PassRow]):
             return
         recipe = self.workspace.recipe
         wanted = candidates(recipe.steps, self.state.passes)
+        from buddy.app.screens.trials import TrialsScreen
+
         screen = TrialsScreen(self.bench.session, row.stage.stage.text, wanted, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
 
@@ -254,6 +254,8 @@ class PassesPane(TablePane[PassRow]):
         if info is None or not info.options:
             self.bench.say(f"{row.name} has no options")
             return
+        from buddy.app.screens.options import OptionScreen
+
         self.app.push_screen(OptionScreen(info, row.step), lambda options: self._set_options(row, options))
 
     def _set_options(self, row: PassRow, options: tuple[tuple[str, OptionValue], ...] | None) -> None:
