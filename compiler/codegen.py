@@ -16,7 +16,7 @@ import msgspec
 from buddy.compiler.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.disk_cache import OBJECTS
 from buddy.compiler.kernels.packing import ONCE
-from buddy.compiler.machines import machine_of, object_of
+from buddy.compiler.machines import machine_of, maker, object_of
 from buddy.compiler.objects import Made, new_context, objects_of
 from buddy.compiler.objects.remarks import OPTIONS, Said, remarks_of
 from buddy.compiler.provenance import FILE, LocationSets
@@ -130,7 +130,7 @@ def _separated(operation: Any, locations: LocationSets) -> list[_Separate]:
 
 
 def _key(function: _Separate, opt_level: int, target: str = "") -> str:
-    machine = repr(machine_of(target)) if target else host_features()
+    machine = f"{machine_of(target)!r} {maker()}" if target else host_features()
     return digest(_digested(function.code), opt_level, machine, PACKAGE, version())
 
 

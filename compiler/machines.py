@@ -5,15 +5,18 @@ This machine's own code comes from the bindings; for any other, LLVM IR goes to 
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from buddy.compiler import older_llvm
 from buddy.compiler.errors_heard import errors_into
-from buddy.compiler.older_llvm import for_older_llvm
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.target import Target, host
 
@@ -104,12 +107,29 @@ def target_of(target: str) -> Target:
     return _vectors(machine_of(target)) if target else host()
 
 
+@lru_cache(maxsize=1)
+def maker() -> str:
+    """What makes code for other machines than this one: llvmlite's version, and a hash of what prepares text for it.
+
+    What is kept on disk of that code is kept under it.
+    """
+    sources = [path.read_bytes() for path in (Path(__file__), Path(older_llvm.__file__))]
+    return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
+
+
 def check_runs_here(target: str) -> None:
-    """Raises `MachineError` where code for `target` is of another architecture than this machine."""
+    """Raises `MachineError` where code for `target` is of another architecture than this machine, or for wider vectors
+    than its CPU has."""
+    if not target:
+        return
     here = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    if target and machine_of(target).architecture != here:
-        what = f"code for {target} does not run on this machine, which is {here}"
-        raise MachineError(what, "export it and run it there (`buddy-tui export`), or set the target back")
+    todo = "export it and run it there (`buddy-tui export`), or set the target back"
+    if machine_of(target).architecture != here:
+        raise MachineError(f"code for {target} does not run on this machine, which is {here}", todo)
+    wanted = target_of(target)
+    if wanted.vector_bytes > host().vector_bytes:
+        what = f"code for {target} has vectors of {wanted.vector_bytes} bytes, wider than those of this CPU"
+        raise MachineError(f"{what} ({host().name})", todo)
 
 
 def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
@@ -125,7 +145,7 @@ def parsed(text: str, machine: Machine, context: Any = None) -> Any:
 
     Modules that are to be linked are of one `context`.
     """
-    module = _llvm().parse_assembly(for_older_llvm(text), context or new_context())
+    module = _llvm().parse_assembly(older_llvm.for_older_llvm(text), context or new_context())
     module.triple = machine.triple
     module.data_layout = str(target_machine(machine).target_data)
     return module
@@ -171,19 +191,26 @@ def _architecture(triple: str) -> str:
 
 def _check(machine: Machine, target: str) -> None:
     """Raises `MachineError` for a CPU or a feature that LLVM would leave out with a word on the stream of errors."""
+    try:
+        kind, name = _unknown(machine)
+    except RuntimeError as error:
+        raise MachineError(f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(NAMES)}") from error
+    if kind:
+        todo = f"write {SYNTAX}, with names that `clang --target={machine.triple} --print-supported-cpus` lists"
+        raise MachineError(f"LLVM knows no {kind} {name!r} of {machine.triple}", todo)
+
+
+@lru_cache(maxsize=64)
+def _unknown(machine: Machine) -> tuple[str, str]:
+    """What of `machine` LLVM does not know, "CPU" or "feature" with its name; ("", "") where it knows all.
+
+    Kept, since LLVM says it only to who first asks for code for a machine. Raises `RuntimeError`.
+    """
     with tempfile.TemporaryFile() as heard, errors_into(heard):
-        try:
-            _vectors(machine)
-        except RuntimeError as error:
-            raise MachineError(
-                f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(NAMES)}"
-            ) from error
+        _vectors(machine)
         heard.seek(0)
         found = _IGNORED.search(heard.read().decode(errors="replace"))
-    if found is not None:
-        kind = {"processor": "CPU", "feature": "feature"}[found[2]]
-        todo = f"write {SYNTAX}, with names that `clang --target={machine.triple} --print-supported-cpus` lists"
-        raise MachineError(f"LLVM knows no {kind} {found[1]!r} of {machine.triple}", todo)
+    return ({"processor": "CPU", "feature": "feature"}[found[2]], found[1]) if found else ("", "")
 
 
 @lru_cache(maxsize=64)

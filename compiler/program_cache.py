@@ -14,6 +14,7 @@ from buddy.compiler.bindings import PACKAGE, version
 from buddy.compiler.disk_cache import PROGRAMS
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
+from buddy.compiler.machines import maker
 from buddy.compiler.recipe import Recipe, digest
 from buddy.compiler.target import host_features
 
@@ -43,9 +44,9 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
 
 
 def key(graph: Graph, recipe: Recipe) -> str:
-    """A hash of all that a program is made of: graph, recipe, machine, MLIR, and our own source."""
+    """A hash of all that a program is made of: graph, recipe, machine, MLIR, llvmlite, and our own source."""
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), _code(), _tool())
+    return digest(serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), maker(), _code(), _tool())
 
 
 def _tool() -> str:
