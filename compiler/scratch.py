@@ -8,16 +8,20 @@ import shutil
 import tempfile
 from pathlib import Path
 
+# Exports are made beside the folder that they are for, and moved once all files are there.
+EXPORT = "export"
 _NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
 
 
-def scratch_folder(kind: str) -> tempfile.TemporaryDirectory[str]:
+def scratch_folder(kind: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """An empty folder named after what it is for, a word, and this process; `cleanup` removes it.
 
-    Folders of processes of this user's that have been killed are removed first.
+    It lies in `place`, or where the system has such folders. Those of processes of this user's that have been killed
+    are removed first.
     """
-    sweep(Path(tempfile.gettempdir()), kind)
-    return tempfile.TemporaryDirectory(prefix=f"buddy-{kind}-{os.getpid()}-", ignore_cleanup_errors=True)
+    place = place or Path(tempfile.gettempdir())
+    sweep(place, kind)
+    return tempfile.TemporaryDirectory(prefix=f"buddy-{kind}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True)
 
 
 def sweep(place: Path, kind: str) -> None:

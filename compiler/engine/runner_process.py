@@ -38,6 +38,7 @@ from buddy.compiler.engine.messages import (
     WatchNodes,
 )
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.scratch import EXPORT, sweep
 
 
 class _Words(NamedTuple):
@@ -98,7 +99,10 @@ def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> R
 
 def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
     """Write a compiled program as files in a child, which generates code for whatever machine is asked for."""
-    return _in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
+    reply = _in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
+    # A child that was stopped leaves the folder that it worked in.
+    sweep(_folder(request).parent, EXPORT)
+    return reply
 
 
 def import_in_child(channel: Channel, captured: Any) -> Reply:
@@ -112,7 +116,17 @@ def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Rep
 
 
 def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words, timeout: float = math.inf) -> Reply:
-    types = CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | ProgramExported | Refused
+    types = (
+        CompilerNote
+        | CompileDone
+        | GraphImported
+        | CodeRemarks
+        | Executed
+        | Measured
+        | Watched
+        | ProgramExported
+        | Refused
+    )
     task = Task(work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout)
     ended = in_child(channel, task)
     if ended.reply is not None:
@@ -140,10 +154,14 @@ def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
     program = Program(
         captured, recipe, artifact, request.assignments, request.llvm_ir, request.mlir, origin, request.command
     )
-    folder = Path(request.directory, request.folder).expanduser().absolute()
+    folder = _folder(request)
     order = Order(folder, request.name or c_name(Path(source.partition(":")[0]).stem), request.kinds, request.force)
     files = export(program, order, lambda what: channel.send(Activity(what)))
     return ProgramExported(str(folder), tuple(files))
+
+
+def _folder(request: ExportProgram) -> Path:
+    return Path(request.directory, request.folder).expanduser().absolute()
 
 
 def _remarks(captured: Any, request: RemarkHere) -> Reply:

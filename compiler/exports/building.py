@@ -65,8 +65,12 @@ def compiler_for(machine: Machine) -> list[str]:
 
     Raises `ExportError` where there is none.
     """
-    if named := os.environ.get("CC"):
-        return shlex.split(named)
+    if (named := os.environ.get("CC", "")).strip():
+        try:
+            return shlex.split(named)
+        except ValueError as error:
+            what = f"the variable CC is no command: {error} in {named!r}"
+            raise ExportError(what, "building the library", "set CC to a C compiler") from error
     here = machine.architecture == this_machine().architecture
     names = ["cc", "gcc", "clang"] if here else [f"{machine.architecture}-linux-gnu-gcc"]
     for name in names:

@@ -12,6 +12,7 @@ from buddy.compiler.artifact import Argument as EntryArgument
 from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.exports.dtypes import Element, element_of, stored_shape
 from buddy.compiler.exports.errors import ExportError
+from buddy.compiler.exports.words import taken
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import Assignment
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph
 
 _NAME = re.compile(r"[a-z]\w*", re.ASCII)
-# What C, C++ or its library means by a word that could be a program's name.
-_TAKEN = frozenset(re.findall(
-    r"\w+",
-    "auto bool break case catch char class const continue default delete do double else enum extern false float "
-    "for goto if inline int long main namespace new operator private public register return short signed sizeof "
-    "static struct switch task template text this throw true try typedef union unsigned using virtual void "
-    "volatile weight while argument entry element memory next npy numbers program run skip string take",
-))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,8 +122,8 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
 
 def check_name(name: str) -> None:
     """Raises `ExportError` for what is no name of functions and files in C and C++."""
-    if not _NAME.fullmatch(name) or name in _TAKEN or len(name) > 64:
-        todo = "choose a name of small letters, digits and _ that is no word of C (--name)"
+    if not _NAME.fullmatch(name) or name in taken() or len(name) > 64:
+        todo = "choose a name of small letters, digits and _ that is no word of C or its library (--name)"
         raise ExportError(f"{name!r} can name no C functions", "the export", todo)
 
 
@@ -138,7 +131,7 @@ def c_name(text: str) -> str:
     """A name for C made of any text."""
     found = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:48]
     found = found if found[:1].isalpha() else f"program_{found}".rstrip("_")
-    return f"{found}_program" if found in _TAKEN else found
+    return f"{found}_program" if found in taken() else found
 
 
 def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
@@ -152,6 +145,8 @@ def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
             "between them (`buddy-tui extract`)"
         )
         raise ExportError(f"{len(nodes)} nodes run in eager PyTorch: {first}", "the program", todo, names)
+    if artifact.device is not None:
+        raise ExportError("this code is for a GPU", "the recipe", "choose a recipe whose code is for a CPU")
     if artifact.regions or artifact.observed:
         raise ExportError("this code counts time or shows values", "the recipe", "export the program without counters")
 

@@ -8,17 +8,12 @@ from typing import Any
 from buddy.compiler.artifact import FORK
 from buddy.compiler.exports.errors import ExportError
 from buddy.compiler.exports.interface import Interface
+from buddy.compiler.exports.words import LIBM
 from buddy.compiler.machines import Machine, new_context, optimise, parsed, target_machine
 from buddy.compiler.trampolines import trampoline_name, trampolines
 
-# What <string.h> and <stdlib.h> give, and the names of <math.h> (C17, 7.12), each also for `float` with an `f` behind.
+# What <string.h> and <stdlib.h> give.
 _LIBC = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])
-_LIBM = frozenset(re.findall(
-    r"\w+",
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma "
-    "fmax fmin fmod hypot ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin "
-    "sincos sinh sqrt tan tanh tgamma trunc",
-))  # fmt: skip
 # Operations on halves that a CPU without them has done by the compiler's own library, which every C compiler links in.
 _COMPILER_RT = re.compile(r"__(extend|trunc)\w+f2|__(mul|div|mod|udiv|umod)ti3|__(fix|float)\w+")
 
@@ -110,4 +105,4 @@ def _check_imports(module: Any, provided: set[str]) -> None:
 
 
 def _is_common(name: str) -> bool:
-    return name in _LIBC or name in _LIBM or name.removesuffix("f") in _LIBM or bool(_COMPILER_RT.fullmatch(name))
+    return name in _LIBC or name in LIBM or name.removesuffix("f") in LIBM or bool(_COMPILER_RT.fullmatch(name))

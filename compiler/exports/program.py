@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from buddy.compiler.exports.native import NativeProgram
 from buddy.compiler.machines import Machine, MachineError, machine_of
 from buddy.compiler.protocol import Assignment, ExportedFile, ExportKind
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.scratch import EXPORT, scratch_folder
 from buddy.compiler.torch_values import dense_bytes
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def export(program: Program, order: Order, tell: Tell = lambda _what: None) -> l
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"{folder} is no folder", "the export", "name another one (-o)")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made:
+    with scratch_folder(EXPORT, folder.parent) as made:
         writer = _Writer(program, order, interface, machine, Path(made), tell)
         _refuse_overwriting(folder, writer.planned(), order.force)
         with torch.no_grad():
@@ -219,6 +219,12 @@ def _machine(target: str) -> Machine:
 
 
 def _refuse_overwriting(folder: Path, planned: Collection[str], force: bool) -> None:
+    """Raises `ExportError` where what is in `folder` would be written over, unless by `force`, or cannot be."""
+    folders = [file for file in planned if (folder / file).is_dir() and not (folder / file).is_symlink()]
+    files = {parent for file in planned if (parent := (folder / file).parent).exists() and not parent.is_dir()}
+    for path in (*(folder / file for file in folders), *files):
+        what = f"{path} is a {'file' if path in files else 'folder'}, where the export has none"
+        raise ExportError(what, "the export", "name another folder (-o)")
     there = [file for file in planned if os.path.lexists(folder / file)]
     if there and not force:
         todo = "name another folder (-o), or write over them (--force)"
@@ -232,8 +238,6 @@ def _move(made: Path, folder: Path, planned: Sequence[str]) -> list[ExportedFile
     for file in planned:
         target = folder / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir() and not target.is_symlink():
-            raise ExportError(f"{target} is a folder", "the export", "name another folder (-o)")
         shutil.move(made / file, target)
         found.append(ExportedFile(file, target.stat().st_size))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import zipfile
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from buddy.compiler.exports import ExportError, building
+from buddy.compiler.exports.interface import c_name
+from buddy.compiler.machines import this_machine
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER
 from tests.exports.written import COMPILERS, build, errors, examples, line, npy, program, run, write
@@ -210,9 +213,58 @@ def test_nothing_is_written_over_unless_asked_for(encoder: Path, tmp_path: Path)
     assert "define" in (tmp_path / "net.ll").read_text()
     with pytest.raises(ExportError, match="is no folder"):
         write(made, tmp_path / "net.ll", "mlir")
-    for name in ("int", "Net", "2net", "a b", "../x", ""):
+    (tmp_path / "net.mlir").mkdir()
+    with pytest.raises(ExportError, match="is a folder"):
+        write(made, tmp_path, "llvm-ir", "mlir", force=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "net.ll", "net.mlir"]
+    (tmp_path / "example").write_text("mine")
+    with pytest.raises(ExportError, match="is a file"):
+        write(made, tmp_path, "object", force=True)
+    for name in ("int", "Net", "2net", "a b", "../x", "", "exp", "index", "rounded", "weights", "now"):
         with pytest.raises(ExportError, match="can name no C functions"):
             write(made, tmp_path / "other", "mlir", name=name)
+    assert c_name("exp") == "exp_program"
+
+
+def test_a_model_that_is_called_as_nothing_in_c_keeps_its_name() -> None:
+    for name in ("mlp", "bert", "resnet18", "model", "net", "linear", "attention", "encoder"):
+        assert c_name(name) == name
+
+
+def test_code_for_a_gpu_is_refused(tmp_path: Path) -> None:
+    made = program(Line(lambda x: x + 1, torch.ones(4)), default_recipe(preset="gpu"))
+    with pytest.raises(ExportError, match="for a GPU"):
+        write(made, tmp_path, "object")
+
+
+def test_a_program_may_have_tensors_without_elements_and_more_than_main_holds(tmp_path: Path) -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    _, made = line(lambda x, e: (x[:0] + 1, x * 2, torch.cat([e, x])), x, torch.ones(0, 3))
+    write(made, tmp_path, "object")
+    said = run([build(tmp_path, "gcc", "main.c", "net.c", "net.o"), *examples(tmp_path)], tmp_path)
+    assert errors(said) == [0.0, 0.0, 0.0]
+    command = ["g++", "-std=c++17", "-x", "c++", "main.cpp", "-x", "none", "loader.o", "net.o", "-lm", "-o", "run-cpp"]
+    subprocess.run(["gcc", "-std=c11", "-c", "net.c", "-o", "loader.o"], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    assert "max 10" in run([tmp_path / "run-cpp", *examples(tmp_path)[:2]], tmp_path)
+    main = (tmp_path / "main.c").read_text()
+    (tmp_path / "main.c").write_text(main.replace("MOST = 256", "MOST = 2"))
+    small = build(tmp_path, "gcc", "main.c", "net.c", "net.o")
+    assert "raise MOST" in run([small, *examples(tmp_path)[:2]], tmp_path, code=1)
+
+
+def test_weights_from_a_pipe_do_not_hang(encoder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    made = build(encoder, "gcc", "main.c", "net.c", "net.o")
+    assert "cannot be opened" in run([made, "--weights", str(tmp_path / "pipe")], encoder, code=1)
+
+
+def test_a_compiler_that_is_no_command_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "'gcc")
+    with pytest.raises(ExportError, match="CC is no command"):
+        building.compiler_for(this_machine())
+    monkeypatch.setenv("CC", " ")
+    assert building.compiler_for(this_machine())
 
 
 def test_nodes_in_eager_are_refused_by_name() -> None:

@@ -154,7 +154,7 @@ static int run(PROGRAM *program, struct npy *files) {
   (void)PROGRAM_inputs(&count);
   int code = bind_sizes(files, sizes) || fill_inputs(files, sizes);
   for (int i = 0; i < count; i++) in[i] = files[i].data;
-  for (int i = 0; i < outputs; i++) {
+  for (int i = 0; i < outputs && !code; i++) {
     PROGRAM_shape(&results[i], sizes, shapes[i]);
     out[i] = aligned_alloc(64, (elements(results[i].rank, shapes[i]) * results[i].element + 64) / 64 * 64);
     if (!out[i]) code = fail(results[i].name, "not enough memory");
@@ -171,12 +171,24 @@ static int run(PROGRAM *program, struct npy *files) {
   return code;
 }
 
+/* Whether the tables here hold what the program takes and gives. */
+static int has_room(void) {
+  int counts[3];
+  const PROGRAM_tensor *of[] = {PROGRAM_inputs(&counts[0]), PROGRAM_outputs(&counts[1])};
+  (void)PROGRAM_sizes(&counts[2]);
+  if (counts[0] > MOST || counts[1] > MOST || counts[2] > MOST) return 0;
+  for (int side = 0; side < 2; side++)
+    for (int i = 0; i < counts[side]; i++)
+      if (of[side][i].rank > NPY_RANK) return 0;
+  return 1;
+}
+
 int main(int argc, char **argv) {
   struct npy files[MOST] = {{{0}, 0, {0}, 0, NULL}};
   PROGRAM *program;
   int count, code = read_words(argc, argv);
   const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
-  if (count > MOST) return fail("PROGRAM", "more inputs than this program is made for");
+  if (!has_room()) return fail("PROGRAM", "more tensors, dims or sizes than these sources are made for: raise MOST, NPY_RANK");
   for (int i = 0; i < inputs && i < count && !code; i++) {
     const char *wrong = strcmp(given[i], "-") ? npy_read(given[i], &files[i]) : "";
     if (*wrong) code = fail(given[i], wrong);

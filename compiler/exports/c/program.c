@@ -269,7 +269,7 @@ static int find_weights(const PROGRAM *p, const unsigned char **places) {
 
 static int map_file(PROGRAM *p, const char *path) {
   struct stat found;
-  int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* a pipe that nobody writes to would wait */
   if (file < 0 || fstat(file, &found) || !S_ISREG(found.st_mode)) {
     if (file >= 0) close(file);
     return refuse_file(PROGRAM_NO_WEIGHTS, "it is not there, not to be read, or no file");
