@@ -89,7 +89,10 @@ def version() -> str:
     What is kept on disk is kept under it, so the hash is another one once a build has been made anew.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version(PACKAGE.replace("_", "-"))
+        installed = metadata.distribution(PACKAGE.replace("_", "-"))
+        # A build of one's own may have the name of a package that is installed as well.
+        if Path(str(installed.locate_file(PACKAGE))).resolve() == Path(_folder_of(PACKAGE)).resolve():
+            return installed.version
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in libraries()]
     return f"local-{hashlib.sha256(repr(states).encode()).hexdigest()[:12]}"
 

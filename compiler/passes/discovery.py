@@ -45,14 +45,22 @@ def registered(question: None = None) -> Found:
     try:
         libraries = bindings.libraries()
         states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
-        key = digest(bindings.PACKAGE, bindings.version(), states)
+        key = digest(bindings.PACKAGE, bindings.version(), states, Path(__file__).read_text(encoding="utf-8"))
     except (bindings.BindingsError, OSError) as error:
         return Found(problem=str(error))
-    kept = CATALOGUES.read(key)
-    found = msgspec.msgpack.decode(kept, type=Found) if kept is not None else _looked_for(libraries)
-    if kept is None:
+    found = _kept(key)
+    if found is None:
+        found = _looked_for(libraries)
         CATALOGUES.write(key, msgspec.msgpack.encode(found))
     return msgspec.structs.replace(found, bindings=_bindings())
+
+
+def _kept(key: str) -> Found | None:
+    data = CATALOGUES.read(key)
+    try:
+        return None if data is None else msgspec.msgpack.decode(data, type=Found)
+    except msgspec.DecodeError:
+        return None
 
 
 def _bindings() -> BindingsInfo:
@@ -113,11 +121,13 @@ def _child(names: list[str]) -> Iterator[bytes]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(read)
-        with os.fdopen(write, "wb") as out:
-            _try(names, out)
-            out.write(msgspec.json.encode(len(names)) + b"\n")
-        os._exit(0)
+        try:
+            os.close(read)
+            with os.fdopen(write, "wb") as out:
+                _try(names, out)
+                out.write(msgspec.json.encode(len(names)) + b"\n")
+        finally:
+            os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as answers:
         yield from answers

@@ -58,6 +58,17 @@ def test_a_package_without_bindings_is_told_in_one_line(
     assert "without it they are torch-mlir's" in said(done)
 
 
+def test_a_build_with_the_name_of_an_installed_package_is_no_installed_one(run_python: Run, tmp_path: Path) -> None:
+    """Else what one has made would be taken from disk for the other."""
+    (tmp_path / "torch_mlir" / "_mlir_libs").mkdir(parents=True)
+    (tmp_path / "torch_mlir" / "__init__.py").write_text("")
+    text = f"from pathlib import Path\n\n\ndef get_lib_dirs():\n    return [Path({str(tmp_path)!r})]\n"
+    (tmp_path / "torch_mlir" / "_mlir_libs" / "__init__.py").write_text(text)
+    code = "from buddy.compiler.bindings import version; print(version())"
+    assert run_python("-c", code, PYTHONPATH=str(tmp_path)).stdout.startswith("local-")
+    assert not run_python("-c", code).stdout.startswith("local-")
+
+
 @pytest.mark.slow
 def test_the_command_line_says_the_same_without_a_traceback(run_python: Run, root: Path) -> None:
     done = run_python(*CLI, "run", str(root / "samples" / "mlp.py"), BUDDY_MLIR_PACKAGE="no_such_package")
