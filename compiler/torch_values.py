@@ -38,7 +38,7 @@ def from_torch(dtype: torch.dtype) -> TensorDType | None:
 
 
 def dense_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements of a tensor as bytes, one behind the other, row-major; of its own memory where that is so already."""
+    """The elements of a tensor as bytes, row-major; in its own memory where they lie so already."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return memoryview(dense.view(torch.uint8).numpy())
 

@@ -6,6 +6,7 @@ copies. There is nothing to compile in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -21,6 +22,8 @@ MODULE = "gpu.module"
 _GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
 # A kernel finds the offset of a view in the view's type, so it is given the address of what is viewed.
 _VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
+# Element types whose bytes follow from their name; an `index` has 64 bits.
+_ELEMENT = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
 _NOTHING = ("memref.dealloc", "func.return", "gpu.wait")
 
 
@@ -170,13 +173,10 @@ def _size(kind: Any, op: Any) -> int:
     memref = ir.MemRefType(kind)
     if not memref.has_static_shape:
         raise HostCodeError("the size of a buffer is known only to a call", op.location)
-    return prod(memref.shape) * _element_bytes(memref.element_type)
-
-
-def _element_bytes(kind: Any) -> int:
-    text = str(kind)
-    bits = 64 if text == "index" else int("".join(filter(str.isdigit, text)))
-    return max(1, bits // 8)
+    found = _ELEMENT.fullmatch(str(memref.element_type))
+    if found is None:
+        raise HostCodeError(f"a buffer has elements of type {memref.element_type}", op.location)
+    return prod(memref.shape) * max(1, int(found["bits"] or 64) // 8)
 
 
 def _identity(kind: Any) -> Any:

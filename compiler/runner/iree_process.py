@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from buddy.compiler.iree.artifact import ENTRY, SCOPE, IreeArtifact
 from buddy.compiler.plain_values import Diagnostic
 from buddy.compiler.runner.memory import torch_dtype
 from buddy.compiler.runner.sizes import Shape, bind
+from buddy.compiler.torch_values import dense_bytes
 
 _MESSAGE = 2000
 
@@ -62,9 +64,8 @@ class IreeProcess:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        if self._pid:
             os.kill(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
         with contextlib.suppress(OSError):
             self._stream.close()
@@ -93,6 +94,9 @@ class IreeProcess:
         dtype = torch_dtype(spec)
         dims = shape[:-1] if dtype.is_complex else shape
         raw = torch.from_numpy(np.load(self._values))
+        if raw.numel() != math.prod(dims) * dtype.itemsize:
+            wanted = f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, dims))}"
+            raise IreeRunError(f"a result is no {wanted}: a flag has made its elements others")
         return raw.view(dtype).reshape(dims)
 
     def _asked(self, word: str) -> dict[str, Any]:
@@ -107,6 +111,7 @@ class IreeProcess:
             line = self._stream.readline()
         if not line:
             _, status = os.waitpid(self._pid, 0)
+            self._pid = 0  # its number may be another process's from now on
             raise IreeRunError(f"the process crashed ({describe_exit(os.waitstatus_to_exitcode(status))})")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
@@ -130,9 +135,10 @@ class _Program:
         from buddy.compiler.iree.runtime import IreeModule
 
         convention = artifact.convention
-        weights = {key: _bytes(tensors[place]) for key, place in convention.parameters.items()}
+        # Kept: the module reads them where they lie, those that had to be made dense too.
+        self._weights = {key: np.asarray(dense_bytes(tensors[place])) for key, place in convention.parameters.items()}
         driver = iree_flags.driver(artifact.flags, threads)
-        self._module = IreeModule(artifact.module, ENTRY, driver, threads, weights, SCOPE)
+        self._module = IreeModule(artifact.module, ENTRY, driver, threads, self._weights, SCOPE)
         inputs = [self._module.on_device(_array(tensors[place])) for place in convention.inputs]
         self._arguments = [*inputs, *(symbols[symbol.name] for symbol in convention.symbols)]
 
@@ -180,18 +186,10 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MESSAGE]
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return torch.view_as_real(plain) if plain.is_complex() else plain
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    return _dense(tensor).reshape(-1).view(torch.uint8).numpy()
-
-
 def _array(tensor: torch.Tensor) -> Any:
     """The tensor as IREE's runtime takes arrays; it knows bfloat16 by the package `ml_dtypes`."""
-    dense = _dense(tensor)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dense = torch.view_as_real(plain) if plain.is_complex() else plain
     if dense.dtype is torch.bfloat16:
         import ml_dtypes
 

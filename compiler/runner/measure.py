@@ -16,6 +16,7 @@ from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
 from buddy.compiler.runner.allocations import with_peak
 from buddy.compiler.runner.compare import compare, unchecked
 from buddy.compiler.runner.load import Loaded, load
+from buddy.compiler.torch_values import dense_bytes
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.captured import CapturedGraph
@@ -85,12 +86,7 @@ def run_and_compare(
 
 def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
     """A checksum of each tensor's bytes."""
-    return [zlib.crc32(_bytes(tensor)) for tensor in tensors]
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return memoryview(dense.view(torch.uint8).numpy())
+    return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
 def reports(
