@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z][a-z0-9]*)?")
+_SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z]+[0-9][a-z0-9]*)?")
 
 
 @dataclass(frozen=True)
@@ -29,3 +29,11 @@ def shape_word(text: str) -> ShapeWord:
 def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
     """What was said of a parameter, by its name or its number."""
     return next((word for word in words if word.name in (name, str(number))), None)
+
+
+def check_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
+    """Raises `ValueError` for a word that is of none of the parameters, which are called `names`, in order."""
+    known = {*names, *map(str, range(len(names)))}
+    for word in words:
+        if word.name not in known:
+            raise ValueError(f"there is no input {word.name}; there are {', '.join(names) or 'none'}")

@@ -24,7 +24,7 @@ from buddy.compiler.ir_files.signatures import (
 from buddy.compiler.ir_files.table import FUNCTIONS, Table, name_of
 from buddy.compiler.ir_files.wrapping import WRAPPER, Signature, wrap
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.shape_words import ShapeWord, shape_word
+from buddy.compiler.shape_words import ShapeWord, check_names, shape_word
 
 MAX_ENTRIES = 32
 
@@ -49,12 +49,22 @@ def _entered(question: Question, parts: list[Part], words: list[ShapeWord]) -> A
     names = [(number, name) for number, part in enumerate(parts) for name in _entries(part.module, question.entry)]
     if not names:
         return Answer(problem=_no_entry(question, parts))
+    arity = max(_arity(parts[number].module, name) for number, name in names)
+    try:
+        check_names(words, [f"arg{place}" for place in range(arity)])
+    except ValueError as error:
+        return Answer(problem=Diagnostic(str(error), question.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
     found = []
     for number, name in names[:MAX_ENTRIES]:
         title = f"{name} (part {number + 1})" if len(parts) > 1 else name
         found.append(_opened(parts[number], name, title, question, words))
     return Answer(tuple(found), notes=notes)
+
+
+def _arity(module: Any, name: str) -> int:
+    entry = next(function for function in _functions(module) if name_of(function) == name)
+    return len(entry.regions[0].blocks[0].arguments)
 
 
 def _functions(module: Any) -> Iterator[Any]:

@@ -10,12 +10,12 @@ from buddy.compiler.bindings import ir
 _READERS = frozenset({
     "memref.load", "memref.dim", "affine.load", "affine.vector_load", "vector.load", "vector.transfer_read",
     "vector.gather", "vector.maskedload", "vector.expandload", "llvm.load", "memref.prefetch", "memref.dealloc",
-    "memref.assume_alignment",
 })  # fmt: skip
 # Ops whose results are other names of the memory they are given.
 _VIEWS = frozenset({
     "memref.subview", "memref.cast", "memref.reinterpret_cast", "memref.expand_shape", "memref.collapse_shape",
     "memref.view", "memref.transpose", "memref.memory_space_cast", "memref.extract_strided_metadata",
+    "memref.assume_alignment",
     "llvm.getelementptr", "llvm.bitcast", "llvm.addrspacecast",
     # An address on its way to a function that is not in the module.
     "memref.extract_aligned_pointer_as_index", "arith.index_cast", "llvm.inttoptr",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.shape_words import ShapeWord, shape_for
+from buddy.compiler.shape_words import ShapeWord, check_names, shape_for
 from buddy.compiler.sources.program import SourceError, source_error
 
 # Constants of up to so many elements stay in the model: shapes, axes, scales, which lowerings have to read.
@@ -98,6 +98,10 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
     """Fix the sizes of inputs that the model leaves open; what was chosen for those that nobody has said."""
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored]
+    try:
+        check_names(words, [value.name for value in inputs])
+    except ValueError as error:
+        raise _refused(path, str(error), "say NAME=4x128 of one of these") from error
     notes = []
     for number, value in enumerate(inputs):
         kind = value.type.tensor_type

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from buddy.compiler.shape_words import shape_for
 from buddy.compiler.sources.modules import captured_call, words_of
@@ -121,9 +121,15 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
     """Raises `SourceError` for a node that is no op of PyTorch's on tensors and sizes, or that touches files."""
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            if node.op == "call_function" and not _is_plain(node.target):
-                what = f"{opening.title} calls {node.target}, which is no computation on tensors"
-                raise source_error(what, f"node {node.name}", "export the model without it")
+            # Ops of higher order call functions that they are given.
+            for called in (node.target if node.op == "call_function" else None, *_callables(node)):
+                if called is not None and not _is_plain(called):
+                    what = f"{opening.title} calls {called}, which is no computation on tensors"
+                    raise source_error(what, f"node {node.name}", "export the model without it")
+
+
+def _callables(node: torch.fx.Node) -> Iterator[Any]:
+    return (value for value in tree_leaves((node.args, node.kwargs)) if callable(value))
 
 
 def _is_plain(target: Any) -> bool:
@@ -139,8 +145,9 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...]
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
-    leaves, generator, words = [], new_generator(), words_of(opening)
-    for place, node in enumerate(_user_inputs(program)):
+    nodes = _user_inputs(program)
+    leaves, generator, words = [], new_generator(), words_of(opening, [node.name for node in nodes])
+    for place, node in enumerate(nodes):
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             leaves.append(value)

@@ -31,12 +31,16 @@ _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 # `{"name":` behind its own length in 8 bytes.
 _SAFETENSORS = re.compile(rb".{6}\0\0\{", re.DOTALL)
 _TFLITE = re.compile(rb".{4}TFL3", re.DOTALL)
+# Tags of the fields of an ONNX `ModelProto` that may follow its version.
+_AFTER_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42")
 # What a line of MLIR's text begins with; comments are `//`.
 _MLIR = re.compile(
     r"^\s*(?:module\b[^=;:]*(?:\{|$)|\"?[a-z_]\w*\.[\w.]+\"?\s*(?:\(|@|private|public|\{|<)"
     r"|%[\w#:, %]+=\s*\"?\w+[\w.]*|[#!][\w.]+\s*=|#map|\{-#)",
     re.MULTILINE,
 )
+# What no line of Python's begins with, whatever is wrong with it.
+_NO_PYTHON = re.compile(r"^\s*(?:module\b[^=;:]*\{\s*$|[a-z_]\w*\.[\w.]+[^=(]* @\w|%[\w#:, %]+= )", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
 
@@ -46,6 +50,9 @@ class Sniffed:
 
     kind: Kind
     words: str = ""
+
+
+_UNKNOWN = Sniffed("other", "a binary file of a kind that is not known here")
 
 
 def kind_of(path: Path) -> Sniffed:
@@ -60,7 +67,9 @@ def kind_of(path: Path) -> Sniffed:
         return Sniffed("weights")
     if (words := _foreign(head)) is not None:
         return Sniffed("other", words)
-    return _of_text(path, head)
+    if path.suffix == ".py" and b"\0" not in head and not _NO_PYTHON.search(head.decode("latin-1")):
+        return Sniffed("script")  # in whatever encoding it says
+    return Sniffed("onnx") if is_onnx(path, head) else _of_text(path, head)
 
 
 def _foreign(head: bytes) -> str | None:
@@ -103,10 +112,10 @@ def _of_text(path: Path, head: bytes) -> Sniffed:
     try:
         text = _whole_lines(head).decode("utf-8")
     except UnicodeDecodeError:
-        return _of_binary(path, head)
+        return _UNKNOWN
     if "\0" in text:
-        return _of_binary(path, head)
-    if path.suffix == ".py" and not (_is_mlir(text) and not _is_python(path)):
+        return _UNKNOWN
+    if path.suffix == ".py" and (_is_python(path) or not _is_mlir(text)):
         return Sniffed("script")
     if _is_mlir(text) or path.suffix == ".mlir":
         return Sniffed("mlir")
@@ -118,16 +127,11 @@ def _whole_lines(head: bytes) -> bytes:
     return head if len(head) < _HEAD else head[: head.rfind(b"\n") + 1]
 
 
-def _of_binary(path: Path, head: bytes) -> Sniffed:
-    return (
-        Sniffed("onnx") if is_onnx(path, head) else Sniffed("other", "a binary file of a kind that is not known here")
-    )
-
-
 def is_onnx(path: Path, head: bytes) -> bool:
     """Whether a file looks like a `ModelProto`: its first field is `ir_version` (tag 1, a small number), and it is
     named so or names its producer or opset next (onnx/onnx.proto)."""
-    return head[:1] == b"\x08" and 0 < head[1] < 64 and (path.suffix == ".onnx" or head[2:3] in b"\x12\x1a\x22\x3a\x42")
+    tag, version, after = head[:1], head[1:2], head[2:3]
+    return tag == b"\x08" and b"\0" < version < b"\x40" and (path.suffix == ".onnx" or after in _AFTER_VERSION)
 
 
 def _is_mlir(text: str) -> bool:

@@ -12,11 +12,10 @@ from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.frontend.capture import callable_name
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.shape_words import ShapeWord, shape_for, shape_word
+from buddy.compiler.shape_words import ShapeWord, check_names, shape_for, shape_word
 from buddy.compiler.sources.opening import Opening
 from buddy.compiler.sources.program import Program, source_error
-from buddy.compiler.sources.random_inputs import new_generator, random_tensor
+from buddy.compiler.sources.random_inputs import dtype_of, new_generator, random_tensor
 from buddy.compiler.sources.tape import Tape
 
 _TODO = "say NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
@@ -62,7 +61,7 @@ def _renamed(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
 
 def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
     """Random tensors for parameters of those names, of the shapes that the user says. Raises `SourceError`."""
-    words = words_of(opening)
+    words = words_of(opening, names)
     generator = new_generator()
     found = [shape_for(words, name, place) for place, name in enumerate(names)]
     missing = [name for name, word in zip(names, found, strict=True) if word is None]
@@ -70,23 +69,25 @@ def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, .
         what = f"{opening.title} says nothing of its inputs: {', '.join(missing)}"
         options = " ".join(f"--shape {name}=…" for name in missing)
         raise source_error(what, f"forward({', '.join(names)})", f"say {options}, as x=1x3x224x224 or ids=1x128xi64")
-    return tuple(random_tensor(word.shape, _dtype(word), generator) for word in found if word is not None)
+    return tuple(random_tensor(word.shape, dtype_of(word), generator) for word in found if word is not None)
 
 
-def words_of(opening: Opening) -> list[ShapeWord]:
-    """The shapes that the user says. Raises `SourceError`."""
+def words_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
+    """The shapes that the user says of the parameters `names`. Raises `SourceError`."""
+    words = shape_words(opening)
+    try:
+        check_names(words, names)
+    except ValueError as error:
+        raise source_error(str(error), "the shapes to open with", _TODO) from error
+    return words
+
+
+def shape_words(opening: Opening) -> list[ShapeWord]:
+    """The shapes that the user says, whatever of. Raises `SourceError`."""
     try:
         return [shape_word(text) for text in opening.shapes]
     except ValueError as error:
         raise source_error(str(error), "the shapes to open with", _TODO) from error
-
-
-def _dtype(word: ShapeWord) -> TensorDType:
-    known = {dtype.value: dtype for dtype in TensorDType}
-    if word.dtype and word.dtype not in known:
-        names = ", ".join(name for name in known if "<" not in name)
-        raise source_error(f"there is no element type {word.dtype}", "the shapes to open with", f"there are {names}")
-    return known[word.dtype or "f32"]
 
 
 def _parameters(module: torch.nn.Module) -> list[str]:

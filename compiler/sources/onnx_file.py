@@ -15,9 +15,9 @@ from buddy.compiler.onnx_files.importing import imported
 from buddy.compiler.onnx_files.model import Prepared, prepared
 from buddy.compiler.onnx_files.nodes import graph_of
 from buddy.compiler.onnx_files.reference import Reference
-from buddy.compiler.shape_words import ShapeWord, shape_word
+from buddy.compiler.sources.modules import shape_words
 from buddy.compiler.sources.opening import Opening
-from buddy.compiler.sources.program import Program, source_error
+from buddy.compiler.sources.program import Program
 from buddy.compiler.sources.random_inputs import SEED, new_generator, random_tensor
 from buddy.compiler.torch_values import to_torch
 
@@ -27,7 +27,7 @@ def load(opening: Opening) -> Program:
 
     Raises `SourceError`.
     """
-    model = prepared(opening.path, _words(opening))
+    model = prepared(opening.path, shape_words(opening))
     name = model.model.graph.name or opening.stem
     graph = graph_of(model, name, opening.path)
     opening.tell("importing by torch-mlir")
@@ -41,13 +41,6 @@ def load(opening: Opening) -> Program:
     )  # fmt: skip
     told = f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them"
     return Program([captured], [*model.notes, told])
-
-
-def _words(opening: Opening) -> list[ShapeWord]:
-    try:
-        return list(map(shape_word, opening.shapes))
-    except ValueError as error:
-        raise source_error(str(error), "the shapes", "say NAME=4x128 of an input") from error
 
 
 def _tensors(graph: Graph, model: Prepared) -> list[torch.Tensor]:

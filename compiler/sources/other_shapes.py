@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from buddy.compiler.runner.choose_inputs import random_of
+from buddy.compiler.shape_words import shape_word
 from buddy.compiler.sources.program import SourceError, source_error
+from buddy.compiler.sources.random_inputs import dtype_of, random_tensor
+from buddy.compiler.torch_values import to_torch
 
-_SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)")
 _TODO = "say NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
 
 
 def with_shapes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, those that `shapes` names as random tensors of those shapes, distributed as the script's are.
+    """The arguments, those that `shapes` names as random tensors of those shapes, distributed as the script's are
+    where they keep its element type.
 
     Names are those of the parameters, numbers count the positional arguments from 0. Raises `SourceError`.
     """
@@ -27,17 +29,20 @@ def with_shapes(
     names = _parameters(function)
     generator = torch.Generator().manual_seed(0)
     for text in shapes:
-        found = _SHAPE.fullmatch(text.strip())
-        if found is None:
-            raise source_error(f"{text!r} is no shape", "the shapes to capture with", _TODO)
-        name, shape = found[1], tuple(map(int, found[2].split("x")))
+        try:
+            word = shape_word(text)
+        except ValueError as error:
+            raise source_error(str(error), "the shapes to capture with", _TODO) from error
+        name, dtype = word.name, dtype_of(word)
         place: Any = int(name) if name.isdigit() else names.index(name) if name in names else -1
         holder, key = (named, name) if name in named else (changed, place)
         value = holder[key] if name in named or 0 <= place < len(changed) else None  # type: ignore[index]
         if not isinstance(value, torch.Tensor):
             have = ", ".join(_tensors(names, args, kwargs)) or "none"
             raise source_error(f"the model is called with no tensor {name}; with {have}", "the shapes", _TODO)
-        holder[key] = random_of(value, shape, generator)  # type: ignore[index]
+        kept = not word.dtype or to_torch(dtype) == value.dtype
+        made = random_of(value, word.shape, generator) if kept else random_tensor(word.shape, dtype, generator)
+        holder[key] = made  # type: ignore[index]
     return tuple(changed), named
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.shape_words import ShapeWord
+from buddy.compiler.sources.program import source_error
 from buddy.compiler.torch_values import to_torch
 
 SEED = 0
@@ -24,3 +26,12 @@ def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.G
         return torch.randn(shape, generator=generator, dtype=drawn).to(wanted)
     bound = 2 if wanted is torch.bool else _NUMBERS
     return torch.randint(bound, shape, generator=generator).to(wanted)
+
+
+def dtype_of(word: ShapeWord) -> TensorDType:
+    """The element type that a word says, f32 where it says none. Raises `SourceError`."""
+    known = {dtype.value: dtype for dtype in TensorDType}
+    if word.dtype and word.dtype not in known:
+        names = ", ".join(name for name in known if "<" not in name)
+        raise source_error(f"there is no element type {word.dtype}", "the shapes to open with", f"there are {names}")
+    return known[word.dtype or "f32"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,8 @@ from buddy.compiler.sources.modules import said_inputs
 from buddy.compiler.sources.opening import Opening
 from buddy.compiler.sources.program import Program, SourceError, source_error
 
+# Calls of these ops in the text of a module's methods.
+_FILE_CALL = re.compile(rf"\b(?:torch|ops\.\w+)\.({'|'.join(FILE_OPS)})\(")
 # What `torch.utils.bundled_inputs` adds to a module that carries inputs.
 _BUNDLED = "get_all_bundled_inputs"
 _SAVE = "save the model again with torch.jit.save"
@@ -39,26 +43,28 @@ def load(opening: Opening) -> Program:
 
 def _read(opening: Opening) -> torch.jit.ScriptModule:
     try:
+        _check_code(opening)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = torch.jit.load(str(opening.path), map_location="cpu").eval()
+    except SourceError:
+        raise
     except Exception as error:
         what = f"{opening.title} is no TorchScript that PyTorch {torch.__version__} can read: {_first(error)}"
         raise source_error(what, opening.title, f"check that all of the file has arrived, or {_SAVE}") from error
     if not hasattr(module, "forward"):
         raise source_error(f"{opening.title} has no method forward", opening.title, _SAVE)
-    for kind in _kinds(module.inlined_graph):
-        if kind.partition("::")[2] in FILE_OPS:
-            raise source_error(f"{opening.title} calls {kind}, which touches files", opening.title, _EXPORT)
     return module
 
 
-def _kinds(graph: Any) -> Iterator[str]:
-    """The kinds of the nodes of a graph, those in its blocks too."""
-    for node in graph.nodes():
-        yield node.kind()
-        for block in node.blocks():
-            yield from _kinds(block)
+def _check_code(opening: Opening) -> None:
+    """Raises `SourceError` where a method touches files: reading a module runs its `__setstate__`, if it has one."""
+    with zipfile.ZipFile(opening.path) as archive:
+        for name in archive.namelist():
+            found = _FILE_CALL.search(archive.read(name).decode(errors="replace")) if name.endswith(".py") else None
+            if found is not None:
+                what = f"{opening.title} calls {found[0][:-1]}, which touches files"
+                raise source_error(what, f"{name} in it", _EXPORT)
 
 
 def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]:

@@ -194,6 +194,21 @@ def test_a_pointer_needs_a_shape_and_is_opened_all_the_same(file: Path) -> None:
     assert "llvm.fmul" in [row.target for row in program.graphs[0].info.rows]
 
 
+def test_what_is_written_under_another_name_is_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "aligned.mlir"
+    path.write_text("""func.func @f(%x: memref<8xf32>, %y: f32) {
+  %aligned = memref.assume_alignment %x, 16 : memref<8xf32>
+  %c0 = arith.constant 0 : index
+  memref.store %y, %aligned[%c0] : memref<8xf32>
+  return
+}
+""")
+    (captured,) = load_program(str(path)).graphs
+    assert [str(result) for result in captured.graph.results] == ["arg0_written"]
+    report = report_of(replace(captured, eager=lambda tensors: [torch.cat([tensors[1][None], tensors[0][1:]])]))
+    assert report.ok, report.outputs
+
+
 def test_open_sizes_are_said(file: Path) -> None:
     program = load_program(f"{file}:open", shapes=("arg0=3x5", "arg1=5x8"))
     assert [tuple(tensor.shape) for tensor in program.graphs[0].tensors] == [(3, 5), (5, 8)]
@@ -267,3 +282,4 @@ def test_an_entry_or_a_shape_that_is_not_there(file: Path) -> None:
     assert "'arg0=' is no shape" in refused(f"{file}:open", "arg0=").what
     wrong = load_program(f"{file}:product", shapes=("arg0=3x3",))
     assert any("arg0 is 4x16, so it cannot be 3x3" in note for note in wrong.notes)
+    assert "there is no input arg2; there are arg0, arg1" in refused(f"{file}:product", "arg2=3x3").what

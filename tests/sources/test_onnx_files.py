@@ -15,6 +15,7 @@ from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.sources import SourceError, load_program
+from buddy.compiler.sources.kinds import kind_of
 from buddy.compiler.straight import compile_graph
 
 onnx = pytest.importorskip("onnx")
@@ -65,6 +66,19 @@ def test_a_model_is_a_graph_of_its_nodes_that_gives_what_onnx_says(tmp_path: Pat
     for mine, other in zip(ours, theirs, strict=True):
         # Sums of eight products of numbers about 1, in f32.
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_without_a_zero_byte_is_one_all_the_same(tmp_path: Path) -> None:
+    model = _model(helper.make_node("Relu", ["x"], ["y"]))
+    model.opset_import[0].ClearField("domain")
+    path = Path(_saved(tmp_path, model))
+    assert b"\0" not in path.read_bytes()
+    assert kind_of(path).kind == "onnx"
+
+
+def test_a_shape_of_no_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="there is no input rows; there are x"):
+        load_program(_saved(tmp_path, _layer(size="batch")), shapes=("rows=5x8",))
 
 
 def test_sizes_that_a_model_leaves_open_are_one_or_what_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import zipfile
@@ -233,4 +234,60 @@ def test_a_program_that_touches_files_is_refused(tmp_path: Path) -> None:
 
     path = tmp_path / "reads.pt"
     torch.jit.script(Reads()).save(str(path))
-    assert "calls aten::from_file, which touches files" in refused(path, "x=2").what
+    assert "calls torch.from_file, which touches files" in refused(path, "x=2").what
+
+
+def test_a_program_that_would_touch_files_by_being_read_is_refused_before(tmp_path: Path) -> None:
+    class Leaves(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(2))
+
+        @torch.jit.export
+        def __getstate__(self):  # type: ignore[no-untyped-def]
+            return self.w, self.training
+
+        @torch.jit.export
+        def __setstate__(self, state: tuple[torch.Tensor, bool]):  # type: ignore[no-untyped-def]
+            self.w, self.training = state[0], state[1]
+            torch.save(state[0], "mark-of-a-module-that-was-read")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.w
+
+    path, mark = tmp_path / "leaves.pt", Path("mark-of-a-module-that-was-read")
+    script = torch.jit.script(Leaves())
+    mark.unlink(missing_ok=True)
+    script.save(str(path))
+    try:
+        assert "calls torch.save, which touches files" in refused(path, "x=2").what
+        assert not mark.exists()
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def test_an_op_of_higher_order_may_not_call_whatever_it_is_given(tmp_path: Path) -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    mark, path = tmp_path / "mark", tmp_path / "branches.pt2"
+    torch.export.save(torch.export.export(Branches(), (torch.ones(2),)), path)
+
+    def change(name: str, content: bytes) -> bytes:
+        if not name.endswith("model.json"):
+            return content
+        program = json.loads(content)
+        node = next(n for n in program["graph_module"]["graph"]["nodes"] if n["target"].endswith("cond"))
+        node["target"] = "torch.ops.higher_order.wrap"
+        given = ({"as_operator": "torch.os.mkdir"}, {"as_string": str(mark)})
+        node["inputs"] = [{"name": "", "arg": each, "kind": 1} for each in given]
+        return json.dumps(program).encode()
+
+    diagnostic = refused(replaced(path, change, tmp_path / "harm.pt2"))
+    assert "mkdir>, which is no computation on tensors" in diagnostic.what
+    assert not mark.exists()
+
+
+def test_a_shape_of_no_input_is_refused(folder: Path) -> None:
+    assert "there is no input y; there are ids" in refused(folder / "rows.pt", "ids=2x5xi64", "y=3").what

@@ -329,6 +329,23 @@ def test_a_folder_lists_its_scripts(script: Write, tmp_path: Path) -> None:
     assert "model.py" in diagnostic.todo
 
 
+def test_a_script_that_is_wrong_or_of_another_encoding_is_a_script(script: Write, tmp_path: Path) -> None:
+    wrong = script("import torch\nmodel = torch.nn.Linear(2, 2)\nmodel.eval()\ndef f(:\n    pass\n")
+    assert "is not valid Python" in refused(wrong).what
+    path = tmp_path / "latin.py"
+    text = (
+        "# -*- coding: latin-1 -*-\n# caf\u00e9\nimport torch\nmodel, example_inputs = torch.nn.ReLU(), torch.ones(2)\n"
+    )
+    path.write_bytes(text.encode("latin-1"))
+    assert names(load_program(str(path))) == ["ReLU"]
+
+
+def test_another_shape_may_have_another_element_type(script: Write) -> None:
+    source = script("import torch\nmodel, example_inputs = torch.nn.ReLU(), torch.ones(2)\n")
+    (captured,) = load_program(source, shapes=("input=3x4xf64",)).graphs
+    assert [(tuple(t.shape), t.dtype) for t in captured.tensors] == [((3, 4), torch.float64)]
+
+
 def test_a_file_that_is_no_script(script: Write) -> None:
     assert "is text, which holds no program" in refused(script("hello", "notes.txt")).what
 
