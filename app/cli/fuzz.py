@@ -9,6 +9,8 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
+from buddy.app.cli.files import writing
+from buddy.app.cli.recipes import UsageError
 from buddy.compiler.coverage.plan import PlanError, parse_shard
 from buddy.compiler.fuzzing import session
 from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, append, read, total
@@ -26,7 +28,9 @@ Needs `pip install 'buddy-tui[fuzz]'`.
 def parser() -> arguments.Parser:
     found = arguments.Parser("fuzz", VERBS["fuzz"], EPILOG)
     number = arguments.positive_number
-    found.add_argument("--count", type=number, default=500, metavar="N", help="try N programs (500)")
+    found.add_argument(
+        "--count", type=number, default=500, metavar="N", help=f"try N programs, in batches of {BATCH} (500)"
+    )
     found.add_argument("--seed", type=int, default=0, metavar="S", help="the first batch's seed (0)")
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the batches")
     found.add_argument(
@@ -51,10 +55,13 @@ def main(words: Sequence[str]) -> int:
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         plan = _plan(options)
-        batches = read(options.output) if options.output else {}
+        batches = _known(options.output)
         tried = _tried(options, plan, batches, console)
     except PlanError as error:
         console.error(Diagnostic(str(error), todo="see buddy-tui fuzz --help"))
+        return USAGE
+    except UsageError as error:
+        console.error(Diagnostic(str(error)))
         return USAGE
     except session.CampaignError as error:
         todo = "pip install 'buddy-tui[fuzz]'" if session.MISSING in str(error) else ""
@@ -74,12 +81,21 @@ def _plan(options: argparse.Namespace) -> Plan:
     return Plan(options.count, options.seed, shard, options.statements, options.timeout, chosen, extensions)
 
 
+def _known(path: Path | None) -> dict[int, Batch]:
+    """What a campaign before has left in its file."""
+    try:
+        return read(path) if path is not None else {}
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], console: Console) -> list[Batch]:
     wanted = plan.seeds()
     for batch in session.run(plan, batches):
         batches[batch.seed] = batch
         if options.output:
-            append(options.output, batch)
+            with writing(options.output):
+                append(options.output, batch)
         if batch.fault:
             console.error(Diagnostic(f"{batch.fault}: {batch.why}", f"{_kept(options.found, batch)}"))
         done = sum(seed in batches for seed in wanted)
@@ -88,9 +104,10 @@ def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], c
 
 
 def _kept(folder: Path, batch: Batch) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{batch.fault}_{batch.seed}.py"
-    path.write_text(batch.script)
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(batch.script)
     return path
 
 

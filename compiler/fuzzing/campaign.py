@@ -2,7 +2,8 @@
 
 Hypothesis draws the programs of a batch and, where one fails, makes it smaller until nothing can be left out.
 
-`python -m buddy.compiler.fuzzing.campaign PLAN KNOWN`, both JSON, writes a line of JSON to stdout for each batch.
+`python -m buddy.compiler.fuzzing.campaign PARENT PLAN KNOWN`, the latter two JSON, writes a line of JSON to stdout for
+each batch, and ends with the process PARENT.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
+from buddy.compiler.engine.lifeline import die_with_parent
 from buddy.compiler.fuzzing.disposable import Disposable
 from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Outcome, Plan, Verdict
 from buddy.compiler.fuzzing.writing import scripts
+from buddy.compiler.presets import presets
 
 PHASES = (Phase.generate, Phase.shrink)
 
@@ -32,9 +35,21 @@ class _Fault(Exception):
 def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
     """Try the batches of `plan` but for those whose seeds are `known`."""
     with Disposable("buddy.compiler.fuzzing.checking", "check") as worker:
+        _check(plan, worker)
         for number in plan.seeds():
             if number not in known:
                 yield _Trial(plan, worker, number).batch()
+
+
+def _check(plan: Plan, worker: Disposable) -> None:
+    """Ends this process over what every program would fail of: a preset that there is none of, a broken extension."""
+    preset = plan.options.get("preset", "default")
+    if preset not in presets():
+        raise SystemExit(f"no preset {preset!r}; there are {', '.join(presets())}")
+    if plan.extensions:
+        ended = worker.ask(("", {}, plan.extensions), plan.timeout)
+        if ended.how != "answer":
+            raise SystemExit(f"an extension cannot be run: {ended.value}")
 
 
 class _Trial:
@@ -90,7 +105,8 @@ def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
 
 
 def main(words: list[str]) -> int:
-    plan, known = msgspec.json.decode(words[0], type=Plan), msgspec.json.decode(words[1], type=list[int])
+    die_with_parent(int(words[0]))
+    plan, known = msgspec.json.decode(words[1], type=Plan), msgspec.json.decode(words[2], type=list[int])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for batch in run(plan, known):

@@ -7,10 +7,11 @@ import importlib
 import multiprocessing
 import os
 import tempfile
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
 
-from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.lifeline import describe_exit, die_with_parent
 
 _LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
@@ -26,6 +27,7 @@ class Disposable:
     """Calls `module:function(*arguments)` in a process beside this one.
 
     The process is forked by one that has imported `module` and run nothing: what used torch's threads cannot be forked.
+    That one ends with the process that asks, however that ends, and the forked one with it.
     """
 
     def __init__(self, module: str, function: str) -> None:
@@ -61,7 +63,7 @@ class Disposable:
         if self._process is not None and self._process.is_alive():
             return
         self._pipe, theirs = self._context.Pipe()
-        arguments = (*self._task, theirs, self._log, os.getpid())
+        arguments = (*self._task, theirs, self._log)
         self._process = self._context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -74,19 +76,29 @@ class Disposable:
     def _cause(self) -> str:
         code = describe_exit(self._process.exitcode)
         with open(self._log, errors="replace") as log:
-            said = [line.strip() for line in log if any(words in line for words in _LAST_WORDS)]
+            lines = [line.strip() for line in log if line.strip()]
+        said = [line for line in lines if any(words in line for words in _LAST_WORDS)] or lines
         return f"{code}: {said[-1][:300]}" if said else code
 
 
-def _serve(module: str, function: str, pipe: Connection, log: str, owner: int) -> None:
+def _serve(module: str, function: str, pipe: Connection, log: str) -> None:
+    _let_forkserver_end()
+    die_with_parent(os.getppid())
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     os.dup2(target, 1)
     os.dup2(target, 2)
     faulthandler.disable()
     work = getattr(importlib.import_module(module), function)
-    while os.path.exists(f"/proc/{owner}") or not os.path.exists("/proc"):
+    while True:
         try:
             arguments = pipe.recv()
         except EOFError:
             return
         pipe.send(work(*arguments))
+
+
+def _let_forkserver_end() -> None:
+    """The process that forked this one ends once nobody holds a pipe, of which it has given this one a copy."""
+    held = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if held is not None:
+        os.close(held)

@@ -58,9 +58,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> dict[int, Batch]:
-    """The batches in a file of JSON lines, by seed; a torn last line counts as none."""
+    """The batches in a file of JSON lines, by seed; a torn line counts as none. Raises `OSError`."""
     found: dict[int, Batch] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             batch = msgspec.json.decode(line, type=Batch)
         except msgspec.DecodeError:
@@ -70,10 +70,12 @@ def read(path: Path) -> dict[int, Batch]:
 
 
 def append(path: Path, batch: Batch) -> None:
-    """Add a line to the file at once, so that whatever ends the campaign leaves what was found."""
+    """Add a line to the file at once, so that whatever ends the campaign leaves what was found. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(batch) + b"\n")
+    with path.open("a+b") as file:
+        file.seek(max(0, file.tell() - 1))
+        torn = file.read() not in (b"", b"\n")
+        file.write(b"\n" * torn + msgspec.json.encode(batch) + b"\n")
 
 
 def total(batches: Collection[Batch]) -> Counter[str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.process import safe_path
 from buddy.compiler.fuzzing.plan import Batch, Plan
 
 MISSING = "No module named 'hypothesis'"
@@ -23,14 +24,14 @@ class CampaignError(Exception):
 def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
     """The batches of `plan`, but for those whose seeds are `known`, as each is done. Raises `CampaignError`."""
     with tempfile.TemporaryDirectory(prefix="buddy-fuzz-") as folder, open(os.path.join(folder, "log"), "w+") as log:
-        words = [msgspec.json.encode(plan).decode(), msgspec.json.encode(sorted(known)).decode()]
+        words = [str(os.getpid()), msgspec.json.encode(plan).decode(), msgspec.json.encode(sorted(known)).decode()]
         process = subprocess.Popen(
-            [sys.executable, "-m", "buddy.compiler.fuzzing.campaign", *words],
+            [sys.executable, *safe_path(), "-m", "buddy.compiler.fuzzing.campaign", *words],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            # What others kept on disk is no part of a campaign.
-            env={**os.environ, "BUDDY_CACHE": folder, "OMP_NUM_THREADS": "1"},
+            # What others kept on disk is no part of a campaign, and what it leaves behind when it is killed goes.
+            env={**os.environ, "BUDDY_CACHE": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"},
         )
         assert process.stdout is not None
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from buddy.compiler.fuzzing.checking import check
 from buddy.compiler.fuzzing.disposable import Disposable
+from buddy.compiler.fuzzing.plan import Batch, append, read
 from buddy.compiler.fuzzing.writing import scripts
 from tests.conftest import RunPython
 
@@ -89,10 +92,65 @@ def test_what_dies_or_never_ends_is_said_to_and_work_goes_on() -> None:
         assert worker.ask((0.0,), 60) == ("answer", None)
 
 
+OWNER = """
+from buddy.compiler.fuzzing.disposable import Disposable
+with Disposable("time", "sleep") as worker:
+    worker.ask((0.0,), 60)
+    print(worker._process.pid, flush=True)
+    worker.ask((600.0,), 600)
+"""
+
+
+def test_what_never_ends_ends_with_the_one_that_asked_however_that_ends() -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    end = time.monotonic() + 60
+    while lives(pid):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs: one that has ended may still have an entry in the table of processes."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_batch_behind_a_torn_line_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "batches.jsonl"
+    append(file, Batch(1, {"compiled": 50}, 1.0))
+    with file.open("ab") as torn:
+        torn.write(b'{"seed": 2, "outc\xff')
+    append(file, Batch(3, {"compiled": 50}, 1.0))
+    assert sorted(read(file)) == [1, 3]
+
+
 @pytest.mark.parametrize(
-    ("words", "said"), [(("--shard", "3/2"), "3/2"), (("--extension", "none.py"), "no file"), (("--count", "0"), "0")]
+    ("words", "said"),
+    [
+        (("--shard", "3/2"), "3/2"),
+        (("--extension", "none.py"), "no file"),
+        (("--count", "0"), "must be 1 or more"),
+        (("-o", "/"), "cannot read /"),
+    ],
 )
 def test_words_that_are_wrong_are_named(fuzz: Fuzz, words: tuple[str, ...], said: str) -> None:
     done = fuzz(*words)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert said in done.stderr
+
+
+@pytest.mark.slow
+def test_what_no_program_could_be_compiled_with_is_no_fault_of_programs(fuzz: Fuzz, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_this_name")
+    for words, said in ((("--extension", broken), "nothing_of_this_name"), (("--preset", "none"), "no preset 'none'")):
+        done = fuzz(*words, "--json")
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)
+        assert said in done.stderr
