@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import stat
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -24,7 +27,8 @@ NO_LOG = Log()
 
 
 class LogFile:
-    """Open for as long as an engine runs. Raises `OSError` where it cannot be opened, and never after that."""
+    """Open for as long as an engine runs; several may add to one file. Raises `OSError` where it cannot be opened, and
+    never after that."""
 
     def __init__(self, path: Path, largest: int = LARGEST) -> None:
         self._path, self._largest = path, largest
@@ -36,19 +40,39 @@ class LogFile:
     def write(self, data: bytes) -> None:
         """Add `data`. What cannot be written, on a full disk, is left out: nobody waits for a log."""
         with contextlib.suppress(OSError, ValueError):
-            if self._path.is_file() and self._file.tell() + len(data) > self._largest:
+            size = self._size()
+            if size is not None and size + len(data) > self._largest:
                 self._turn()
             self._file.write(data)
 
+    def _size(self) -> int | None:
+        """How long the file is; `None` for what is no file, such as a device.
+
+        What another process has put aside, or somebody has taken away, is left: the file of that name is opened again.
+        """
+        found = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        if not self._path.exists() or not os.path.samestat(found, self._path.stat()):
+            self._reopen()
+            found = os.fstat(self._file.fileno())
+        return found.st_size
+
     def _turn(self) -> None:
-        """Put what there is aside, and begin anew."""
+        """Put what there is aside, unless another process has just done so, and begin anew."""
         with contextlib.suppress(OSError):
-            for number in range(KEPT - 1, 0, -1):
-                if self._numbered(number).exists():
-                    self._numbered(number).replace(self._numbered(number + 1))
-            self._path.replace(self._numbered(1))
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
+                for number in range(KEPT - 1, 0, -1):
+                    if self._numbered(number).exists():
+                        self._numbered(number).replace(self._numbered(number + 1))
+                self._path.replace(self._numbered(1))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        anew = self._opened()
         self._file.close()
-        self._file = self._opened()
+        self._file = anew
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")

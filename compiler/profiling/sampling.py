@@ -51,9 +51,10 @@ class Sampler:
         self.lost = 0
         self.hertz = min(HERTZ, _number("perf_event_max_sample_rate", HERTZ))
         self._rings: list[tuple[int, mmap.mmap]] = []
+        number = _syscall()
         try:
             for thread in os.listdir("/proc/self/task"):
-                self._open(int(thread))
+                self._open(number, int(thread))
         except BaseException:
             self.close()
             raise
@@ -75,8 +76,8 @@ class Sampler:
             os.close(fd)
         self._rings.clear()
 
-    def _open(self, thread: int) -> None:
-        fd = _event(thread, self.hertz)
+    def _open(self, number: int, thread: int) -> None:
+        fd = _event(number, thread, self.hertz)
         try:
             ring = mmap.mmap(fd, (1 + _PAGES) * mmap.PAGESIZE)
         except OSError as error:
@@ -114,11 +115,16 @@ class Sampler:
             place += size
 
 
-def _event(thread: int, hertz: int) -> int:
-    """A file descriptor that samples a thread. Raises `SamplingError`."""
+def _syscall() -> int:
+    """The number of perf_event_open(2) here. Raises `SamplingError`."""
     number = _SYSCALLS.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
         raise SamplingError("instructions are sampled on Linux alone, on x86-64 and AArch64")
+    return number
+
+
+def _event(number: int, thread: int, hertz: int) -> int:
+    """A file descriptor that samples a thread. Raises `SamplingError`."""
     flags = _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _BY_FREQUENCY
     size = _ATTRIBUTES.size
     attributes = _ATTRIBUTES.pack(_SOFTWARE, size, _TASK_CLOCK, hertz, _SAMPLE_IP, 0, flags, 0, 0, 0)

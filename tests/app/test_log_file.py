@@ -26,6 +26,26 @@ def test_a_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_bytes() == b"one two"
 
 
+def test_two_that_add_to_one_log_put_it_aside_once(tmp_path: Path) -> None:
+    one, other = (LogFile(tmp_path / "log", largest=24) for _ in range(2))
+    for number in range(9):
+        (one, other)[number % 2].write(f"number {number}".encode())
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {
+        "log": "number 6number 7number 8",
+        "log.1": "number 3number 4number 5",
+        "log.2": "number 0number 1number 2",
+    }
+
+
+def test_a_log_that_was_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log")
+    log.write(b"one")
+    (tmp_path / "log").rename(tmp_path / "mine")
+    log.write(b"two")
+    assert (tmp_path / "log").read_bytes() == b"two"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full here")
 def test_what_cannot_be_written_is_left_out() -> None:
     log = LogFile(Path("/dev/full"))

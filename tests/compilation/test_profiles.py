@@ -244,7 +244,7 @@ def test_samples_are_of_instructions_that_the_assembly_has(line: Line, report: P
 
 
 def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(thread: int, hertz: int) -> int:
+    def refused(number: int, thread: int, hertz: int) -> int:
         raise SamplingError("not here")
 
     monkeypatch.setattr(sampling, "_event", refused)
