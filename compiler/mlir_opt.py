@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.bindings import ir
+from buddy.compiler.engine.lifeline import describe_exit, run_below
 from buddy.compiler.passes.replace_ir import become
 from buddy.compiler.plain_values import OptionInfo, PassInfo
 from buddy.compiler.provenance import FILE, LocationSets
@@ -139,7 +140,7 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
     flags = ["--mlir-print-debuginfo", "--mlir-print-op-generic", "--allow-unregistered-dialect"]
     command = [found.path, f"--pass-pipeline=builtin.module({nested})", *flags, "-o", "-", "-"]
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+        done = run_below(command, _SECONDS, text)
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"{found.name} had not ended after {_SECONDS:g} s and was stopped") from error
     except OSError as error:
@@ -156,8 +157,6 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
 
 def _refusal(found: Tool, done: subprocess.CompletedProcess[str]) -> ToolError:
     """What the tool said first, and of which nodes."""
-    from buddy.compiler.engine.lifeline import describe_exit
-
     for line in done.stderr.splitlines():
         said = _ERROR.search(line)
         if said is not None:

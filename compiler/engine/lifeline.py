@@ -6,7 +6,10 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Sequence
+from functools import partial
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,6 +21,17 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def run_below(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `command` with `text` to read, and wait for its end; the kernel ends it when this process is killed.
+
+    Raises what `subprocess.run` does.
+    """
+    return subprocess.run(
+        command, input=text, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace", check=False,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    )  # fmt: skip
 
 
 def kill_group(pid: int) -> None:

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib import util
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +15,15 @@ from typing import NamedTuple
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
+from buddy.compiler.engine.lifeline import run_below
 from buddy.compiler.exports.archive import archive
 from buddy.compiler.exports.errors import ExportError
 from buddy.compiler.machines import Machine, this_machine
+from buddy.compiler.scratch import scratch_folder
 
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden")
 _PATIENCE = 300.0
+_SCRATCH = "library"
 # What a shared library may need: the C library with its linker and its mathematics, and an OpenMP runtime.
 _ALLOWED = ("libc.so", "libm.so", "ld-linux", "ld-musl", "libgomp.so", "libomp.so", "libiomp5.so")
 
@@ -37,7 +39,7 @@ class Sources(NamedTuple):
 
 def static_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
     """The program and its loader as `libNAME.a`. Raises `ExportError` where no C compiler does it."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder(_SCRATCH) as folder:
         loader = _compiled(sources, machine, Path(folder), openmp)
         return archive({f"{sources.name}.o": sources.object, f"{sources.name}_loader.o": loader.read_bytes()})
 
@@ -48,7 +50,7 @@ def shared_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
     Raises `ExportError` where no C compiler does it, and where the library would need more than libc, libm and OpenMP,
     or show more than its public functions.
     """
-    with tempfile.TemporaryDirectory() as text:
+    with scratch_folder(_SCRATCH) as text:
         folder = Path(text)
         loader = _compiled(sources, machine, folder, openmp)
         (folder / "program.o").write_bytes(sources.object)
@@ -98,7 +100,7 @@ def _compiled(sources: Sources, machine: Machine, folder: Path, openmp: bool) ->
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        done = run_below(command, _PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ExportError(
             f"{command[0]} does not run: {error}", "building the library", "set CC to a C compiler"
