@@ -88,7 +88,9 @@ class Region(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A compiled graph; one for a GPU is its `device`, and has no objects. `threads` says how many its loops are shared by at most; `arena` is in bytes.
+    """A compiled graph; one for a GPU is its `device`, and has no objects.
+
+    `threads` says how many its loops are shared by at most; `arena` is in bytes.
 
     Where there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
     word to work with, followed by an `i64` for each region, to which the ticks that pass in it are added. Such code is

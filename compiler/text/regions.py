@@ -24,6 +24,7 @@ _LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
 _GRAPH = re.compile(r"^graph (\S+) \{")
 # The parameters stand on lines of their own, and so does the brace behind them.
 _PTX = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
+_FUNCTIONS = {"llvm": _DEFINE, "ptx": _PTX}
 
 
 class Symbol(NamedTuple):
@@ -93,9 +94,7 @@ def _declared(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, i
     for number, line in _lines(text):
         if language == "mlir" and (symbol := _mlir_symbol(line)):
             found.append((*symbol, number))
-        elif language == "llvm" and (match := _DEFINE.match(line)):
-            found.append((match[1], "function", number))
-        elif language == "ptx" and (match := _PTX.match(line)):
+        elif language in _FUNCTIONS and (match := _FUNCTIONS[language].match(line)):
             found.append((match[1], "function", number))
         elif language == "buddy" and (match := _GRAPH.match(line)):
             found.append((match[1], "graph", number))
