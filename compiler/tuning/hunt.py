@@ -16,8 +16,10 @@ from buddy.compiler.tuning.messages import Attempt, AttemptDone, Duel, DuelDone
 from buddy.compiler.tuning.search import Search
 from buddy.compiler.tuning.space import Point, Space
 
-# What a duel at the end may take, in seconds, beside what compiling both takes.
-_DUEL = 30.0
+# What a duel at the end may take, in seconds, beside what compiling both takes, and what it takes as a rule.
+_DUEL, _COMPARED = 30.0, 6.0
+# How many recipes a duel compiles, and how many are tried at least where that has to end in time.
+_IN_DUEL, _LEAST = 2, 2
 
 
 class Hand(Protocol):
@@ -30,15 +32,20 @@ class Hand(Protocol):
 
 @dataclass
 class Hunt:
-    """One search: what has been tried, and when it began."""
+    """One search: what has been tried, and when it began.
+
+    With `ends_in_time`, the duel at the end is part of the frame's seconds too.
+    """
 
     frame: Tune
     space: Space
     tell: Callable[[Attempted], None]
+    ends_in_time: bool = False
     began: float = field(default_factory=time.monotonic)
     count: int = 0
     notes: list[str] = field(default_factory=list)
     ratios: dict[Point, float] = field(default_factory=dict)
+    longest: float = 0.0
 
     def __post_init__(self) -> None:
         sizes = [len(variation.values) for variation in self.space.variations]
@@ -54,17 +61,26 @@ class Hunt:
         return [hand for hand, lives in zip(hands, ended, strict=True) if lives]
 
     async def _with_hand(self, hand: Hand) -> bool:
-        while self.elapsed < self.frame.seconds and (point := self.search.ask()) is not None:
+        while self._has_time() and (point := self.search.ask()) is not None:
             try:
-                threads = self.space.base.threads
+                before, threads = self.elapsed, self.space.base.threads
                 question = Attempt(self.space.recipe(point), self.frame.each, self.search.least, threads)
                 found = await hand.ask(question)
             except ConnectionError as error:
                 self.search.again(point)
                 self._lost(error)
                 return False
+            self.longest = max(self.longest, self.elapsed - before)
             self._came(point, found)
         return True
+
+    def _has_time(self) -> bool:
+        """Whether one more recipe may be begun: the first and another one whatever they take."""
+        if not self.ends_in_time:
+            return self.elapsed < self.frame.seconds
+        # The duel makes two of them again, and as many runs as to see how they compare.
+        left = self.frame.seconds - (1 + _IN_DUEL) * self.longest - min(_COMPARED, self.frame.seconds / 5)
+        return self.elapsed < left or self.count < _LEAST
 
     def _came(self, point: Point, found: AttemptDone) -> None:
         best = self.search.tell(point, math.inf if found.problem else found.ratio)

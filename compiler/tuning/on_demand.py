@@ -32,7 +32,7 @@ _LEAST_EACH, _EACH = 10.0, 60.0
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The best recipe of a search that began none after `seconds`, `gain` times as fast as the one it began with."""
+    """The best recipe of a search of `seconds`, `gain` times as fast as the one it began with."""
 
     recipe: Recipe
     seconds: float
@@ -93,8 +93,8 @@ def known(graph: Graph, recipe: Recipe) -> Kept | None:
 def search(
     graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0
 ) -> Tuned:
-    """The fastest recipe around `recipe` for `graph` called on `tensors` and `numbers`; none is begun after `seconds`,
-    which count from when the process that tries them is ready.
+    """The fastest recipe around `recipe` for `graph` called on `tensors` and `numbers`, found in about `seconds`, which
+    count from when the process that tries them is ready; two recipes are tried whatever they take.
 
     Recipes are tried in a process of its own, so nothing that one does ends this one. Raises `JobFailed` where no
     recipe gives eager's results, `SpaceError` where the recipe has nothing to vary, `RuntimeError` where the process
@@ -107,7 +107,7 @@ def search(
             if trier.refusal:
                 raise RuntimeError(trier.refusal)
             frame = Tune(0, recipe, seconds=seconds, each=min(_EACH, max(_LEAST_EACH, seconds)))
-            return _on_a_loop(_hunted(Hunt(frame, space_of(recipe), _told), _Hand(trier)), trier)
+            return _on_a_loop(_hunted(Hunt(frame, space_of(recipe), _told, ends_in_time=True), _Hand(trier)), trier)
         finally:
             trier.close()
 

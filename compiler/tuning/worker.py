@@ -12,6 +12,7 @@ from typing import Any
 from buddy.compiler.engine.channel import Channel, connect, traceback_of
 from buddy.compiler.engine.messages import Done, Refused, Trouble
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.recipe import OWN_FRONTENDS
 from buddy.compiler.tuning.attempts import serve
 from buddy.compiler.tuning.messages import Begin, BeginHanded, Beginning, TuningRequest
 
@@ -49,15 +50,26 @@ def _handed(begin: BeginHanded) -> Any:
 
 def _loaded(channel: Channel, begin: Begin) -> Any:
     from buddy.compiler import plugins
+    from buddy.compiler.engine.runner_process import import_in_child
     from buddy.compiler.sources import load_program
 
     load = begin.load
     plugins.problems([*plugins.installed(), *map(plugins.load_file, load.plugins)])
-    graphs = load_program(load.source, load.arguments, load.directory, shapes=load.shapes).graphs
-    if begin.graph < len(graphs):
-        return graphs[begin.graph]
-    channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
-    return None
+    shapes, frontend = load.shapes, load.frontend
+    graphs = load_program(
+        load.source, load.arguments, load.directory, shapes=shapes, frontend=frontend, trusts=load.trusts
+    ).graphs
+    if begin.graph >= len(graphs):
+        channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
+        return None
+    captured = graphs[begin.graph]
+    if frontend not in OWN_FRONTENDS and captured.graph.given is None:
+        reply = import_in_child(channel, captured)
+        if isinstance(reply, Refused):
+            channel.send(reply)
+            return None
+        captured.graph.given = reply.given  # type: ignore[attr-defined]
+    return captured
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 
 from buddy.app.client import EngineClient
 from buddy.compiler.engine.messages import Load
+from buddy.compiler.presets import presets
 from buddy.compiler.protocol import Attempted, Captured, ListPresets, Open, Presets, Tune, Tuned, Variation
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin
@@ -103,7 +104,7 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
         await client.close()
 
 
-def asked(path: Path, recipe: Recipe, **load: tuple[str, ...]) -> AttemptDone:
+def asked(path: Path, recipe: Recipe, **load: tuple[str, ...] | str) -> AttemptDone:
     begin = Begin(Load(str(path), (), "", **load), 0)  # type: ignore[arg-type]
     question = Attempt(recipe, 60.0, 1.0)
     encode = msgspec.msgpack.encode
@@ -124,3 +125,11 @@ def test_a_worker_loads_the_program_in_the_shapes_that_it_was_opened_with(tmp_pa
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
     assert "no_such" in asked(path, Recipe(), shapes=("no_such=4x4",)).problem
+
+
+def test_a_worker_loads_the_program_by_the_frontend_that_it_was_opened_by(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    found = asked(path, presets()["torch-mlir"].recipe, frontend="torch-mlir")
+    assert not found.problem
+    assert found.ratio > 0
