@@ -26,7 +26,7 @@ def ask_ahead(address: int, size: int) -> None:
 
 def roomy(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A new tensor, in huge pages where it is large: the first write to a page costs as much as many writes later."""
-    made = torch.empty(shape, dtype=dtype)
+    made = torch.empty(shape, dtype=dtype, device="cpu")  # whatever `torch.set_default_device` says
     size = made.nbytes
     if size >= _LARGE:
         start = -(-made.data_ptr() // HUGE) * HUGE

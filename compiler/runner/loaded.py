@@ -80,7 +80,7 @@ class PackedArgument:
         self._stored = False
         self._source: torch.Tensor | None = None
         self._state: tuple[object, ...] = ()
-        self._buffer = torch.empty(0)
+        self._buffer = torch.empty(0, device="cpu")
         self._lock = threading.Lock()
 
     def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
@@ -103,7 +103,7 @@ class PackedArgument:
 
     def _packed(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
-        buffer = torch.empty(spec.shape, dtype=torch_dtype(spec)) if buffer is None else buffer
+        buffer = torch.empty(spec.shape, dtype=torch_dtype(spec), device="cpu") if buffer is None else buffer
         call(self._pack, [_dense(source.detach()), buffer])
         return buffer
 

@@ -25,7 +25,7 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.T
     """A tensor of `shape` that views the memory at `address`; valid as long as that memory is."""
     count = math.prod(shape)
     if not count:
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=dtype).reshape(tuple(shape))
 

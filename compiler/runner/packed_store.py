@@ -46,7 +46,7 @@ def _alignment(size: int) -> int:
 
 def _allocated(size: int) -> torch.Tensor:
     alignment = _alignment(size)
-    memory = torch.empty(size + alignment, dtype=torch.uint8)
+    memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
     start = -memory.data_ptr() % alignment
     if alignment == HUGE:
         ask_ahead(memory.data_ptr() + start, size)

@@ -26,7 +26,11 @@ _uses = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class Memory:
-    """What the results of one program were made in."""
+    """What the results of one program were made in.
+
+    Who knows a result by a weak reference to its storage, as `StorageWeakRef` does, sees that live on with the next
+    result in it.
+    """
 
     def __init__(self, results: int) -> None:
         self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(results)]
@@ -40,7 +44,7 @@ class Memory:
         with self._lock:
             storage = self._idle(self._storages[number], size)
             if storage is not None:
-                return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), _row_major(shape))
+                return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _row_major(shape))
         new = roomy(shape, dtype)
         with self._lock:
             self._keep(number, new.untyped_storage())

@@ -68,6 +68,13 @@ def test_a_result_in_shared_memory_is_not_handed_out_again() -> None:
     assert made(memory, 2.0).data_ptr() != place
 
 
+def test_results_are_in_the_hosts_memory_whatever_the_default_device_is() -> None:
+    memory = Memory(1)
+    with torch.device("meta"):
+        for shape in (SHAPE, SHAPE, (3,)):
+            assert memory.tensor(0, shape, torch.float32).device.type == "cpu"
+
+
 def test_another_size_or_dtype_is_right_too() -> None:
     memory = Memory(1)
     for shape in (SHAPE, (SHAPE[0], 5), SHAPE, (0, 3), ()):
