@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import Preset
-from buddy.compiler.recipe import FLAVOURS, TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+from buddy.compiler.recipe import TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+from buddy.compiler.recipe import flavours_of as flavours_of
 
 # How each frontend is told to a person.
 SUMMARIES: Mapping[Frontend, str] = {
@@ -16,11 +17,6 @@ SUMMARIES: Mapping[Frontend, str] = {
     "export": "captured by torch.export, lowered here node by node",
     "torch-mlir": "captured by TorchDynamo, imported and lowered by torch-mlir",
 }
-
-
-def flavours_of(frontend: Frontend) -> tuple[Flavour, ...]:
-    """The flavours that a frontend gives: StableHLO is torch-mlir's alone."""
-    return FLAVOURS if frontend == TORCH_MLIR else ("linalg", "tosa")
 
 
 def from_preset(recipe: Recipe, preset: Recipe) -> Recipe:

@@ -184,6 +184,11 @@ def preset_of(frontend: Frontend, flavour: Flavour) -> str:
     return frontend if flavour == "linalg" else f"{frontend}-{flavour}"
 
 
+def flavours_of(frontend: Frontend) -> tuple[Flavour, ...]:
+    """The flavours that a frontend gives: StableHLO is torch-mlir's alone."""
+    return FLAVOURS if frontend == TORCH_MLIR else ("linalg", "tosa")
+
+
 @dataclass(frozen=True)
 class PrefixKeys:
     """Hashes of growing prefixes of a recipe, each naming the state of the compilation after one more step."""
@@ -243,11 +248,15 @@ def from_toml(text: str) -> Recipe:
     Raises `ValueError` that names the field and the reason when the text is not a recipe.
     """
     try:
-        return msgspec.convert(_parse_toml(text), Recipe, strict=True)
+        found = msgspec.convert(_parse_toml(text), Recipe, strict=True)
     except RecursionError as error:
         raise ValueError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"not a recipe: {error}") from error
+    if found.flavour not in flavours_of(found.frontend):
+        what = f"{found.flavour} is a flavour of the frontend {TORCH_MLIR}, and this is of {found.frontend}"
+        raise ValueError(f"not a recipe: {what} - at `$.flavour`")
+    return found
 
 
 def _parse_toml(text: str) -> Mapping[str, object]:

@@ -27,6 +27,11 @@ def test_option_types_survive_toml() -> None:
     assert [(type(value), value) for _, value in step.options] == [(type(value), value) for _, value in options]
 
 
+def test_stablehlo_is_a_flavour_of_torch_mlirs() -> None:
+    recipe = from_toml("frontend = 'torch-mlir'\nflavour = 'stablehlo'")
+    assert from_toml(to_toml(recipe)) == recipe == Recipe(frontend="torch-mlir", flavour="stablehlo")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
