@@ -5,6 +5,7 @@ It is kept in one file a program, and a file that cannot be read is left alone a
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import msgspec
 
 from buddy.app.runs import RunRecord
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+
+FIRST_SCRIPT = "opening a Python script runs it; files of other kinds run no code"
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -47,3 +50,16 @@ def write_kept(path: Path, kept: Kept) -> None:
     from buddy.app.workspace import write_whole_bytes
 
     write_whole_bytes(path, msgspec.msgpack.encode(kept))
+
+
+def is_first_script(source: str, store: Path) -> bool:
+    """Whether `source` is the first script that is opened where `store` is; from then on none is."""
+    path = source.partition(":")[0]
+    if os.path.exists(path) and not path.endswith(".py"):
+        return False
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        (store / "a-script-was-opened").touch(exist_ok=False)
+    except OSError as error:
+        return not isinstance(error, FileExistsError)
+    return True

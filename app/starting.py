@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from buddy.app.client import Place
+from buddy.app.keeping import FIRST_SCRIPT, is_first_script
 from buddy.app.log_file import NO_LOG, Log
 from buddy.app.settings import settings_path, take_up
 from buddy.app.workbench import Workbench
+from buddy.app.workspace import default_store
 from buddy.compiler.recipe import PluginFile
 from buddy.themes.palette import no_such_theme
 
@@ -43,6 +45,8 @@ def run_workbench(
     )  # fmt: skip
     bench.session.wanted = wanted or {}
     bench.session.shapes, bench.session.trusts = shapes, trusts
+    if is_first_script(source, default_store()):
+        problems = [*problems, FIRST_SCRIPT]
     if problems:
         bench.call_later(bench.say, "; ".join(problems))
     code = asyncio.run(_stay(bench, mouse))

@@ -11,10 +11,11 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.bindings import pane_bindings
 from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.panes.pane import Pane
+from buddy.app.panes.report import wrapped
 from buddy.app.state import Topic
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import PythonOpened
+from buddy.compiler.protocol import GraphInfo, PythonOpened
 
 SIDEWAYS = 16
 
@@ -29,56 +30,72 @@ class SourcePane(Pane, CodeView):
     def __init__(self, cache: LineCache) -> None:
         super().__init__(cache)
         self.id = "source"
-        # The graph and the file that are shown, or asked for.
-        self._file: tuple[int, str] | None = None
+        # The file that is shown, or asked for, and the graph that it is of.
+        self._path = ""
+        self._info: GraphInfo | None = None
         self._problem = ""
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        if "graph" in topics and self.bench.arrangement.with_source:
-            # The program may have been loaded anew, or another graph have come.
-            self._file = None
+        if "graph" in topics and self.state.info is not self._info:
             self.follow()
-        elif "lines" in topics:
+        if "lines" in topics:
             self.refresh()
             self._lead()
 
     def head(self, width: int) -> list[Cells]:
-        path = self.bench.session.told_path(self._file[1]) if self._file is not None else ""
+        path = self.bench.session.told_path(self._path)
         return [[(f" {path[-(width - 1) :]}", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
-        return [[(f" {self._problem or 'no Python line is known of the selected node'}", "dim")]]
+        said = self._problem or "no Python line is known of the selected node"
+        return [[(f" {piece}", "dim")] for piece in wrapped(said, max(width - 2, 10))]
 
     # ---- following and leading -----------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Go to the selected node's line, unless this pane has the keys and is at one of its lines' nodes."""
-        if not self.bench.arrangement.with_source or (self.has_focus and self._file is not None):
+        """Go to the selected node's line, unless this pane has the keys itself: then it leads."""
+        if not self.bench.arrangement.with_source:
             return
         path, line = self.bench.selection.python_line
-        if not path:
+        if self.state.info is not self._info:
+            self._follow_anew(path)
+        elif not path or (self.has_focus and self._path):
             return
-        file = (self.state.graph, path)
-        if file != self._file:
-            self._file = file
-            self._open(path, line)
+        elif path != self._path:
+            self._path = path
+            self._open(path)
         elif self._lines:
             self.center(min(line, self._lines - 1), tell=False)
 
+    def _follow_anew(self, path: str) -> None:
+        """The program was loaded anew, or another graph has come: the file may be another, or no longer there."""
+        self._info = self.state.info
+        stays = self.cursor if self.has_focus and path == self._path else -1
+        self._path = path
+        if path:
+            self._open(path, stays)
+        else:
+            self._show("", 0)
+
     @work(exclusive=True, group="source")
-    async def _open(self, path: str, line: int) -> None:
+    async def _open(self, path: str, line: int = -1) -> None:
+        """Show a file, at `line`, or else at that of the node that is selected by then."""
+        problem, text, lines = "", "", 0
         try:
             found = await self.bench.session.ask(self.bench.provenance.python_file(path), PythonOpened)
+            text, lines = found.text, found.lines
         except UnavailableError as error:
-            self._problem, self._text, self._lines = str(error), "", 0
-        else:
-            self._problem, self._text, self._lines, self.left = "", found.text, found.lines, 0
-        self.cursor = 0
-        self.rows_changed()
-        # Meanwhile the selection may have gone on in the same file.
+            problem = str(error)
+        self._show(text, lines, problem)
         wanted, newer = self.bench.selection.python_line
-        if self._lines:
-            self.center(min(newer if wanted == path else line, self._lines - 1), tell=False)
+        line = newer if line < 0 and wanted == path else line
+        if lines and line >= 0:
+            self.center(min(line, lines - 1), tell=False)
+
+    def _show(self, text: str, lines: int, problem: str = "") -> None:
+        self._text, self._lines, self._problem = text, lines, problem
+        self.cursor = self.left = 0
+        self.rows_changed()
 
     def moved(self) -> None:
         super().moved()

@@ -19,6 +19,7 @@ class CodeView(CursorView):
         self._cache, self._text, self._lines = cache, text, lines
         self.cursor = line
         self.left = 0
+        self._waiting = False
 
     @property
     def row_count(self) -> int:
@@ -37,11 +38,21 @@ class CodeView(CursorView):
 
         line = self._cache.get(self._text, row)
         if line is None:
-            self.set_timer(AGAIN_SECONDS, self.refresh)
+            self._ask_again()
             return []
         gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
         text = line.text.expandtabs()[self.left :]
         return cut([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
+
+    def _ask_again(self) -> None:
+        """Draw again soon, once for all lines that are missing."""
+        if not self._waiting:
+            self._waiting = True
+            self.set_timer(AGAIN_SECONDS, self._again)
+
+    def _again(self) -> None:
+        self._waiting = False
+        self.refresh()
 
     def sideways(self, by: int) -> None:
         self.left = max(0, self.left + by)

@@ -150,3 +150,29 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
         assert app.pane is app.graph
         await bench.press("g", "P")
         assert "source" not in app.arrangement.order
+
+
+@pytest.mark.slow
+async def test_the_source_pane_shows_the_file_that_was_loaded(workbench: Open, tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(TWO_LINES)
+    async with workbench(file, size=(160, 50)) as bench:
+        app, source = bench.app, bench.app.source
+        file.unlink()
+        await bench.press("g", "P")
+        await bench.until(lambda: "shown" in str(source.empty(source.width)), "word of the file that is gone")
+        file.write_text(TWO_LINES)
+        app.session.reload((str(file),))
+        await bench.until(lambda: source.line is not None, "the file's lines")
+        lines = source.row_count
+        app.show_pane("source")
+        await bench.press("home")
+        app.session.build()
+        await bench.settled()
+        assert source.cursor == 0, "a compilation moves nothing"
+        app.show_pane("graph")
+        file.write_text(f"# A line more.\n{TWO_LINES}")
+        app.session.reload((str(file),))
+        await bench.until(lambda: source.row_count == lines + 1, "the new file")
+        app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == "neg"))
+        await bench.until(lambda: source.cursor == 6, "the line of neg")

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from buddy.app.command_line import Shown, command
-from buddy.app.keeping import read_kept
+from buddy.app.keeping import is_first_script, read_kept
 from buddy.app.runs import told_recipe
 from buddy.app.workspace import Workspace
 from buddy.compiler.recipe import OpChoice, PassStep, Recipe
@@ -208,3 +208,11 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
         assert described["files"] == ["script/parts/act.py"]
         assert described["elsewhere"] == []
         assert (folder / "script" / "parts" / "act.py").read_text() == (tmp_path / "parts" / "act.py").read_text()
+
+
+def test_the_first_script_is_told_apart_from_later_ones_and_from_other_files(tmp_path: Path) -> None:
+    store = tmp_path / "state"
+    (tmp_path / "module.mlir").write_text("module {}")
+    assert not is_first_script(str(tmp_path / "module.mlir"), store)
+    assert is_first_script("model.py:net", store)
+    assert not is_first_script("package.module:net", store)
