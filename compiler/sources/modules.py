@@ -49,7 +49,15 @@ def captured_call(
         notes = tape.notes[-1] if tape.notes else opening.title
         raise source_error(f"{opening.title} was read, but no graph of it was captured", notes)
     named = with_own_names([_renamed(graph, callable_name(function), opening.stem) for graph in tape.asked])
-    return Program(named, list(dict.fromkeys(tape.notes)))
+    return Program(named, [*dict.fromkeys(tape.notes), *_breaks(opening, named)])
+
+
+def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
+    """What to say of a program that is not captured whole: a branch between two graphs is in none of them."""
+    reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
+    count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
+    said = f"{opening.title} is not captured whole but as {count}; what is between or behind them stays in PyTorch"
+    return [f"{said}: {reason}" for reason in reasons]
 
 
 def _renamed(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:

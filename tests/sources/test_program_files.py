@@ -131,6 +131,21 @@ def test_torchscript_takes_inputs_that_are_bundled_or_said(folder: Path) -> None
     assert "--shape ids=" in diagnostic.todo
 
 
+def test_a_branch_that_no_graph_has_is_told_of(tmp_path: Path) -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1 if bool(x.sum() > 0) else x - 1
+            return y * 2
+
+    path = tmp_path / "branches.pt"
+    torch.jit.script(Branches()).save(str(path))
+    program = load_program(str(path), shapes=("x=2",))
+    targets = [row.target for graph in program.graphs for row in graph.info.rows]
+    assert not any("aten.add" in target or "aten.sub" in target for target in targets)
+    (note,) = program.notes
+    assert "is not captured whole but as 2 graphs; what is between or behind them stays in PyTorch" in note
+
+
 @pytest.mark.parametrize("name", ["weights.pt2", "legacy.pt"])
 def test_weights_are_no_program(folder: Path, name: str) -> None:
     diagnostic = refused(folder / name)
