@@ -130,9 +130,16 @@ class Backends:
 
 
 def needs_backend(recipe: Recipe) -> None:
-    """Raises `JobFailed` when the backend of `recipe` is not installed."""
-    if recipe.backend != NATIVE:
-        _needs(recipe.backend)
+    """Raises `JobFailed` when the backend of `recipe` is not installed, or would not make code for its target."""
+    if recipe.backend == NATIVE:
+        return
+    _needs(recipe.backend)
+    if recipe.target:
+        what = f"the target {recipe.target} is for this compiler's own code, not for {recipe.backend}'s"
+        todo = (
+            "name the machine by its own flags (--backend-flag=--iree-llvmcpu-target-triple=…), or set the target back"
+        )
+        raise JobFailed(Diagnostic(what, "the recipe's target", todo))
 
 
 def _needs(name: str) -> None:

@@ -105,6 +105,14 @@ def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
         from_toml(text.replace('backend = "native"', 'backend = "tvm"'))
 
 
+def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "_there", lambda name: True)
+    with pytest.raises(JobFailed, match="target aarch64 is for this compiler's own code"):
+        needs_backend(Recipe(backend=IREE, target="aarch64"))
+    needs_backend(Recipe(target="aarch64"))
+    needs_backend(Recipe(backend=IREE))
+
+
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_there", lambda name: name != "iree.compiler")
     assert installed.missing() == "IREE is not installed (iree.compiler)"
