@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from engine_processes import children, command
+from engine_processes import children, command, everything_below, gone
 
 from buddy.app.client import EngineClient
 from buddy.compiler.protocol import Assigned, Compiled, ListPresets, Open, Presets, Progress, Run, StageDone
 from buddy.compiler.recipe import Recipe
 
 PATIENCE = 45.0
+
+
+@asynccontextmanager
+async def started() -> AsyncIterator[Bench]:
+    """A started engine; at the end nothing of it may be left."""
+    client = EngineClient()
+    await client.start()
+    found = Bench(client)
+    try:
+        yield found
+    finally:
+        pids = [found.pid, *everything_below(found.pid)]
+        await client.close()
+        assert await gone(*pids)
 
 
 class Bench:

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench
+from engine_bench import started
 from engine_processes import gone
 
-from buddy.app.client import EngineClient
 from buddy.compiler.protocol import Cancel, Export, Failed, Progress
 
 # A C compiler that says where it is and comes to no end.
@@ -28,22 +27,17 @@ async def test_a_stopped_export_leaves_neither_a_folder_nor_a_process(
     script.write_text(COMPILER.format(path=str(told)))
     monkeypatch.setenv("CC", f"{sys.executable} {script}")
     place.mkdir()
-    client = EngineClient()
-    await client.start()
-    bench = Bench(client)
-    try:
+    async with started() as bench:
         await bench.open(add)
-        request = client.next_request()
-        client.send(Export(request, await bench.recipe(add), ("shared",), str(place / "out")))
+        request = bench.client.next_request()
+        bench.client.send(Export(request, await bench.recipe(add), ("shared",), str(place / "out")))
         await bench.until(lambda frame: isinstance(frame, Progress) and "library" in frame.what)
         while not told.exists() or not told.read_text():
             await bench.quiet()
         assert [path.name.startswith("buddy-export-") for path in place.iterdir()] == [True]
-        client.send(Cancel(request))
+        bench.client.send(Cancel(request))
         failed = await bench.end_of(request)
         assert isinstance(failed, Failed)
         assert failed.cancelled
         assert list(place.iterdir()) == []
         assert await gone(int(told.read_text()))
-    finally:
-        await client.close()

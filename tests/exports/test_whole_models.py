@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tests.conftest import ROOT
-from tests.exports.written import COMPILERS, build, errors, examples, line, run, write
+from tests.exports.written import COMPILERS, build, errors, examples, line, need, run, write
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +52,7 @@ def test_a_whole_model_gives_eagers_numbers_without_python(model: tuple[Path, fl
 
 
 def test_a_wheel_is_installed_and_called_without_torch(tmp_path: Path) -> None:
+    need("gcc")
     torch.manual_seed(0)
     layers, x = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4)).eval(), torch.randn(3, 8)
     write(line(layers, x)[1], tmp_path, "wheel")

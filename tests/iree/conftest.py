@@ -11,10 +11,8 @@ import pytest_asyncio
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
-from engine_bench import Bench
-from engine_processes import everything_below, gone
+from engine_bench import Bench, started
 
-from buddy.app.client import EngineClient
 from buddy.compiler.iree.installed import missing
 
 
@@ -28,12 +26,5 @@ def iree() -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[Bench]:
     """A started engine; at the end nothing of it may be left."""
-    client = EngineClient()
-    await client.start()
-    found = Bench(client)
-    try:
+    async with started() as found:
         yield found
-    finally:
-        pids = [found.pid, *everything_below(found.pid)]
-        await client.close()
-        assert await gone(*pids)
