@@ -68,10 +68,14 @@ def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) 
 
     Raises `NotRunnableError` for a type that no run can hand over.
     """
-    return [
+    found = [
         _value(f"{stem}{number}", kind, shape_for(words, f"{stem}{number}", number))
         for number, kind in enumerate(types)
     ]
+    for value in found:
+        if 0 in value.shape:
+            raise NotRunnableError(f"{value.name} has no elements: there is nothing to compute on")
+    return found
 
 
 def _value(name: str, kind: Any, said: ShapeWord | None) -> Value:

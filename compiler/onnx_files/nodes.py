@@ -57,6 +57,9 @@ class _Reader:
         if meta is None:
             what = f"{self._path.name}: the shape of {name}, or its element type, is not known{self._first_unknown()}"
             raise source_error(what, str(self._path), "give sizes of inputs (--shape NAME=4x128), or export without it")
+        if 0 in meta.shape:
+            what = f"{self._path.name}: {name} has no elements, so there is nothing to compute"
+            raise source_error(what, str(self._path), "give it another size (--shape NAME=4x128)")
         return meta
 
     def _first_unknown(self) -> str:

@@ -7,12 +7,13 @@ import logging
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from buddy.compiler.shape_words import shape_for
@@ -145,27 +146,27 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...]
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
-    nodes = _user_inputs(program)
-    leaves, generator, words = [], new_generator(), words_of(opening, [node.name for node in nodes])
-    for place, node in enumerate(nodes):
-        value = node.meta.get("val")
+    given = _user_inputs(program)
+    leaves, generator, words = [], new_generator(), words_of(opening, list(given))
+    for place, (name, value) in enumerate(given.items()):
         if not isinstance(value, torch.Tensor):
-            leaves.append(value)
+            leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)
             continue
-        said = shape_for(words, node.name, place)
+        said = shape_for(words, name, place)
         dtype = from_torch(value.dtype)
         if dtype is None:
-            raise source_error(f"{opening.title} takes {value.dtype}, for which nothing is made", node.name)
+            raise source_error(f"{opening.title} takes {value.dtype}, for which nothing is made", name)
         shape = said.shape if said is not None else tuple(_size(size) for size in value.shape)
         leaves.append(random_tensor(shape, dtype, generator))
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(args), dict(kwargs), [f"{opening.title} holds no inputs: they are random numbers"]
 
 
-def _user_inputs(program: ExportedProgram) -> Sequence[torch.fx.Node]:
-    names = program.graph_signature.user_inputs
-    found = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    return [found[name] for name in names if name in found]
+def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
+    """What stands for each input, by its name: a fake tensor, a size, or the value that is part of the program."""
+    specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
 
 
 def _size(size: Any) -> int:

@@ -194,6 +194,12 @@ def test_a_pointer_needs_a_shape_and_is_opened_all_the_same(file: Path) -> None:
     assert "llvm.fmul" in [row.target for row in program.graphs[0].info.rows]
 
 
+def test_a_tensor_without_elements_is_no_input(tmp_path: Path) -> None:
+    path = tmp_path / "none.mlir"
+    path.write_text("func.func @f(%x: tensor<0x4xf32>) -> tensor<0x4xf32> { return %x : tensor<0x4xf32> }")
+    assert any("@f cannot be run: arg0 has no elements" in note for note in load_program(str(path)).notes)
+
+
 def test_what_is_written_under_another_name_is_a_result(tmp_path: Path) -> None:
     path = tmp_path / "aligned.mlir"
     path.write_text("""func.func @f(%x: memref<8xf32>, %y: f32) {

@@ -132,6 +132,11 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         load_program(path)
 
 
+def test_an_input_without_elements_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="x has no elements"):
+        load_program(_saved(tmp_path, _layer(size=0)))
+
+
 def test_an_op_outside_of_the_importer_is_named_with_its_node(tmp_path: Path) -> None:
     odd = helper.make_node("Mystery", ["x"], ["m"], name="riddle", domain="elsewhere")
     model = _model(odd, helper.make_node("Relu", ["m"], ["y"]))

@@ -131,6 +131,22 @@ def test_torchscript_takes_inputs_that_are_bundled_or_said(folder: Path) -> None
     assert "--shape ids=" in diagnostic.todo
 
 
+def test_a_program_without_inputs_of_its_own_gets_random_ones_and_keeps_its_numbers(tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: int, more: dict[str, torch.Tensor]) -> torch.Tensor:
+            return x * n + more["a"]
+
+    exported = torch.export.export(Scaled(), (torch.ones(2), 3, {"a": torch.ones(2)}))
+    exported._example_inputs = None
+    torch.export.save(exported, tmp_path / "scaled.pt2")
+    program = load_program(str(tmp_path / "scaled.pt2"))
+    assert any("holds no inputs: they are random numbers" in note for note in program.notes)
+    (captured,) = program.graphs
+    assert captured.eager is not None
+    x, more = captured.tensors
+    torch.testing.assert_close(captured.eager(captured.tensors)[0], x * 3 + more)
+
+
 def test_a_branch_that_no_graph_has_is_told_of(tmp_path: Path) -> None:
     class Branches(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
