@@ -165,6 +165,8 @@ def test_inputs_of_another_kind_are_told_of(encoder: Path, tmp_path: Path) -> No
     assert "another shape" in run([made, wrong], encoder, code=1)
     (wrong,) = npy(tmp_path, kind=torch.zeros(2, 16, dtype=torch.float64))
     assert "another element type" in run([made, wrong], encoder, code=1)
+    np.save(tmp_path / "columns.npy", np.asfortranarray(np.zeros((2, 16), "i8")))
+    assert "Fortran's order" in run([made, str(tmp_path / "columns.npy")], encoder, code=1)
     assert "cannot be opened" in run([made, "nosuch.npy"], encoder, code=1)
     assert "no such option" in run([made, "--nosuch"], encoder, code=1)
 

@@ -76,6 +76,7 @@ static inline const char *npy_read(const char *path, struct npy *out) {
   fclose(file);
   if (read && npy_parse(out, bytes, (size_t)size)) return "";
   free(bytes);
+  out->data = NULL;
   return read ? "is a .npy file that cannot be read: an array in Fortran's order, or a part of one" : "cannot be read";
 }
 
