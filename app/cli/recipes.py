@@ -17,7 +17,7 @@ from buddy.app.roads import from_preset, on_road
 from buddy.app.typed import read_file
 from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo, Preset
-from buddy.compiler.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml
+from buddy.compiler.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml, preset_of
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
@@ -34,14 +34,19 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
     graphs = [recipe.graph for recipe in files]
     if len(set(graphs)) < len(graphs):
         raise UsageError(f"two recipes are for one graph: {', '.join(map(str, options.recipe))}")
-    return [_changed(recipe, options, presets, arguments) for recipe in files]
+    found = [_changed(recipe, options, presets, arguments) for recipe in files]
+    frontends = dict.fromkeys(recipe.frontend for recipe in found)
+    if len(frontends) > 1:
+        raise UsageError(f"a program is opened by one frontend, and these recipes are of {' and '.join(frontends)}")
+    return found
 
 
 def _changed(
     recipe: Recipe, options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]
 ) -> Recipe:
     if not recipe.steps or options.preset:
-        name = options.preset or recipe.preset or "default"
+        own = recipe.preset if recipe.preset != "default" else ""
+        name = options.preset or own or preset_of(recipe.frontend, recipe.flavour)
         recipe = from_preset(recipe, preset_named(presets, name).recipe)
     frontend, flavour = options.frontend or recipe.frontend, options.flavour or recipe.flavour
     try:
@@ -52,9 +57,10 @@ def _changed(
         recipe = msgspec.structs.replace(recipe, steps=_pipeline(options.pipeline, recipe.steps))
     changes = {key: getattr(options, key) for key in ("partition", "threads", "backend", "target")}
     changes = {key: value for key, value in changes.items() if value is not None}
-    changes["backend_flags"] = (*recipe.backend_flags, *options.backend_flag)
-    if options.backend_flag and changes.get("backend", recipe.backend) == NATIVE:
+    is_native = changes.get("backend", recipe.backend) == NATIVE
+    if options.backend_flag and is_native:
         raise UsageError("--backend-flag is for another backend's compiler: say --backend too")
+    changes["backend_flags"] = () if is_native else (*recipe.backend_flags, *options.backend_flag)
     changes["plugins"] = (*recipe.plugins, *plugins(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _switched(_switched(recipe, options.disable, False), options.enable, True)

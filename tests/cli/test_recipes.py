@@ -53,6 +53,33 @@ def test_a_pass_is_disabled_wherever_it_stands_or_once() -> None:
     assert one_off == [index != 1 for index in range(len(one_off))]
 
 
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_recipe_without_steps_gets_those_of_its_frontend(tmp_path: Path) -> None:
+    found = recipe("--recipe", written(tmp_path / "mine.toml", "frontend = 'torch-mlir'\nflavour = 'tosa'"))
+    assert (found.frontend, found.flavour) == ("torch-mlir", "tosa")
+    assert found.steps == presets()["torch-mlir-tosa"].recipe.steps
+    assert recipe("--recipe", str(tmp_path / "mine.toml"), "--preset", "default").frontend == "dynamo"
+
+
+def test_recipes_of_several_frontends_are_refused(tmp_path: Path) -> None:
+    files = [
+        written(tmp_path / f"{n}.toml", f"graph = {n}\nfrontend = '{f}'") for n, f in ((0, "dynamo"), (1, "export"))
+    ]
+    with pytest.raises(UsageError, match="opened by one frontend, and these recipes are of dynamo and export"):
+        recipes("--recipe", files[0], "--recipe", files[1])
+
+
+def test_this_compiler_takes_no_flags_of_anothers(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.toml", "backend = 'iree'\nbackend_flags = ['--iree-opt-level=O3']")
+    assert recipe("--recipe", path).backend_flags == ("--iree-opt-level=O3",)
+    found = recipe("--recipe", path, "--backend", "native")
+    assert (found.backend, found.backend_flags) == ("native", ())
+
+
 def test_a_recipe_from_a_file_keeps_its_steps(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(to_toml(recipe("--disable", "cse", "--flavour", "tosa")))
