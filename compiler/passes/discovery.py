@@ -20,6 +20,7 @@ import msgspec
 from buddy.compiler import bindings
 from buddy.compiler.disk_cache import CATALOGUES
 from buddy.compiler.engine.apart import answer_apart
+from buddy.compiler.engine.lifeline import die_with_parent
 from buddy.compiler.plain_values import BindingsInfo, DialectInfo, PassInfo
 from buddy.compiler.recipe import digest
 
@@ -119,9 +120,10 @@ def _child(names: list[str]) -> Iterator[bytes]:
     """What a forked child says of `names`, line by line: the number of each that is a pass as it begins with it, what
     it found, and at its end how many names there were."""
     read, write = os.pipe()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if child == 0:
         try:
+            die_with_parent(parent)
             os.close(read)
             with os.fdopen(write, "wb") as out:
                 _try(names, out)
