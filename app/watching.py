@@ -62,14 +62,12 @@ class Watcher:
 
         while True:
             files = self.files()
+            changed = asyncio.ensure_future(self._next(client, files))
             try:
-                changed = asyncio.ensure_future(self._next(client, files))
                 while not changed.done() and self.files() == files:
                     await asyncio.wait([changed], timeout=_AGAIN_SECONDS)
-                if not changed.done():
-                    changed.cancel()
-                    continue
-                self._tell(await changed)
+                if changed.done():
+                    self._tell(await changed)
             except RequestFailed as failed:
                 if not failed.cancelled:
                     self._say(f"nothing is watched: {failed}")
@@ -77,6 +75,8 @@ class Watcher:
                 await asyncio.sleep(_AGAIN_SECONDS)
             except EngineLost:
                 return
+            finally:
+                changed.cancel()
 
     async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
         return await client.ask(Watch(client.next_request(), files, self._directory), FilesChanged)

@@ -54,3 +54,7 @@ async def test_the_program_follows_its_files_with_its_recipe(workbench: Callable
         await bench.settled()
         assert app.state.problem is None
         assert app.workspace.recipe.choice_map() == {mul.stable: "eager"}
+
+        app.session.toggle_watching()
+        client = app.session._client
+        await bench.until(lambda: not client._waiting, "the engine to watch no more")
