@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import Preset
-from buddy.compiler.recipe import TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+from buddy.compiler.recipe import NATIVE, TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
 from buddy.compiler.recipe import flavours_of as flavours_of
 
 # How each frontend is told to a person.
@@ -41,7 +41,12 @@ def on_road(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend, flavo
 
 
 def as_wanted(recipe: Recipe, presets: Sequence[Preset], wanted: Mapping[str, Any]) -> Recipe:
-    """The recipe with the fields in `wanted`, as a command line gives them. Raises `ValueError` as `on_road` does."""
+    """The recipe with the fields in `wanted`, as a command line gives them.
+
+    Raises `ValueError` as `on_road` does, and for flags of a backend that is not asked for.
+    """
     others = dict(wanted)
+    if others.get("backend_flags") and others.get("backend", recipe.backend) == NATIVE:
+        raise ValueError("--backend-flag is for another backend's compiler: say --backend too")
     frontend, flavour = others.pop("frontend", recipe.frontend), others.pop("flavour", recipe.flavour)
     return replace(on_road(recipe, presets, frontend, flavour), **others)

@@ -10,6 +10,7 @@ import pytest
 
 from buddy.app.cli import arguments, run
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
+from buddy.app.roads import as_wanted
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.recipe import Recipe, to_toml
@@ -78,6 +79,13 @@ def test_this_compiler_takes_no_flags_of_anothers(tmp_path: Path) -> None:
     assert recipe("--recipe", path).backend_flags == ("--iree-opt-level=O3",)
     found = recipe("--recipe", path, "--backend", "native")
     assert (found.backend, found.backend_flags) == ("native", ())
+
+
+def test_flags_of_a_backend_that_is_not_asked_for_are_refused_in_the_workbench_too() -> None:
+    known, flags = tuple(presets().values()), {"backend_flags": ("--iree-opt-level=O3",)}
+    with pytest.raises(ValueError, match="say --backend too"):
+        as_wanted(recipe(), known, flags)
+    assert as_wanted(recipe(), known, {**flags, "backend": "iree"}).backend_flags == flags["backend_flags"]
 
 
 def test_a_recipe_from_a_file_keeps_its_steps(tmp_path: Path) -> None:
