@@ -1,4 +1,5 @@
-"""Files kept under the hash of what they were made from, in the user's cache folder: compiled objects, whole programs.
+"""Files kept under the hash of what they were made from, in the user's cache folder: compiled objects, whole programs,
+recipes that were found, and what the bindings have registered.
 
 Imports neither torch nor MLIR.
 """
