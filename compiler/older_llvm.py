@@ -22,7 +22,12 @@ _EXPONENT_BITS = {"half": 5, "bfloat": 8, "float": 8, "double": 11}
 
 def for_older_llvm(text: str) -> str:
     """The module `text` with its floats spelled as LLVM has always read them."""
-    return "\n".join(_LITERAL.sub(_spelled, line) if _TYPES.search(line) else line for line in text.split("\n"))
+    return "\n".join(_LITERAL.sub(_spelled, line) if _holds_floats(line) else line for line in text.split("\n"))
+
+
+def _holds_floats(line: str) -> bool:
+    """Whether a line may hold floats as such: what stands in a string is bytes (`c"a float 1.5"`)."""
+    return _TYPES.search(line) is not None and ' c"' not in line
 
 
 def _spelled(found: re.Match[str]) -> str:

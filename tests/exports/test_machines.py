@@ -157,6 +157,7 @@ LITERALS = {
     "select i1 %2, double 2.5, double %3": "select i1 %2, double 0x4004000000000000, double %3",
     "store float %1.5, ptr @a.2.0": "store float %1.5, ptr @a.2.0",
     "align 16, i64 12": "align 16, i64 12",
+    '@s = constant [11 x i8] c"a float 1.5"': '@s = constant [11 x i8] c"a float 1.5"',
 }
 
 
