@@ -81,6 +81,18 @@ example_inputs = (torch.rand(4, 8),)
 """
 
 
+LARGEST = """\
+import torch
+
+
+def model(x):
+    return x.argmax(-1)
+
+
+example_inputs = (torch.rand(4, 8),)
+"""
+
+
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("iree") / "model.py"
@@ -174,6 +186,16 @@ async def test_a_flag_that_it_does_not_take_is_refused_with_the_reason(
     failed = await engine.ask(Compile(engine.client.next_request(), await by_iree(engine, script, flag)))
     assert isinstance(failed, Failed)
     assert words in str(failed.diagnostic)
+
+
+async def test_elements_that_a_flag_has_changed_are_told(engine: Bench, tmp_path: Path) -> None:
+    source = tmp_path / "largest.py"
+    source.write_text(LARGEST)
+    await engine.open(source)
+    recipe = await by_iree(engine, source, "--iree-input-demote-i64-to-i32")
+    failed = await engine.ask(Run(engine.client.next_request(), recipe, repeats=1))
+    assert isinstance(failed, Failed)
+    assert "a result is no int64 of 4" in failed.diagnostic.what
 
 
 async def test_it_says_what_it_takes_and_finds(engine: Bench) -> None:
