@@ -215,9 +215,9 @@ class EngineClient:
         """What is wrong with a module."""
         return await self.ask(CheckIr(self.next_request(), content), IrChecked)
 
-    async def compile_beside(self, recipe: Recipe) -> Compiled:
+    async def compile_beside(self, recipe: Recipe, came: Interim = lambda _frame: None) -> Compiled:
         """All stages of a recipe that is compared with others."""
-        return await self.ask(Compile(self.next_request(), recipe, beside=True), Compiled)
+        return await self.ask(Compile(self.next_request(), recipe, beside=True), Compiled, came)
 
     async def run_beside(
         self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.compiler.recipe import EAGER, PassStep, Recipe
+from buddy.compiler.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, preset_of
 
 
 class Shown(NamedTuple):
@@ -43,8 +43,8 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     """Options that make the preset's recipe this one, or the file where there are none that do."""
     if preset is None:
         return ["--recipe", str(kept)]
-    words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
-    for name in ("flavour", "partition", "threads", "backend", "target"):
+    words = _road(recipe, preset)
+    for name in ("partition", "threads", "backend", "target"):
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
@@ -53,6 +53,15 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     if switched is None or len(eager) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
         return ["--recipe", str(kept)]
     return words + switched + [word for node in eager for word in ("--eager", node)]
+
+
+def _road(recipe: Recipe, preset: Recipe) -> list[str]:
+    """The options for preset, frontend and flavour; those of torch-mlir's roads bring the preset with them."""
+    if recipe.frontend == TORCH_MLIR and recipe.preset == preset_of(recipe.frontend, recipe.flavour):
+        return ["--frontend", recipe.frontend, *["--flavour", recipe.flavour] * (recipe.flavour != "linalg")]
+    words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
+    changed = [name for name in ("frontend", "flavour") if getattr(recipe, name) != getattr(preset, name)]
+    return words + [word for name in changed for word in (f"--{name}", getattr(recipe, name))]
 
 
 def _switches(steps: Sequence[PassStep], before: Sequence[PassStep]) -> list[str] | None:

@@ -40,19 +40,19 @@ class Provenance:
 
     def follow_through(self) -> None:
         """One node through all passes, with its text at each."""
-        self._with_node(lambda row: self._begin(self._follow(row)))
+        self.with_node(lambda row: self._begin(self._follow(row)))
 
     def open_fate(self) -> None:
         """What each pass did to a node, or why it did not."""
-        self._with_node(lambda row: self._begin(self._show_fate(row)))
+        self.with_node(lambda row: self._begin(self._show_fate(row)))
 
     def open_python(self) -> None:
         """The Python file that a node comes from, at its line."""
-        self._with_node(lambda row: self._begin(self._open_python(row)))
+        self.with_node(lambda row: self._begin(self._open_python(row)))
 
     # ---- which node ----------------------------------------------------------------------------------------------
 
-    def _with_node(self, act: Callable[[NodeRow], object]) -> None:
+    def with_node(self, act: Callable[[NodeRow], object]) -> None:
         """Do `act` with the node here; where a line comes from several, of a function that layers share, ask which."""
         bench, info = self._bench, self._bench.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
@@ -130,8 +130,10 @@ class Provenance:
     async def _of_llvm(self, recipe: Recipe) -> Remarks:
         """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
         answer = await self._bench.questions.ask(lambda number: ExplainCode(number, recipe), CodeExplained)
-        self._code_remarks = {recipe: answer.remarks if answer is not None else ()}
-        return self._code_remarks[recipe]
+        if answer is None:
+            return ()
+        self._code_remarks = {recipe: answer.remarks}
+        return answer.remarks
 
     async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[Said]:
         """How many instructions come from a node, and in which functions they are, where there are any yet."""

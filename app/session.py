@@ -273,9 +273,9 @@ class Session:
     @property
     def _needs_opening(self) -> bool:
         """Whether the program was opened by another frontend than the recipe's. One that was imported by torch-mlir was
-        captured by TorchDynamo."""
-        wanted = self.workspace.recipe.frontend
-        return wanted != self._opened_by and (wanted, self._opened_by) != ("dynamo", TORCH_MLIR)
+        captured by TorchDynamo; where that has failed, the program has to be opened anew all the same."""
+        wanted, failed = self.workspace.recipe.frontend, "open" in self.state.problems
+        return wanted != self._opened_by and (failed or (wanted, self._opened_by) != ("dynamo", TORCH_MLIR))
 
     def build(self) -> None:
         """Compile the recipe as it stands, and run it where the user wants every edit run."""
@@ -353,9 +353,9 @@ class Session:
         """What each candidate would do to a stage; `came` is told of one after another."""
         return await self._asked(lambda client: client.try_passes(text, candidates, threads, came))
 
-    async def compile_beside(self, recipe: Recipe) -> p.Compiled:
-        """All stages of a recipe to compare with; what is on the screen stays."""
-        return await self._asked(lambda client: client.compile_beside(recipe))
+    async def compile_beside(self, recipe: Recipe, came: Callable[[Any], None] = lambda _frame: None) -> p.Compiled:
+        """All stages of a recipe to compare with, each told to `came`; what is on the screen stays."""
+        return await self._asked(lambda client: client.compile_beside(recipe, came))
 
     async def run_beside(self, recipe: Recipe) -> p.RunReport:
         """What a recipe to compare with gives when it is run."""

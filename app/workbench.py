@@ -27,6 +27,7 @@ from buddy.app.commands import ActionCommands
 from buddy.app.crash import kept
 from buddy.app.editing import Editing
 from buddy.app.exporting import Exporting
+from buddy.app.frontends import Frontends
 from buddy.app.graphs import Graphs, graph_at, graph_cells
 from buddy.app.keys import Keymap
 from buddy.app.layout import Layout
@@ -122,7 +123,7 @@ class Workbench(App[int]):
         self._long_jobs = LongJobs()
         self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
         self.profiling, self.tuner, self.backends = Profiling(self), Tuner(self), Backends(self)
-        self.exporting = Exporting(self)
+        self.exporting, self.frontends = Exporting(self), Frontends(self)
         CursorView.ascii_mode = ascii_mode
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -366,7 +367,7 @@ class Workbench(App[int]):
             return
         doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
         others = (self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
-        parts = (self, self.arrangement, *doers, *others)
+        parts = (self, self.arrangement, *doers, *others, self.frontends)
         for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
             if hasattr(part, action.handler):
                 getattr(part, action.handler)(*arguments)

@@ -6,7 +6,20 @@ An action says where it works (`pane`; `anywhere` if its keys reach that pane fr
 
 from __future__ import annotations
 
-from buddy.app.actions import backends, every, exports, graph, ir, outputs, passes, profiles, recipes, source, workbench
+from buddy.app.actions import (
+    backends,
+    every,
+    exports,
+    frontends,
+    graph,
+    ir,
+    outputs,
+    passes,
+    profiles,
+    recipes,
+    source,
+    workbench,
+)
 from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane, replace_keys
 from buddy.app.actions.situation import Situation
 
@@ -17,7 +30,7 @@ __all__ = [
 
 ACTIONS: tuple[Action, ...] = (
     *every.ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *source.ACTIONS, *outputs.ACTIONS, *recipes.ACTIONS,
-    *backends.ACTIONS, *exports.ACTIONS, *profiles.ACTIONS, *workbench.ACTIONS,
+    *frontends.ACTIONS, *backends.ACTIONS, *exports.ACTIONS, *profiles.ACTIONS, *workbench.ACTIONS,
 )  # fmt: skip
 
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}

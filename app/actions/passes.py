@@ -79,7 +79,15 @@ ACTIONS: tuple[Action, ...] = (
         "move",
     ),
     A("passes.up", ("K",), "Move pass up", "Let the pass run earlier", "move_step_up", "passes", needs_step),
-    A("passes.flavour", ("F",), "Flavour", "Lower by linalg or by TOSA first", "next_flavour", "passes", needs_recipe),
+    A(
+        "passes.flavour",
+        ("F",),
+        "Flavour",
+        "The next dialect of the frontend: linalg or TOSA first, and StableHLO by torch-mlir; g F chooses the frontend",
+        "next_flavour",
+        "passes",
+        needs_presets,
+    ),
     A("passes.preset", ("P",), "Preset", "Start again from another preset", "choose_preset", "passes", needs_presets),
     A(
         "passes.tune",

@@ -7,25 +7,29 @@ import json
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
+from buddy.app.beside import Road, levels, roads
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import table
 from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import UsageError
+from buddy.app.roads import flavours_of
 from buddy.compiler.protocol import (
     FindOrigins,
     Followed,
     FollowNode,
     GraphInfo,
+    ListPresets,
     NodeRow,
     NodeTrace,
     Origin,
     OriginsFound,
+    Presets,
     Stage,
 )
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import TORCH_MLIR, Recipe, preset_of
 
 _PYTHON = re.compile(r"(.*\.py):(\d+)")
 _LINES = re.compile(r"(.+):(\d+)(?:-(\d+))?")
@@ -40,7 +44,10 @@ def parser() -> arguments.Parser:
         "a node: its name in the FX table ('mm_3') or the whole one; a Python line: 'model.py:12'; lines of a stage: "
         "'STAGE:120' or 'STAGE:120-140', the stage by name, phase or number. Without it, as with --coverage"
     )
-    found.add_argument("target", metavar="NODE|LINE", nargs="?", default="", help=text)
+    found.add_argument("wanted", metavar="NODE|LINE", nargs="?", default="", help=text)
+    text = "the node in this compiler's top-level IR, and by that road, at each of its phases"
+    choices = [preset_of(TORCH_MLIR, flavour) for flavour in flavours_of(TORCH_MLIR)]
+    found.add_argument("--beside", choices=choices, metavar="torch-mlir[-tosa|-stablehlo]", help=text)
     text = "how much of each stage leads to nodes, and how many ops lost their location in each pass"
     found.add_argument("--coverage", action="store_true", help=text)
     arguments.add_recipe_options(found)
@@ -53,19 +60,22 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    if options.beside and (options.coverage or not options.wanted):
+        raise UsageError("--beside is for a node: say which")
     code, found = 0, []
     refused: list[UsageError] = []  # a graph may lack what another one has
     for recipe in await engine.program(options, script):
         info = engine.graphs[recipe.graph]
         try:
-            stages = (await engine.compile(recipe)).ordered()
-        except Failure as failure:
-            engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
-            code, stages = FAILURE, failure.stages
-        if not stages:
-            continue
-        try:
-            answer = await _answered(engine, options, recipe, info, stages)
+            if options.beside:
+                answer = await _beside(engine, options, recipe, info)
+                code = code or (FAILURE if any(side.problem for side in answer.sides) else 0)
+            else:
+                stages, failed = await _stages(engine, recipe, f"graph {recipe.graph}")
+                code = FAILURE if failed else code
+                if not stages:
+                    continue
+                answer = await _answered(engine, options, recipe, info, stages)
         except UsageError as error:
             refused.append(error)
             continue
@@ -79,18 +89,44 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
     return code
 
 
+async def _stages(engine: Headless, recipe: Recipe, where: str) -> tuple[tuple[Stage, ...], str]:
+    """The stages of a recipe, those before a failure where it fails, and what went wrong, which is told."""
+    try:
+        return (await engine.compile(recipe)).ordered(), ""
+    except Failure as failure:
+        engine.console.error(failure.diagnostic, where)
+        return failure.stages, str(failure.diagnostic)
+
+
+async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo) -> _TwoRoads:
+    """The nodes by this compiler's road and by torch-mlir's, at what only one of them goes through."""
+    rows = named(info, options.wanted)
+    if not rows:
+        raise UsageError(_no_node(options.wanted, recipe))
+    if info.enters:
+        raise UsageError(f"graph {recipe.graph} begins as IR: no frontend has captured its nodes")
+    presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
+    flavour = next(name for name in flavours_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
+    sides = []
+    for road in roads(recipe, presets, flavour):
+        found, problem = await _stages(engine, road.recipe, road.title)
+        stages = [stage for _, stage in levels(road, found)]
+        sides.append(_Side(road, _Down(stages, [await _followed(engine, stages, row) for row in rows]), problem))
+    return _TwoRoads(sides)
+
+
 async def _answered(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo, stages: Sequence[Stage]
 ) -> Any:
-    if options.coverage or not options.target:
+    if options.coverage or not options.wanted:
         return _Coverage(stages)
-    python, lines = _PYTHON.fullmatch(options.target), _LINES.fullmatch(options.target)
+    python, lines = _PYTHON.fullmatch(options.wanted), _LINES.fullmatch(options.wanted)
     if python is not None:
         rows = [row for row in info.rows if is_at(row, python[1], int(python[2]))]
         if not rows:
-            raise UsageError(f"no node of graph {recipe.graph} comes from {options.target}")
+            raise UsageError(f"no node of graph {recipe.graph} comes from {options.wanted}")
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
-    rows = named(info, options.target)
+    rows = named(info, options.wanted)
     if rows:
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
     if lines is not None:
@@ -99,9 +135,11 @@ async def _answered(
         last = int(lines[3] or first)
         frame = FindOrigins(engine.client.next_request(), stage.text, first - 1, last - 1)
         return _Up(info, stage, (first, last), await engine.client.ask(frame, OriginsFound))
-    raise UsageError(
-        f"no node {options.target!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists them"
-    )
+    raise UsageError(_no_node(options.wanted, recipe))
+
+
+def _no_node(wanted: str, recipe: Recipe) -> str:
+    return f"no node {wanted!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists them"
 
 
 def named(info: GraphInfo, wanted: str) -> list[NodeRow]:
@@ -193,6 +231,15 @@ class _Down:
     def as_text(self) -> str:
         return "\n\n".join(self._told(row, traces) for row, traces in self._found)
 
+    def in_full(self) -> str:
+        """Every line of the nodes, stage by stage."""
+        return "\n".join(
+            "\n".join([f"{row.name}, {stage.phase}", *_numbered(traces[stage.text])])
+            for row, traces in self._found
+            for stage in self._stages
+            if stage.text in traces
+        )
+
     def _told(self, row: NodeRow, traces: dict[str, NodeTrace]) -> str:
         pairs = [(stage, traces[stage.text]) for stage in self._stages if stage.text in traces]
         rows = [
@@ -201,6 +248,35 @@ class _Down:
         ]
         heading = ["#", "stage", "phase", "lines", "derived", "line", "text"]
         return f"{about(row)}\n{table(heading, rows, frozenset({'stage', 'phase', 'text'}))}"
+
+
+def _numbered(trace: NodeTrace) -> list[str]:
+    """A node's lines in the order of the text, each with its number."""
+    rows = sorted(zip(trace.lines, trace.excerpts, trace.marks, strict=True))
+    return [f"{line + 1:>6}  {text}{' (derived)' * derived}" for line, text, derived in rows] or ["        none"]
+
+
+class _Side(NamedTuple):
+    """A road, nodes at its phases, and why it goes no further."""
+
+    road: Road
+    nodes: _Down
+    problem: str
+
+
+class _TwoRoads:
+    """Nodes by two roads, with all of their lines."""
+
+    def __init__(self, sides: Sequence[_Side]) -> None:
+        self.sides = sides
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "roads": [{"road": side.road.title, "problem": side.problem, **side.nodes.as_json()} for side in self.sides]
+        }
+
+    def as_text(self) -> str:
+        return "\n\n".join(f"---- {side.road.title} ----\n{side.nodes.in_full()}" for side in self.sides)
 
 
 def _first_line(trace: NodeTrace) -> list[object]:

@@ -264,12 +264,6 @@ class PassesPane(TablePane[PassRow]):
                 self.workspace.recipe.with_step(row.number, options=options), f"options of {row.name}"
             )
 
-    def next_flavour(self) -> None:
-        """Lower the graph to TOSA where it has the op, or straight to linalg."""
-        recipe = self.workspace.recipe
-        flavour = "tosa" if recipe.flavour == "linalg" else "linalg"
-        self.bench.editing.edit(msgspec.structs.replace(recipe, flavour=flavour), f"lowered by {flavour}")
-
     def choose_preset(self) -> None:
         current = self.workspace.recipe.preset
         choices = [

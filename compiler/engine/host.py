@@ -28,7 +28,9 @@ from buddy.compiler.engine.messages import (
     Execute,
     ExportProgram,
     ExtractNodes,
+    GraphWithImport,
     HostRequest,
+    ImportGraph,
     Load,
     Loaded,
     MakeScript,
@@ -83,6 +85,8 @@ class Host:
                 self._channel.send(Refused(self._problem))
             elif isinstance(request, Load):
                 self._channel.send(self._load(request))
+            elif isinstance(request, ImportGraph):
+                self._channel.send(self._in_child(request, _with_import))
             elif isinstance(request, Execute):
                 self._channel.send(self._in_child(request, run_in_child))
             elif isinstance(request, Measure):
@@ -160,6 +164,16 @@ class Host:
         self._channel.send(Activity(what))
 
 
+def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Reply:
+    """The graph with what torch-mlir imports it as, which stays beside its nodes."""
+    if captured.graph.given is None:
+        reply = import_in_child(channel, captured)
+        if isinstance(reply, Refused):
+            return reply
+        captured.graph.given = reply.given  # type: ignore[attr-defined]
+    return GraphWithImport(_data(captured))
+
+
 def _load_plugins(request: Load) -> tuple[Diagnostic, ...]:
     from buddy.compiler import plugins
 
@@ -208,9 +222,7 @@ def _load_program(request: Load, progress: Any) -> Any:
     from buddy.compiler.sources import load_program
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
-    return load_program(
-        request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts
-    )
+    return load_program(request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts)
 
 
 def _data(captured: Any) -> CapturedGraphData:

@@ -73,6 +73,12 @@ class Load(Message, frozen=True):
     trusts: bool = False
 
 
+class ImportGraph(Message, frozen=True):
+    """Have torch-mlir import a graph that was captured for this compiler: `GraphWithImport`."""
+
+    graph: int
+
+
 class NativeCode(msgspec.Struct, frozen=True):
     """What this compiler made of a recipe, and in what time, or why it made nothing."""
 
@@ -237,6 +243,7 @@ class DescribeOps(Message, frozen=True):
 
 HostRequest = (
     Load
+    | ImportGraph
     | Execute
     | Measure
     | WatchNodes
@@ -307,6 +314,12 @@ class GraphImported(Reply, frozen=True):
     """What another frontend made of a graph beside its nodes."""
 
     given: GivenIR
+
+
+class GraphWithImport(Reply, frozen=True):
+    """A graph as it was captured, with what another frontend makes of it beside its nodes."""
+
+    graph: CapturedGraphData
 
 
 class ProgramExported(Reply, frozen=True):
@@ -398,6 +411,7 @@ HostMessage = (
     | Watched
     | CompileDone
     | CodeRemarks
+    | GraphWithImport
     | NodesExtracted
     | ProgramExported
     | ScriptMade

@@ -59,9 +59,13 @@ class Program:
         found = {extract: captured + place for place, extract in enumerate(self.extracts)}
         return found.get((graph, nodes))
 
+    def with_import(self, graph: int, record: GraphRecord) -> Program:
+        """This program with `record` in the place of a graph."""
+        return replace(self, graphs=(*self.graphs[:graph], record, *self.graphs[graph + 1 :]))
+
     def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> Program:
         """This program with one more graph."""
-        record = _record(data, self.graphs[graph].own)
+        record = record_of(data, self.graphs[graph].own)
         return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
 
 
@@ -84,19 +88,21 @@ class CompileResult:
 
 
 def program_of(key: ProgramKey, loaded: Loaded) -> Program:
-    graphs = tuple(_record(data, loaded.own) for data in loaded.graphs)
+    graphs = tuple(record_of(data, loaded.own) for data in loaded.graphs)
     return Program(key, graphs, loaded.notes, loaded.seconds, loaded.files)
 
 
-def _record(data: CapturedGraphData, own: str) -> GraphRecord:
+def record_of(data: CapturedGraphData, own: str) -> GraphRecord:
+    """A graph as the host gives it, of a script with that code of its own."""
     return GraphRecord(digest(data.graph, own), data.graph, data.info, data.fx.stage, own)
 
 
 class Programs:
-    """Opened programs, the latest last."""
+    """Opened programs, the latest last; `imports`: by their keys, graphs with what another frontend makes of them."""
 
     def __init__(self) -> None:
         self._opened: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self.imports: dict[str, GraphRecord] = {}
 
     def add(self, program: Program) -> Program | None:
         """Keep `program`; the one that it takes the place of."""

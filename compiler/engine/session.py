@@ -23,6 +23,7 @@ from buddy.compiler.engine.messages import (
     Execute,
     ExtractNodes,
     HostMessage,
+    ImportGraph,
     Load,
     Message,
     NativeCode,
@@ -41,6 +42,7 @@ from buddy.compiler.engine.programs import (
     Programs,
     Results,
     program_of,
+    record_of,
 )
 from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, WorkerDied, death
 from buddy.compiler.protocol import (
@@ -64,7 +66,7 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
-from buddy.compiler.recipe import NATIVE, PluginFile, Recipe
+from buddy.compiler.recipe import NATIVE, OWN_FRONTENDS, PluginFile, Recipe
 from buddy.compiler.text.store import TextStore
 
 Send = Callable[[Any], None]
@@ -118,8 +120,10 @@ class Session:
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in kept:
-                for kind in ("good", "beside", "native", "failed", "profile"):
+                imported = self._programs.imports.pop(record.key, record)
+                for kind in ("good", "beside", "native", "failed", "profile", "export"):
                     self._store.unpin((kind, record.key))
+                    self._store.unpin((kind, imported.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> Program:
         """Load `key` in the host; a host that has loaded something before is replaced by a fresh one."""
@@ -187,6 +191,7 @@ class Session:
         Its texts stay until the next compilation of that `kind`.
         """
         needs_backend(recipe)
+        program = await self._with_import(program, recipe, job)
         graph = _graph(program, recipe)
         make = Compilation if recipe.backend == NATIVE else HandedOver
         compilation = make(tell or self._send, self._store, graph, recipe, job.request, kind)
@@ -204,6 +209,22 @@ class Session:
             made = await self.backends.take_on(compilation, made, job)
         self._results.put(graph.key, recipe, made)
         return made
+
+    async def _with_import(self, program: Program, recipe: Recipe, job: Job) -> Program:
+        """The program with what the recipe's frontend makes of its graph, where another frontend has opened it."""
+        graph = _graph(program, recipe)
+        if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.enters:
+            return program
+        imports = self._programs.imports
+        # What a script has registered is in the host alone, and so is what is compiled there.
+        if graph.key not in imports or graph.own:
+            async with self.host.turn:
+                job.begun = True
+                await self._in_host_again(program, recipe, job)
+                self._progress(job, f"importing by {recipe.frontend}")
+                made = await self._ask_host(ImportGraph(recipe.graph), _ASK_DEATH, job, StopRunner())
+            imports[graph.key] = record_of(made.graph, graph.own)
+        return program.with_import(recipe.graph, imports[graph.key])
 
     async def _in_worker(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
         graph = _graph(program, recipe)

@@ -13,6 +13,7 @@ from buddy.app.bindings import pane_bindings, screen_bindings
 from buddy.app.commands import HIDDEN, listed
 from buddy.app.editing import Editing
 from buddy.app.exporting import Exporting
+from buddy.app.frontends import Frontends
 from buddy.app.graphs import Graphs
 from buddy.app.layout import Layout
 from buddy.app.overlays import Overlays
@@ -49,6 +50,7 @@ CLASSES: dict[str, list[type]] = {
         Provenance,
         Tuner,
         Backends,
+        Frontends,
         Exporting,
     ],
     "any": [GraphPane, PassesPane, IrPane, SourcePane, OutputsPane],

@@ -77,3 +77,38 @@ def test_what_is_not_there_is_said(verb: Verb, target: str, message: str) -> Non
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+SMALL = """\
+import torch
+
+def model(x):
+    return torch.nn.functional.gelu(x)
+
+example_inputs = (torch.ones({shape}),)
+"""
+
+
+def test_a_node_stands_beside_torch_mlirs(verb: Verb, tmp_path: Path) -> None:
+    script = tmp_path / "small.py"
+    script.write_text(SMALL.format(shape="4, 3"))
+    done = verb("trace", str(script), "gelu", "--beside", "torch-mlir-tosa", "--json")
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    ours, theirs = graph["roads"]
+    assert (ours["road"], theirs["road"]) == ("this compiler", "torch-mlir to tosa")
+    ((toplevel,), phases) = (road["nodes"][0]["stages"] for road in (ours, theirs))
+    assert any("math.erf" in line["text"] for line in toplevel["lines"])
+    assert [stage["phase"] for stage in phases] == ["imported", "torch-backend", "tosa"]
+    for stage, op in zip(phases, ("torch.aten.gelu", "torch.aten.gelu", "tosa.erf"), strict=True):
+        assert any(op in line["text"] for line in stage["lines"])
+
+
+def test_what_torch_mlir_refuses_is_said_beside_what_there_is(verb: Verb, tmp_path: Path) -> None:
+    script = tmp_path / "small.py"
+    script.write_text(SMALL.format(shape="0, 3"))
+    done = verb("trace", str(script), "gelu", "--beside", "torch-mlir")
+    assert done.returncode == 1
+    assert "torch-mlir to linalg: an input has no elements" in done.stderr
+    assert "linalg.generic" in done.stdout
+    assert verb("trace", str(script), "--beside", "torch-mlir").returncode == 2

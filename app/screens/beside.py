@@ -1,0 +1,212 @@
+"""One node in this compiler's IR and in torch-mlir's, side by side; what is not compiled yet is, in the background."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from textual import events, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+
+from buddy.app.beside import Road, levels, roads
+from buddy.app.lines import UnavailableError
+from buddy.app.panes.comparison import OtherStages
+from buddy.app.panes.navigation import Place
+from buddy.app.roads import flavours_of
+from buddy.app.screens.list_screen import ListScreen
+from buddy.app.stages import Key
+from buddy.app.widgets.node_lines import NodeLine, NodeLines
+from buddy.compiler.protocol import Followed, FollowNode, Frame, NodeRow, Progress, Stage, StageDone
+from buddy.compiler.recipe import TORCH_MLIR, Flavour, Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.session import Session
+
+# Narrower screens have one side above the other.
+BESIDE_FROM = 120
+# As many lines as anybody reads of one node; the first ones are shown.
+_LINES = 400
+# Of torch-mlir's phases: as it was imported, ready for conversion, converted.
+_AT_FLAVOUR = 2
+KEYS = "tab other side, [ ] torch-mlir's phases, f flavour, enter goes there, B all stages, < > sideways, q closes"
+
+
+class Level(NamedTuple):
+    """A stage of a side, the node's lines in it (and how many more), and the line that is most its own."""
+
+    key: Key
+    stage: Stage
+    lines: list[NodeLine]
+    more: int
+    place: int
+
+
+class BesideScreen(ListScreen["Place | OtherStages | None"]):
+    """Returns the line of the recipe's own stages to go to, or all stages of the other road to compare with.
+
+    Closing it ends a compilation that is under way.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("tab,shift+tab", "turn", show=False, priority=True),
+        Binding("right_square_bracket", "level(1)", show=False),
+        Binding("left_square_bracket", "level(-1)", show=False),
+        Binding("f", "flavour", show=False),
+        Binding("B", "compare", show=False),
+        Binding("enter", "choose", show=False),
+        Binding("greater_than_sign,right", "sideways(16)", show=False),
+        Binding("less_than_sign,left", "sideways(-16)", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, session: Session, recipe: Recipe, row: NodeRow) -> None:
+        self._session, self._recipe, self._row = session, recipe, row
+        self._flavour: Flavour = recipe.flavour
+        self._roads = roads(recipe, session.state.presets, self._flavour)
+        self._views = [NodeLines(road.title) for road in self._roads]
+        self._levels: list[list[Level]] = [[], []]
+        self._stages: list[tuple[Stage, ...]] = [(), ()]
+        self._problems = ["", ""]
+        self._level = 0
+        super().__init__(f"{row.name} {row.target}", KEYS, self._views[0])
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box", classes="editor") as box:
+            box.border_title, box.border_subtitle = self._title, self._keys
+            with Container(id="sides"):
+                yield from self._views
+
+    def fit(self) -> None:
+        """The box is as high as the screen, and its sides are beside each other where there is room."""
+        self.query_one("#sides").set_class(self.app.size.width >= BESIDE_FROM, "-beside")
+
+    def on_mount(self) -> None:
+        self._compile()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.fit()
+
+    def tell(self, text: str) -> None:
+        self.query_one("#box").border_title = f"{self._title}: {text}" if text else self._title
+
+    # ---- compiling both ------------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="beside")
+    async def _compile(self) -> None:
+        """The recipe's own road first: it has been compiled."""
+        for view in self._views:
+            view.show("", [], "being compiled")
+        for side in sorted((0, 1), key=lambda side: self._roads[side].recipe != self._recipe):
+            await self._compile_side(side)
+        self.tell("")
+
+    async def _compile_side(self, side: int) -> None:
+        road, came = self._roads[side], list[Stage]()
+
+        def take(frame: Frame) -> None:
+            if isinstance(frame, StageDone):
+                came.append(frame.stage)
+                self.tell(f"{road.title}, {frame.stage.name}")
+            elif isinstance(frame, Progress):
+                self.tell(f"{road.title}, {frame.what}")
+
+        self._problems[side] = ""
+        try:
+            self._stages[side] = (await self._session.compile_beside(road.recipe, take)).stages
+        except UnavailableError as error:
+            # What came before it is worth a look, and says how far the road goes.
+            self._stages[side], self._problems[side] = tuple(came), str(error)
+        self._levels[side] = await self._followed(road, self._stages[side])
+        self._draw(side)
+
+    async def _followed(self, road: Road, stages: tuple[Stage, ...]) -> list[Level]:
+        found = levels(road, stages)
+        texts = tuple(dict.fromkeys(stage.text for _, stage in found))
+        node = self._row.stable
+        try:
+            answer = await self._session.ask(lambda number: FollowNode(number, texts, node, _LINES), Followed)
+            traces = {trace.text: trace for trace in answer.traces}
+            made = []
+            for key, stage in found:
+                if (trace := traces.get(stage.text)) is not None:
+                    pairs = sorted(zip(trace.lines, trace.marks, strict=True))
+                    lines = [NodeLine(line, await self._text(stage.text, line), mark) for line, mark in pairs]
+                    place = await self._session.find_place(stage.text, node)
+                    made.append(Level(key, stage, lines, trace.own + trace.derived - len(lines), place))
+        except UnavailableError as error:
+            self.tell(str(error))
+            return []
+        return made
+
+    async def _text(self, text: str, number: int) -> str:
+        cache = self._session.cache
+        await cache.load(text, number, 1)
+        line = cache.get(text, number)
+        return line.text if line is not None else ""
+
+    def _draw(self, side: int) -> None:
+        shown, view, problem = self._shown(side), self._views[side], self._problems[side]
+        if shown is None:
+            view.show("", [], "no IR of this road has come", problem)
+            return
+        more = f", {shown.more} lines more" if shown.more else ""
+        none = "none of its lines comes from the node"
+        view.show(f"{shown.stage.phase}{more}", shown.lines, none, problem, shown.place)
+
+    def _shown(self, side: int) -> Level | None:
+        found = self._levels[side]
+        return found[min(self._level if side else 0, len(found) - 1)] if found else None
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _side(self) -> int:
+        return self._views.index(self._view)  # type: ignore[arg-type]
+
+    def action_turn(self) -> None:
+        """The keys go to the other side."""
+        self._view = self._views[1 - self._side]
+        self._view.focus()
+        for view in self._views:
+            view.refresh()
+
+    def action_level(self, by: int) -> None:
+        """Another of torch-mlir's phases."""
+        self._level = max(0, min(self._level + by, len(self._levels[1]) - 1))
+        self._draw(1)
+
+    def action_flavour(self) -> None:
+        """torch-mlir to its next dialect, at that dialect."""
+        given = flavours_of(TORCH_MLIR)
+        self._flavour = given[(given.index(self._flavour) + 1) % len(given)]
+        self._roads = roads(self._recipe, self._session.state.presets, self._flavour)
+        self._views[1].title = self._roads[1].title
+        self._level = _AT_FLAVOUR
+        self._compile()
+
+    def action_sideways(self, by: int) -> None:
+        for view in self._views:
+            view.sideways(by)
+
+    def action_copy(self) -> None:
+        """The lines of the side that has the keys."""
+        self.app.copy_to_clipboard("\n".join(line.text for line in self._views[self._side].lines))
+
+    def action_compare(self) -> None:
+        """All stages of the road that is not the recipe's."""
+        other = int(self._roads[0].recipe == self._recipe)
+        if self._stages[other]:
+            self.dismiss(OtherStages(self._roads[other].title, self._stages[other]))
+
+    def action_choose(self) -> None:
+        """To the line in the IR pane, where the side is the recipe's; else to a comparison with the other's stages."""
+        shown, line = self._shown(self._side), self._views[self._side].current
+        if self._roads[self._side].recipe != self._recipe:
+            self.action_compare()
+        elif shown is not None and line is not None:
+            self.dismiss(Place(shown.key, line.number))
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
