@@ -376,12 +376,20 @@ def _ranked(found: Sequence[Candidate], word: str) -> list[Candidate]:
     return [*starts, *holds]
 
 
+# A comment, a word, blanks, or a character by itself: each is looked at once, however long the text.
+_PARTS = re.compile(r"//[^\n]*|(?P<word>[A-Za-z_][\w.\-]*)|[ \t]+|[^ \t]")
+
+
 def _around(text: str) -> tuple[str, str]:
     """The name before the innermost open bracket, and that bracket; two empty texts at the top."""
     stack: list[tuple[str, str]] = []
-    for match in re.finditer(r"//[^\n]*|([A-Za-z_][\w.\-]*)?[ \t]*([({])|[)}]", text):
-        if match.group(2):
-            stack.append((match.group(1) or "", match.group(2)))
-        elif match.group() in ")}" and stack:
+    word = ""
+    for match in _PARTS.finditer(text):
+        found = match.group()
+        if found in "({":
+            stack.append((word, found))
+        elif found in ")}" and stack:
             stack.pop()
+        if not found.isspace():
+            word = found if match.lastgroup else ""
     return stack[-1] if stack else ("", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 # Characters of a wrong pattern that a message repeats.
 _SHOWN = 200
@@ -20,7 +21,10 @@ class PatternError(ValueError):
 def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     """The regular expression. Raises `PatternError`, also for one that is too much for `re`."""
     try:
-        return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+        with warnings.catch_warnings():
+            # What some later Python may read otherwise is nothing that a person at the keyboard can do about.
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
         where = f" at position {error.pos}" if error.pos is not None else ""
         raise PatternError(f"{error.msg}{where}", pattern) from error

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from buddy.compiler import json_lines
 from buddy.compiler.fuzzing.checking import check
 from buddy.compiler.fuzzing.disposable import Disposable
-from buddy.compiler.fuzzing.plan import Batch, append, read
+from buddy.compiler.fuzzing.plan import Batch, read
 from buddy.compiler.fuzzing.writing import scripts
 from tests.conftest import RunPython
 
@@ -124,10 +125,10 @@ def lives(pid: int) -> bool:
 
 def test_a_batch_behind_a_torn_line_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
-    append(file, Batch(1, {"compiled": 50}, 1.0))
+    json_lines.append(file, Batch(1, {"compiled": 50}, 1.0))
     with file.open("ab") as torn:
         torn.write(b'{"seed": 2, "outc\xff')
-    append(file, Batch(3, {"compiled": 50}, 1.0))
+    json_lines.append(file, Batch(3, {"compiled": 50}, 1.0))
     assert sorted(read(file)) == [1, 3]
 
 
