@@ -122,15 +122,18 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
     """Raises `SourceError` for a node that is no op of PyTorch's on tensors and sizes, or that touches files."""
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            # Ops of higher order call functions that they are given.
-            for called in (node.target if node.op == "call_function" else None, *_callables(node)):
-                if called is not None and not _is_plain(called):
-                    what = f"{opening.title} calls {called}, which is no computation on tensors"
-                    raise source_error(what, f"node {node.name}", "export the model without it")
+            for called in _refused_in(node):
+                what = f"{opening.title} calls {called}, which is no computation on tensors"
+                raise source_error(what, f"node {node.name}", "export the model without it")
 
 
-def _callables(node: torch.fx.Node) -> Iterator[Any]:
-    return (value for value in tree_leaves((node.args, node.kwargs)) if callable(value))
+def _refused_in(node: torch.fx.Node) -> Iterator[Any]:
+    """What a node would call and may not. Ops of higher order call functions that they are given: only ops may be."""
+    if node.op == "call_function" and not _is_plain(node.target):
+        yield node.target
+    for value in filter(callable, tree_leaves((node.args, node.kwargs))):
+        if not isinstance(value, torch._ops.OperatorBase) or not _is_plain(value):
+            yield value
 
 
 def _is_plain(target: Any) -> bool:
