@@ -9,6 +9,7 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
+from buddy.compiler import json_lines
 from buddy.compiler.cluster import ClusterError
 from buddy.compiler.coverage import page, report, session
 from buddy.compiler.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
@@ -78,7 +79,7 @@ def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
     def take(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
         if options.output:
-            session.append(options.output, result)
+            json_lines.append(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
             console.printed(report.line(result) + "\n", "stdout")

@@ -11,9 +11,10 @@ from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.files import writing
 from buddy.app.cli.recipes import UsageError
+from buddy.compiler import json_lines
 from buddy.compiler.coverage.plan import PlanError, parse_shard
 from buddy.compiler.fuzzing import session
-from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, append, read, total
+from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, read, total
 from buddy.compiler.protocol import Diagnostic
 
 EPILOG = f"""
@@ -95,7 +96,7 @@ def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], c
         batches[batch.seed] = batch
         if options.output:
             with writing(options.output):
-                append(options.output, batch)
+                json_lines.append(options.output, batch)
         if batch.fault:
             console.error(Diagnostic(f"{batch.fault}: {batch.why}", f"{_kept(options.found, batch)}"))
         done = sum(seed in batches for seed in wanted)

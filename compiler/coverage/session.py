@@ -15,6 +15,7 @@ from typing import TextIO
 
 import msgspec
 
+from buddy.compiler import json_lines
 from buddy.compiler.cluster import mapped
 from buddy.compiler.coverage.plan import Listing, Pair, PairResult, Plan, sharded
 from buddy.compiler.engine.lifeline import describe_exit
@@ -25,15 +26,11 @@ class CoverageError(Exception):
 
 
 def read(path: Path) -> dict[Pair, PairResult]:
-    """The results in a file of JSON lines. Of several for one pair the last counts; a torn last line counts as none."""
-    found: dict[Pair, PairResult] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            result = msgspec.json.decode(line, type=PairResult)
-        except msgspec.DecodeError:
-            continue
-        found[result.pair] = result
-    return found
+    """The results in a file that `json_lines.append` has written. Of several for one pair the last counts.
+
+    Raises `OSError`.
+    """
+    return {result.pair: result for result in json_lines.read(path, PairResult)}
 
 
 def run(
@@ -143,10 +140,3 @@ class _Server:
         code = self._process.wait()
         said = [text for text in self._log.read_text().splitlines() if text.strip()]
         return CoverageError(said[-1] if said else f"it ended with {describe_exit(code)}")
-
-
-def append(path: Path, result: PairResult) -> None:
-    """Add a line to the file, at once, so that whatever ends the run leaves what was found."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(result) + b"\n")

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from buddy.compiler import json_lines
+
 # Programs of a batch: its result is what an interruption can lose.
 BATCH = 50
 # "compiled" and "eager" are right, the latter with some nodes in PyTorch; "refused": TorchDynamo took none of it;
@@ -58,24 +60,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> dict[int, Batch]:
-    """The batches in a file of JSON lines, by seed; a torn line counts as none. Raises `OSError`."""
-    found: dict[int, Batch] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            batch = msgspec.json.decode(line, type=Batch)
-        except msgspec.DecodeError:
-            continue
-        found[batch.seed] = batch
-    return found
-
-
-def append(path: Path, batch: Batch) -> None:
-    """Add a line to the file at once, so that whatever ends the campaign leaves what was found. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        file.seek(max(0, file.tell() - 1))
-        torn = file.read() not in (b"", b"\n")
-        file.write(b"\n" * torn + msgspec.json.encode(batch) + b"\n")
+    """The batches in a file that `json_lines.append` has written, by seed. Raises `OSError`."""
+    return {batch.seed: batch for batch in json_lines.read(path, Batch)}
 
 
 def total(batches: Collection[Batch]) -> Counter[str]:

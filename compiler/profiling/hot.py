@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 
 from buddy.compiler.profile_report import HotSpot, Sampling
 from buddy.compiler.profiling.sampling import Sampler, SamplingError
+from buddy.compiler.runner.openmp import library_at
 
 # How long runs are sampled at least, in seconds, and how many runs at most for that.
 _SECONDS = 1.0
@@ -61,26 +60,7 @@ def _told(sampler: Sampler, code: Sequence[Code]) -> Sampling:
         if function is not None and address < function.address + function.size:
             inside[function.name, address - function.address] += count
         else:
-            elsewhere[_library_of(address)] += count
+            elsewhere[library_at(address)] += count
     spots = tuple(HotSpot(name, offset, count) for (name, offset), count in inside.most_common(_SPOTS))
     total = sampler.addresses.total()
     return Sampling(total, inside.total(), sampler.hertz, spots, tuple(elsewhere.most_common()), lost=sampler.lost)
-
-
-class _Symbol(ctypes.Structure):
-    """`Dl_info` of dladdr(3)."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
-
-
-def _library_of(address: int) -> str:
-    """The file that code was loaded from, "" where it was generated."""
-    found = _Symbol()
-    if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found)) or not found.file:
-        return ""
-    return os.path.basename(os.fsdecode(found.file))

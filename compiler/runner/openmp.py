@@ -118,7 +118,7 @@ def fork_on(lookup: Lookup) -> Fork | None:
     for names, text in _KINDS:
         symbols = {name: lookup(name) for name in names}
         if all(symbols.values()):
-            return Fork(text, symbols, _library_at(symbols[names[0]]))
+            return Fork(text, symbols, library_at(symbols[names[0]]) or "OpenMP")
     return None
 
 
@@ -168,10 +168,10 @@ class _Place(ctypes.Structure):
     )
 
 
-def _library_at(address: int) -> str:
-    """The file name of the library that holds `address`."""
+def library_at(address: int) -> str:
+    """The file name of the library that holds `address`, "" where none does or the system does not tell."""
     place = _Place()
     found = getattr(ctypes.CDLL(None), "dladdr", None) if sys.platform != "win32" else None
     if found is None or not found(ctypes.c_void_p(address), ctypes.byref(place)) or not place.file:
-        return "OpenMP"
+        return ""
     return os.path.basename(os.fsdecode(place.file))

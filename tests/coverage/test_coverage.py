@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import torch
 
+from buddy.compiler import json_lines
 from buddy.compiler.coverage import page, report, session
 from buddy.compiler.coverage.plan import (
     RIGHT,
@@ -120,9 +121,9 @@ def _lives(pid: str) -> bool:
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     assert session.read(path) == {}
-    session.append(path, KNOWN)
-    session.append(path, PairResult("add", "bool", "compiled"))
-    session.append(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
+    json_lines.append(path, KNOWN)
+    json_lines.append(path, PairResult("add", "bool", "compiled"))
+    json_lines.append(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
     path.write_bytes(path.read_bytes() + b'{"op": "mul", "dt')
     assert {pair.op: result.outcome for pair, result in session.read(path).items()} == {
         "exp": "compiled",
