@@ -10,7 +10,6 @@ import torch
 
 from buddy.compiler.ir_files.question import Question
 from buddy.compiler.sources.inputs import INPUTS, as_call
-from buddy.compiler.sources.mlir_file import program_of
 from buddy.compiler.sources.program import Program
 
 MODULE, REFERENCE = "module", "reference"
@@ -29,6 +28,8 @@ def program_of_module(module: Any, names: Mapping[str, Any], title: str, shapes:
     A script's `example_inputs` are their inputs where they fit, and `reference`, a function of the same values, is what
     results are compared with. Raises `SourceError`.
     """
+    from buddy.compiler.sources.mlir_file import program_of  # other scripts are loaded without MLIR
+
     text = module.operation.get_asm(enable_debug_info=False)
     return program_of(Question(text.encode(), title, "", shapes), _inputs(names), _reference(names))
 
