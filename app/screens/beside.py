@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
+from buddy.app import figures
 from buddy.app.beside import Road, levels, roads
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
@@ -29,7 +30,7 @@ BESIDE_FROM = 120
 _LINES = 400
 # Of torch-mlir's phases: as it was imported, ready for conversion, converted.
 _AT_FLAVOUR = 2
-KEYS = "tab other side, [ ] torch-mlir's phases, f flavour, enter goes there, B all stages, < > sideways, q closes"
+KEYS = ("tab sides", "[ ] phases", "f flavour", "enter goes there", "q closes", "B all stages", "< > sideways")
 
 
 class Level(NamedTuple):
@@ -70,17 +71,19 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         self._stages: list[tuple[Stage, ...]] = [(), ()]
         self._problems = ["", ""]
         self._level = 0
-        super().__init__(f"{row.name} {row.target}", KEYS, self._views[0])
+        super().__init__(f"{row.name} {row.target}", "", self._views[0])
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="editor") as box:
-            box.border_title, box.border_subtitle = self._title, self._keys
+            box.border_title = self._title
             with Container(id="sides"):
                 yield from self._views
 
     def fit(self) -> None:
         """The box is as high as the screen, and its sides are beside each other where there is room."""
-        self.query_one("#sides").set_class(self.app.size.width >= BESIDE_FROM, "-beside")
+        width = self.app.size.width
+        self.query_one("#sides").set_class(width >= BESIDE_FROM, "-beside")
+        self.query_one("#box").border_subtitle = figures.fitting(list(KEYS), ", ", width - 8)
 
     def on_mount(self) -> None:
         self._compile()
@@ -151,9 +154,11 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         if shown is None:
             view.show("", [], "no IR of this road has come", problem)
             return
+        found = self._levels[side]
+        place = f" ({found.index(shown) + 1} of {len(found)})" if len(found) > 1 else ""
         more = f", {shown.more} lines more" if shown.more else ""
         none = "none of its lines comes from the node"
-        view.show(f"{shown.stage.phase}{more}", shown.lines, none, problem, shown.place)
+        view.show(f"{shown.stage.phase}{place}{more}", shown.lines, none, problem, shown.place)
 
     def _shown(self, side: int) -> Level | None:
         found = self._levels[side]

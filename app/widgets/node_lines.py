@@ -42,7 +42,9 @@ class NodeLines(CursorView):
 
     def head(self, width: int) -> list[Cells]:
         focused = "accent" if self.has_focus else "dim"
-        return [cut([(f" {self.title}", focused), (f" {self._told}", "dim")], width)]
+        return [
+            cut([(f" {self.title}", focused), (f" {self.glyphs.dot} {self._told}" if self._told else "", "dim")], width)
+        ]
 
     def row_cells(self, row: int, width: int) -> Cells:
         from buddy.themes.lexers import spans
