@@ -247,7 +247,7 @@ def test_a_graph_without_words_for_it_runs_in_eager_and_says_so() -> None:
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(Exception, match="no option 'fallbak' .*; it has fallback"):
+    with pytest.raises(Exception, match=r"no option 'fallbak' .*; it has fallback"):
         torch.compile(lambda x: x + 1, backend="buddy", options={"fallbak": "error"})(torch.ones(2))
 
 
