@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # How the shell calls what it hands over as `<(command)` or as standard input.
@@ -40,3 +41,8 @@ def typed_seed(text: str) -> int:
     if not LEAST_SEED <= seed <= GREATEST_SEED:
         raise ValueError(f"{text.strip():.40} is no seed: give a whole number of at most 64 bits with its sign")
     return seed
+
+
+def from_here(location: str) -> str:
+    """A file's path, and what stands behind it, as it is called in the current folder where it lies in that."""
+    return location.removeprefix(os.path.join(os.getcwd(), ""))

@@ -23,6 +23,7 @@ from buddy.app.patterns import Pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.stages import StageRow
+from buddy.app.typed import from_here
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage, Symbol
 
@@ -246,7 +247,7 @@ class Reading(Searching):
         if found.total > len(found.content):
             rest = found.total - len(found.content)
             lines += [[], [(f"{figures.count(rest)} more characters: w writes the stage to a file", "dim")]]
-        places = {row.stable: row.location for row in self.state.info.rows} if self.state.info else {}
+        places = {row.stable: from_here(row.location) for row in self.state.info.rows} if self.state.info else {}
         if line.machine:
             lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
         for node in line.nodes:

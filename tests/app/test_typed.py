@@ -11,7 +11,7 @@ from buddy.app.editing import Editing
 from buddy.app.running import Running
 from buddy.app.screens.picker import Choice, ChoiceList
 from buddy.app.sessions import Sessions
-from buddy.app.typed import typed_path, typed_seed
+from buddy.app.typed import from_here, typed_path, typed_seed
 from buddy.app.versus import Versus
 
 NOBODY = "~nobodyofthatname/x.toml"
@@ -81,3 +81,10 @@ def test_a_command_whose_quotation_is_open_is_refused(capsys: pytest.CaptureFixt
         parser.parse_args(["--engine", "ssh 'host"])
     assert "No closing quotation" in capsys.readouterr().err
     assert parser.parse_args(["--engine", "ssh host"]).engine == "ssh host"
+
+
+def test_places_in_this_folder_are_called_by_what_is_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert from_here(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
+    assert from_here(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"
+    assert from_here("<string>:3") == "<string>:3"
