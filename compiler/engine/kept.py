@@ -20,8 +20,10 @@ from buddy.compiler.engine.relay import log_path
 def main(descriptor: int, path: Path, patience: float) -> int:
     """Serve; the socket's file and the log are removed at an orderly end."""
     os.set_inheritable(descriptor, False)
-    # Not what the script prints, too: nobody cuts this file short while the engine lives.
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s")
+    # Whatever level a client asks for, not what the script prints: nobody cuts this file short while the engine lives.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
     from buddy.compiler.engine.kept_connection import KeptConnection
     from buddy.compiler.engine.server import Server
 
