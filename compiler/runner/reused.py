@@ -7,9 +7,9 @@ loop that drops each result before the next call, or the one after, then works i
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Sequence
+from sys import getrefcount
 
 import torch
 
@@ -23,6 +23,7 @@ KEPT = 2
 LIMIT = 128 << 20
 
 _uses = getattr(torch._C, "_storage_Use_Count", None)
+_LISTED = [object()]
 
 
 class Memory:
@@ -51,8 +52,16 @@ class Memory:
         return new
 
     def _idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
+        """A block on which no tensor is left, and which nobody has who asked a tensor for it."""
+        assert _uses is not None
+        # What a list and a loop hold counts here and now: each call of a function may add to it, or not, by how the
+        # interpreter goes about calls, which Dynamo changes while it is at work.
+        alone = 0
+        for something in _LISTED:
+            alone = getrefcount(something)
         for storage in storages:
-            if storage.nbytes() == size and _is_alone(storage) and not storage.is_shared():
+            held = getrefcount(storage)
+            if held <= alone and storage.nbytes() == size and _uses(storage._cdata) == 1 and not storage.is_shared():
                 return storage
         return None
 
@@ -63,30 +72,6 @@ class Memory:
         held = sum(other.nbytes() for storages in self._storages for other in storages)
         if held + storage.nbytes() <= LIMIT:
             mine.append(storage)
-
-
-def _is_alone(storage: torch.UntypedStorage) -> bool:
-    """Whether no tensor is left on a storage that a list holds, nor anybody who asked a tensor for it."""
-    assert _uses is not None
-    return _uses(storage._cdata) == 1 and _holders(storage) <= _LIST_ALONE
-
-
-def _holders(thing: object) -> int:
-    return sys.getrefcount(thing)
-
-
-def _counted_alone() -> int:
-    """What `_holders` says, through as many calls, of what one list holds."""
-    for thing in [object()]:
-        return _through(thing)
-    raise AssertionError
-
-
-def _through(thing: object) -> int:
-    return _holders(thing)
-
-
-_LIST_ALONE = _counted_alone()
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -113,3 +113,20 @@ def test_compiled_results_outlive_later_calls() -> None:
     for _ in range(5):
         chained = compiled(chained)
     torch.testing.assert_close(chained, inputs[0] + 5)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["dropped", "held"])
+def test_what_is_held_is_told_while_dynamo_is_at_work(held: bool) -> None:
+    """Dynamo has the interpreter call functions in another way, in which they hold their arguments once more."""
+    memory = Memory(1)
+    result = made(memory, 1.0)
+    place, kept = result.data_ptr(), result.untyped_storage() if held else None
+    del result
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    before = torch._C._dynamo.eval_frame.set_eval_frame(False)
+    try:
+        assert (made(memory, 2.0).data_ptr() == place) is not held
+    finally:
+        torch._C._dynamo.eval_frame.set_eval_frame(before)
+    assert kept is None or kept.nbytes() >= SMALL
