@@ -129,7 +129,7 @@ class Host:
             if isinstance(reply, Refused):
                 refused.append(reply.diagnostic)
             else:
-                found.graph.given = reply.given  # type: ignore[attr-defined]
+                found.graph.given = reply.given
         if captured and len(refused) == len(captured):
             raise SourceRefused(refused[0])
         self._program.notes.extend(map(str, refused))
@@ -170,7 +170,7 @@ def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Repl
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):
             return reply
-        captured.graph.given = reply.given  # type: ignore[attr-defined]
+        captured.graph.given = reply.given
     return GraphWithImport(_data(captured))
 
 

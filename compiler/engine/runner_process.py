@@ -105,9 +105,11 @@ def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> 
     return reply
 
 
-def import_in_child(channel: Channel, captured: Any) -> Reply:
-    """What torch-mlir's importer makes of a graph, in a child, which alone has MLIR: `GraphImported`."""
-    return _in_child(channel, lambda _: GraphImported(captured.torch_dialect()), _IMPORT_WORDS)
+def import_in_child(channel: Channel, captured: Any) -> GraphImported | Refused:
+    """What torch-mlir's importer makes of a graph, in a child, which alone has MLIR."""
+    reply = _in_child(channel, lambda _: GraphImported(captured.torch_dialect()), _IMPORT_WORDS)
+    assert isinstance(reply, GraphImported | Refused)
+    return reply
 
 
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
