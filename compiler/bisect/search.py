@@ -91,14 +91,17 @@ class _Search:
     def _round(self, recipe: Recipe, outcome: Outcome) -> tuple[Subject | None, list[int], list[WrongLowering]]:
         """One fault: the part that shows it, and the steps or lowerings at fault.
 
-        A pass that fails, crashes or never ends has said which it is: where the program is right without it, nothing
-        has to be made smaller to know that.
+        A pass that fails, crashes or never ends has said which it is, and a pass that a plug-in brought is a likely
+        one: where the program is right without it, nothing has to be made smaller to know that.
         """
         judge = self._judge(outcome, recipe)
-        if outcome.step >= 0:
-            self._say(f"without {recipe.steps[outcome.step].name}, which it came to", 0.1)
-            if judge(self.trials(self.whole, steps.without(recipe, [outcome.step]))) == "good":
-                return None, [outcome.step], []
+        suspects = [outcome.step] if outcome.step >= 0 else steps.of_one_pass(recipe)
+        if suspects:
+            name = recipe.steps[suspects[0]].name
+            why = "which it came to" if outcome.step >= 0 else "which is a plug-in's"
+            self._say(f"without {name}, {why}", 0.1)
+            if judge(self.trials(self.whole, steps.without(recipe, suspects))) == "good":
+                return None, suspects, []
         small = self._smallest(recipe, outcome)
         return small, *self._at_fault(small, recipe, judge, outcome)
 

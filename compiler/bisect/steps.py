@@ -44,16 +44,15 @@ def at_fault(
 ) -> list[int]:
     """The steps without which `recipe`, which is bad, is good; none where that cannot be had.
 
-    The step it failed at, `failed_at`, is tried first, then those that plug-ins have brought. Then the steps that can
-    be done without are added one after another, the rest of the line always behind them: the one that turns good to
-    bad is at fault. Where it is bad without all of these, each of the others is left out by itself, unless `excused`
-    knows something that is more likely at fault.
+    The step it failed at, `failed_at`, is tried first, then those that plug-ins have brought, steps of the same pass
+    also together. Then the steps that can be done without are added one after another, the rest of the line always
+    behind them: the one that turns good to bad is at fault. Where it is bad without all of these, each of the others
+    is left out by itself, unless `excused` knows something that is more likely at fault.
     """
     free, gone = optional(recipe), list[int]()
-    suspects = [place for place in enabled(recipe) if place == failed_at or origin(recipe.steps[place])]
-    for suspect in suspects:
-        if judge(attempt(without(recipe, [suspect]))) == "good":
-            return [suspect]
+    for suspects in _suspects(recipe, failed_at):
+        if judge(attempt(without(recipe, suspects))) == "good":
+            return suspects
     while True:
         now = without(recipe, gone)
         left = [place for place in free if place not in gone]
@@ -67,6 +66,26 @@ def at_fault(
         if verdict == "neither":
             # What is behind it needs it: the line up to it is good.
             return sorted({*gone, *(place for place in left if place >= found[0])})
+
+
+def of_one_pass(recipe: Recipe) -> list[int]:
+    """The steps that plug-ins brought, if all of them are of the same pass; none where there are several passes."""
+    places = _of_plugins(recipe)
+    return places if len({recipe.steps[place].name for place in places}) == 1 else []
+
+
+def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
+    """What to leave out first: the step it failed at, each one of a plug-in's, and all steps of such a pass."""
+    places = _of_plugins(recipe)
+    alone = [place for place in enabled(recipe) if place == failed_at or place in places]
+    together: dict[str, list[int]] = {}
+    for place in places:
+        together.setdefault(recipe.steps[place].name, []).append(place)
+    return [*([place] for place in alone), *(same for same in together.values() if len(same) > 1)]
+
+
+def _of_plugins(recipe: Recipe) -> list[int]:
+    return [place for place in enabled(recipe) if origin(recipe.steps[place])]
 
 
 def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) -> list[int]:

@@ -56,6 +56,16 @@ def test_two_faults_are_both_found() -> None:
     assert steps.at_fault(RECIPE, wrong_with(*both), judge) == both
 
 
+def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [number for number, step in enumerate(RECIPE.steps) if step.name == "cse" and step.enabled]
+    assert len(wanted) > 1
+    monkeypatch.setattr(steps, "origin", lambda step: "own.py" if step.name == "cse" else "")
+    assert steps.of_one_pass(RECIPE) == wanted
+    assert steps.at_fault(RECIPE, wrong_with(*wanted), judge) == wanted
+    monkeypatch.setattr(steps, "origin", lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "")
+    assert steps.of_one_pass(RECIPE) == []
+
+
 def test_a_needed_step_is_found_by_leaving_it_out() -> None:
     wanted = place("copies-to-loops")
     assert steps.at_fault(RECIPE, wrong_with(wanted), judge) == [wanted]
