@@ -1,14 +1,21 @@
 """Files kept under the hash of what they were made from, in the user's cache folder: compiled objects, whole programs,
 recipes that were found, and what the bindings have registered.
 
+What is read here is run later, so it is held to be the user's own: the folders are the user's and nobody else may write
+to them, no link is followed, and each file begins with a keyed hash (RFC 2104) of where it lies and what it holds,
+whose key lies beside the folders. What fails is as good as absent: it is made anew, and takes the other's place.
+
 Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
+import secrets
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +24,37 @@ import platformdirs
 
 VARIABLE = "BUDDY_CACHE"
 LIMIT = 512 << 20
+# As long as what SHA-256 gives: RFC 2104 recommends no shorter one.
+SECRET, SECRET_BYTES = "key", 32
 
 
 def folder() -> Path:
     """Where all caches lie: `BUDDY_CACHE`, else where the platform keeps caches."""
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_dir("buddy-tui"))
+
+
+def _distrusted(path: Path, found: os.stat_result) -> str:
+    """Why a folder or file is not taken for the user's own, "" where it is."""
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a link"
+    if hasattr(os, "getuid") and found.st_uid != os.getuid():
+        return f"{path} is another user's"
+    return f"others may write to {path}" if os.name == "posix" and found.st_mode & 0o022 else ""
+
+
+def problem() -> str:
+    """Why nothing is kept, "" where it is, or would be once there is something."""
+    for place in (folder(), *(folder() / cache.name for cache in CACHES)):
+        try:
+            found = place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return f"{place}: {error.strerror}"
+        why = _distrusted(place, found) or ("" if stat.S_ISDIR(found.st_mode) else f"{place} is no folder")
+        if why:
+            return why
+    return ""
 
 
 @dataclass
@@ -33,23 +66,29 @@ class DiskCache:
     _trimmed: set[Path] = field(default_factory=set)
 
     def read(self, key: str) -> bytes | None:
-        """What was written under `key`; a damaged file counts as absent."""
+        """What was written under `key`; a file that is damaged, or was not written by this user, counts as absent."""
         try:
-            data = self._path(key).read_bytes()
+            if any(_distrusted(place, place.lstat()) for place in (folder(), folder() / self.name)):
+                return None
+            seal, _, data = _content(self._path(key)).partition(b"\n")
+            return data if hmac.compare_digest(seal, self._seal(key, data)) else None
         except OSError:
             return None
-        size, _, rest = data.partition(b"\n")
-        return rest if size == str(len(rest)).encode() else None
 
     def write(self, key: str, data: bytes) -> None:
         """Keep `data`; a cache that cannot be written costs time, not the result."""
         path = self._path(key)
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(str(len(data)).encode() + b"\n" + data)
-            os.replace(file.name, path)
+            for place in (folder(), path.parent):
+                _make_private(place)
+            _replace(path, self._seal(key, data) + b"\n" + data)
             self._trim(path.parent)
+
+    def _seal(self, key: str, data: bytes) -> bytes:
+        """The keyed hash of `data` as what is kept here under `key`. Raises `OSError`."""
+        made = hmac.new(_secret(), f"{self.name}/{key}\n".encode(), "sha256")
+        made.update(data)
+        return made.hexdigest().encode()
 
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
@@ -66,6 +105,63 @@ class DiskCache:
                 break
             os.unlink(path)
             size -= status.st_size
+
+
+def _make_private(place: Path) -> None:
+    """Have a folder that is the user's alone. Raises `PermissionError` where it is not.
+
+    A folder that the user has named is left as it is: it may serve for more than this.
+    """
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    named = VARIABLE in os.environ and place == folder()
+    found = place.lstat()
+    if found.st_mode & 0o077 and not named and not stat.S_ISLNK(found.st_mode):
+        place.chmod(0o700)
+    why = _distrusted(place, place.lstat())
+    if why:
+        raise PermissionError(why)
+
+
+def _content(path: Path) -> bytes:
+    """What a file of the user's own holds. Raises `OSError` for any other."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or _distrusted(path, found):
+            raise PermissionError(f"{path} is no file of this user's")
+        return file.read()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all. Raises `OSError`."""
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _secret() -> bytes:
+    """The key of this user's hashes, made when it is first needed. Raises `OSError`."""
+    path = folder() / SECRET
+    with contextlib.suppress(FileNotFoundError):
+        found = _content(path)
+        if len(found) == SECRET_BYTES:
+            return found
+        path.unlink()
+    handle, name = tempfile.mkstemp(dir=folder())
+    try:
+        with open(handle, "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+        # Of two processes that make one at a time, the first one's stays.
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)
+    return _content(path)
 
 
 OBJECTS = DiskCache("objects")

@@ -30,9 +30,12 @@ def main(words: Sequence[str]) -> int:
     held = disk_cache.contents()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in held.items()}
-        print(json.dumps({"folder": str(disk_cache.folder()), "limit": disk_cache.LIMIT, "caches": caches}, indent=2))
+        facts = {"folder": str(disk_cache.folder()), "problem": disk_cache.problem(), "limit": disk_cache.LIMIT}
+        print(json.dumps({**facts, "caches": caches}, indent=2))
         return 0
     print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB each")
+    if why := disk_cache.problem():
+        Console().note(f"nothing is kept: {why}; it has to be yours, and writable by nobody else")
     rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in held.items()]
     print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
     return 0

@@ -123,6 +123,6 @@ def test_the_oldest_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for number in range(4):
         first.write(f"key{number}", bytes(100))
         os.utime(tmp_path / "some" / f"key{number}", (number, number))
-    later = disk_cache.DiskCache("some", limit=350)
+    later = disk_cache.DiskCache("some", limit=550)
     later.write("key9", bytes(100))
     assert [first.read(f"key{number}") is None for number in (0, 1, 2, 3, 9)] == [True, True, False, False, False]

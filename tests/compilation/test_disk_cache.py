@@ -1,0 +1,103 @@
+"""What is kept on disk is run later: nothing is taken that somebody else may have written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from buddy.compiler import disk_cache
+from buddy.compiler.disk_cache import OBJECTS, PROGRAMS, SECRET
+
+DATA = b"code" * 100
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that holds one object."""
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path / "cache"))
+    OBJECTS.write("one", DATA)
+    return tmp_path / "cache"
+
+
+def test_what_is_kept_is_the_users_alone(place: Path) -> None:
+    for path in (place, *place.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    assert OBJECTS.read("one") == DATA
+    assert disk_cache.problem() == ""
+
+
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b.replace(b"code", b"evil", 1)])
+def test_an_entry_that_was_changed_is_refused_and_made_anew(place: Path, change) -> None:
+    entry = place / "objects" / "one"
+    entry.write_bytes(change(entry.read_bytes()))
+    assert OBJECTS.read("one") is None
+    OBJECTS.write("one", DATA)
+    assert OBJECTS.read("one") == DATA
+
+
+def test_an_entry_in_anothers_place_is_refused(place: Path) -> None:
+    shutil.copy(place / "objects" / "one", place / "objects" / "two")
+    PROGRAMS.write("other", b"")
+    shutil.copy(place / "objects" / "one", place / "programs" / "one")
+    assert OBJECTS.read("two") is None
+    assert PROGRAMS.read("one") is None
+
+
+def test_an_entry_sealed_with_another_key_is_refused(place: Path) -> None:
+    (place / SECRET).write_bytes(bytes(32))
+    assert OBJECTS.read("one") is None
+    (place / SECRET).write_bytes(b"short")
+    assert OBJECTS.read("one") is None
+    OBJECTS.write("one", DATA)
+    assert OBJECTS.read("one") == DATA
+    assert len((place / SECRET).read_bytes()) == disk_cache.SECRET_BYTES
+
+
+@pytest.mark.parametrize("name", ["objects", "objects/one", SECRET, "."])
+def test_what_others_may_write_to_is_not_read(place: Path, name: str) -> None:
+    (place / name).chmod(0o777)
+    assert OBJECTS.read("one") is None
+
+
+@pytest.mark.parametrize("name", ["objects", "objects/one", SECRET, "."])
+def test_no_link_is_followed(place: Path, name: str) -> None:
+    path = Path(os.path.normpath(place / name))
+    path.rename(place.parent / "elsewhere")
+    path.symlink_to(place.parent / "elsewhere")
+    assert OBJECTS.read("one") is None
+    assert name not in ("objects", ".") or "is a link" in disk_cache.problem()
+
+
+def test_nothing_is_written_through_a_link(place: Path, tmp_path: Path) -> None:
+    shutil.rmtree(place / "objects")
+    (tmp_path / "theirs").mkdir()
+    (place / "objects").symlink_to(tmp_path / "theirs")
+    OBJECTS.write("one", DATA)
+    assert not list((tmp_path / "theirs").iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["objects", "objects/one", SECRET, "."])
+def test_what_another_user_owns_is_not_read(place: Path, name: str) -> None:
+    os.chown(place / name, 65534, 65534)
+    assert OBJECTS.read("one") is None
+
+
+def test_a_folder_that_the_user_has_named_keeps_its_mode(place: Path) -> None:
+    place.chmod(0o755)
+    assert OBJECTS.read("one") == DATA
+    place.chmod(0o777)
+    OBJECTS.write("two", DATA)
+    assert place.stat().st_mode & 0o777 == 0o777
+    assert "others may write" in disk_cache.problem()
+    assert not (place / "objects" / "two").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_a_pipe_in_a_files_place_keeps_nobody_waiting(place: Path) -> None:
+    (place / "objects" / "one").unlink()
+    os.mkfifo(place / "objects" / "one", 0o600)
+    assert OBJECTS.read("one") is None
