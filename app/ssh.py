@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -58,16 +59,20 @@ class Remote:
 
 
 def checked_host(text: str) -> str:
-    """A host as ssh takes it. Raises `ValueError` for what would be an option, or no host at all."""
-    if (
-        not text
-        or text.startswith("-")
-        or any(character.isspace() or not character.isprintable() for character in text)
-    ):
+    """A host as ssh takes it. Raises `ValueError` for what would be an option, or no host at all.
+
+    ssh puts the name into commands that a user's `ProxyCommand` and `Match exec` hand to a shell, and older ones do so
+    without a look at it: so nothing that means something to a shell is let through, and no part that begins as options
+    do.
+    """
+    if not _HOST.fullmatch(text):
         raise ValueError(f"{text!r} is no host: HOST, USER@HOST, ssh://USER@HOST:PORT or a name in ~/.ssh/config")
     return text
 
 
+# USER@ and the rest: names, addresses, `[::1]`, `%eth0`, `:PORT`; letters of any script.
+_PART = r"(?!-)[\w.+~%,=:\[\]][\w.+~%,=:\[\]-]*"
+_HOST = re.compile(rf"(ssh://)?({_PART}@)*{_PART}")
 _INSTALL = "install it there, or say where it is: --remote-program venv/bin/buddy-tui"
 _COMPLAINTS = (
     (

@@ -1,17 +1,23 @@
 """The workbench in a browser: textual-serve behind a token, which is the first part of every address.
 
-Whoever has the address can run code as the user, so nothing is answered without the token, the web socket included.
+Whoever has the address can run code as the user, so nothing is answered without the token, the web socket included;
+nor under a name that is not this machine's, by which a page of another site could have itself taken for one of ours
+(DNS rebinding), nor to a script that another site's page has sent (RFC 6455, 10.2).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import ipaddress
 import logging
 import secrets
 import shlex
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp_jinja2
 from aiohttp import web
@@ -27,6 +33,8 @@ _STRICT = {
 }
 _MOMENT = 0.02
 _DENIED = "403: the address lacks its token. `buddy-tui --web` has printed the whole address.\n"
+
+_STRANGE = "403: this is asked for in another site's name.\n"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -56,6 +64,8 @@ class TokenServer(Server):
         given = request.path.removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             return web.Response(status=403, text=_DENIED)
+        if not is_our_name(request.host, self.host) or not from_our_page(request.headers.get("Origin"), request.host):
+            return web.Response(status=403, text=_STRANGE)
         return await handler(request)
 
     @aiohttp_jinja2.template("app_index.html")
@@ -84,6 +94,30 @@ class TokenServer(Server):
     def initialize_logging(self) -> None:
         """Warnings alone: a log of requests would hold the token."""
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
+
+
+def is_our_name(host: str, bound: str) -> bool:
+    """Whether a `Host` header names this machine, served at `bound`: by an address, which nobody can rebind, or by a
+    name of its own. The port is left alone, since a tunnel may begin at another."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    own = {bound.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+    return bool(name) and (name == "localhost" or name.endswith(".localhost") or name in own)
+
+
+def from_our_page(origin: str | None, host: str) -> bool:
+    """Whether a request comes from a page that was served under `host`. What is no browser tells no origin."""
+    if origin is None:
+        return True
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
 async def _answers(host: str, port: int) -> bool:

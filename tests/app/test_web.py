@@ -78,6 +78,35 @@ async def test_the_screen_comes_over_the_web_socket(address: str) -> None:
             seen += message.data if isinstance(message.data, bytes) else message.data.encode()
 
 
+async def test_no_other_sites_name_or_page_is_answered_even_with_the_token(address: str) -> None:
+    root = address.removeprefix("http://").partition("/")[0]
+    port = root.rpartition(":")[2]
+    strange = [{"Host": "evil.example"}, {"Host": f"evil.example:{port}"}, {"Host": f"127.0.0.1.evil.example:{port}"}]
+    strange += [{"Host": ""}, {"Host": "[::1"}, {"Host": f"localhost@evil.example:{port}"}]
+    strange += [{"Origin": origin} for origin in ("null", "", "http://evil.example", f"http://{root}.evil.example")]
+    strange += [{"Origin": f"http://localhost:{port}"}, {"Origin": f"file://{root}"}, {"Origin": "http://127.0.0.1:1"}]
+    async with aiohttp.ClientSession() as session:
+        for headers in strange:
+            for path in ("", "static/js/textual.js"):
+                async with session.get(address + path, headers=headers) as answer:
+                    assert answer.status in (400, 403), headers
+            with pytest.raises(aiohttp.WSServerHandshakeError, match=r"40[03]"):
+                await session.ws_connect(f"{address}ws", headers=headers)
+        # By a tunnel that begins at another port, and as browsers ask.
+        for headers in ({"Host": "localhost:9"}, {"Host": root, "Origin": f"http://{root}"}, {"Host": f"[::1]:{port}"}):
+            async with session.get(address, headers=headers) as answer:
+                assert answer.status == 200, headers
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens is told by Linux alone")
+async def test_only_this_machine_is_listened_to(address: str) -> None:
+    port = int(address.removeprefix("http://").partition("/")[0].rpartition(":")[2])
+    listening = [
+        line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"
+    ]
+    assert [place for place in listening if place.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))

@@ -9,11 +9,13 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import pytest_asyncio
@@ -295,11 +297,63 @@ async def test_an_engine_of_another_version_is_refused_for_good(far: Far, monkey
 
 
 def test_hosts_that_ssh_would_take_for_options_are_refused() -> None:
-    assert checked_host("me@box") == "me@box"
-    assert checked_host("ssh://me@box:2222")
-    for text in ("", "-oProxyCommand=touch /tmp/x", "box; rm", "a\nb"):
+    hosts = (
+        "me@box",
+        "ssh://me@box:2222",
+        "box.example.org",
+        "10.0.0.1",
+        "ssh://[::1]:22",
+        "fe80::1%eth0",
+        "a@b@c",
+        "bücher",
+    )
+    assert [checked_host(text) for text in hosts] == list(hosts)
+    wrong = [
+        "",
+        "-oProxyCommand=touch /tmp/x",
+        "-oX",
+        "me@-oX",
+        "ssh://-oX",
+        "ssh://me@-oX",
+        "a\nb",
+        "a b",
+        "@box",
+        "\0",
+    ]
+    for text in [*wrong, *(f"box{character}x" for character in "`$;&|<>(){}'\"\\*?!#\t\r\u200b")]:
         with pytest.raises(ValueError, match="is no host"):
             checked_host(text)
+
+
+def test_no_word_reaches_the_shell_on_the_other_side_unquoted(tmp_path: Path) -> None:
+    """What ssh does with its last word: it hands it to the user's shell. Every word comes out as it went in."""
+    random = Random(2026)
+    pieces = [
+        "$(touch x)",
+        "`touch x`",
+        ";touch x;",
+        "&&touch x",
+        "|touch x",
+        ">x",
+        "\n",
+        "'",
+        '"',
+        "\\",
+        "-oX",
+        "*",
+        "~",
+        " ",
+        "!",
+        "é",
+        "a",
+    ]
+    programs = ["".join(random.choices(pieces, k=random.randint(1, 6))) for _ in range(300)]
+    printer = 'f() { printf "%s\\0" "$@"; }; f '
+    lines = [printer + Remote("box", program=program).start("ab")[-1] for program in programs]
+    done = subprocess.run(["sh", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=True)
+    expected = [word for program in programs for word in (program, "engine", "--keep", "ab", "--wait", "600")]
+    assert done.stdout.split("\0")[:-1] == expected
+    assert not list(tmp_path.iterdir()), "a word of the command was run"
 
 
 def test_options_stand_before_ours_and_the_command_is_quoted() -> None:
