@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.app.plots import Axis, Plot, Series
 from buddy.compiler.protocol import Attempted, Tuned, Variation
-from buddy.compiler.recipe import OptionValue
+from buddy.compiler.recipe import OptionValue, is_plain_number
 
 
 class VariationError(ValueError):
@@ -32,7 +32,7 @@ def _value(text: str) -> OptionValue:
             found = kind(text)
         except ValueError:
             continue
-        if math.isfinite(found):
+        if is_plain_number(found):
             return found
     return text
 

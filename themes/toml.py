@@ -29,6 +29,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         return tomllib.loads(text)
+    except RecursionError as error:
+        raise TomlError("it is nested too deeply") from error
     except ValueError as error:
         found = _AT_LINE.search(str(error))
         what = re.sub(r" ?\(at .*\)$", "", str(error))

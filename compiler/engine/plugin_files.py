@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,12 @@ class InCompiler:
 
 def hashed(path: str, directory: str = "") -> PluginFile:
     """The file at `path`, relative to `directory`, as it is now. Raises `OSError` where it cannot be read."""
-    whole = Path(directory, path).resolve()
+    try:
+        whole = Path(directory, path).resolve()
+    except (ValueError, RuntimeError) as error:  # a character 0, or links that lead to each other
+        raise OSError(errno.EINVAL, "is no path of a file") from error
+    if whole.exists() and not whole.is_file():  # such as /dev/zero, which never ends
+        raise OSError(errno.EINVAL, "is no regular file")
     return PluginFile(str(whole), digest(whole.read_bytes()))
 
 

@@ -66,6 +66,8 @@ from buddy.compiler.protocol import (
     MapDifferences,
     Open,
     OpenPython,
+    Ping,
+    Pong,
     Presets,
     Printout,
     Profile,
@@ -89,6 +91,8 @@ from buddy.compiler.wire import FrameDecoder, FrameError, WireError
 log = logging.getLogger("buddy.engine")
 _MAX_BACKLOG = 4 << 20
 Stream = Literal["stdout", "stderr"]
+# What decoding raises of bytes that are no MessagePack, or not of this kind; keys that no dict has are type errors.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
 
 
 class Greeting(msgspec.Struct):
@@ -164,21 +168,14 @@ class Server:
             try:
                 frame = self._decoder.decode(body)
             except FrameError as error:
-                self._send(Failed(_request_of(body), Diagnostic(str(error), "the engine", _VERSION_TODO)))
+                self._send(Failed(request_of(body), Diagnostic(str(error), "the engine", _VERSION_TODO)))
                 continue
             if isinstance(frame, Shutdown):
                 return
             self._answer(frame)
 
     def _greet(self, body: bytes) -> None:
-        try:
-            greeting = msgspec.msgpack.decode(body, type=Greeting)
-        except msgspec.MsgspecError as error:
-            raise Refusal(f"the first frame is no greeting: {error}") from error
-        if greeting.type != "Hello":
-            raise Refusal(f"the first frame must be a greeting, not {greeting.type!r}")
-        if greeting.version != PROTOCOL_VERSION:
-            raise Refusal(f"the client speaks protocol {greeting.version}, this engine {PROTOCOL_VERSION}")
+        greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
         self._welcomed = True
         version = _version("buddy-tui")
@@ -191,7 +188,9 @@ class Server:
     def _answer(self, frame: Any) -> None:
         if isinstance(frame, Hello):
             return
-        if isinstance(frame, Cancel):
+        if isinstance(frame, Ping):
+            self._send(Pong(frame.request))
+        elif isinstance(frame, Cancel):
             self._jobs.cancel(frame.target)
         else:
             log.debug("request %d: %s", frame.request, type(frame).__name__)
@@ -298,12 +297,25 @@ def _slot(frame: Any) -> Any:
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 
 
-def _request_of(body: bytes) -> int:
+def greeting_of(body: bytes) -> Greeting:
+    """The greeting that a first frame is. Raises `Refusal`."""
+    try:
+        found = msgspec.msgpack.decode(body, type=Greeting)
+    except _UNREADABLE as error:
+        raise Refusal(f"the first frame is no greeting: {error}") from error
+    if found.type != "Hello":
+        raise Refusal(f"the first frame must be a greeting, not {found.type!r}")
+    if found.version != PROTOCOL_VERSION:
+        raise Refusal(f"the client speaks protocol {found.version}, this engine {PROTOCOL_VERSION}")
+    return found
+
+
+def request_of(body: bytes) -> int:
     """The request number of a frame that is otherwise not understood, 0 where it has none."""
-    with contextlib.suppress(msgspec.MsgspecError):
+    with contextlib.suppress(*_UNREADABLE):
         found = msgspec.msgpack.decode(body)
         if isinstance(found, dict) and isinstance(found.get("request"), int):
-            return found["request"]
+            return int(found["request"])
     return 0
 
 

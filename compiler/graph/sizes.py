@@ -243,8 +243,8 @@ def parsed(text: str | int) -> Dim:
         return text
     try:
         return _parsed(ast.parse(text, mode="eval").body)
-    except (SyntaxError, KeyError) as error:
-        raise BadSizeError(f"{text!r} is no size") from error
+    except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
+        raise BadSizeError(f"{text:.200} is no size") from error
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {

@@ -42,6 +42,16 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _file(text: str) -> Path:
+    try:
+        return _found(text)
+    except (OSError, ValueError) as error:  # a folder that others may not look into, a name that no system has
+        reason = getattr(error, "strerror", None) or error
+        raise source_error(
+            f"{text:.200} cannot be opened: {reason}", where=os.getcwd(), todo="check the path"
+        ) from error
+
+
+def _found(text: str) -> Path:
     path = Path(text)
     if path.is_dir():
         scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
