@@ -45,15 +45,15 @@ class Kind:
 
 
 HOSTILE: dict[str, Kind] = {
-    "weights (.pt)": Kind("torch", "zip", 8),
-    "pickle": Kind("torch", "bytes", 8),
-    "TorchScript": Kind("torch", "zip", 4),
+    "weights (.pt)": Kind("torch", "zip", 4),
+    "pickle": Kind("torch", "bytes", 4),
+    "TorchScript": Kind("torch", "zip", 2),
     "exported program (.pt2)": Kind("torch", "zip", 1),
-    "inputs (.npy)": Kind("torch", "bytes", 8),
-    "inputs (.npz)": Kind("torch", "zip", 4),
-    "ONNX model": Kind("onnx", "bytes", 8),
-    "MLIR": Kind("mlir", "text", 8),
-    "MLIR bytecode": Kind("mlir", "bytes", 8),
+    "inputs (.npy)": Kind("torch", "bytes", 4),
+    "inputs (.npz)": Kind("torch", "zip", 2),
+    "ONNX model": Kind("onnx", "bytes", 2),
+    "MLIR": Kind("mlir", "text", 2),
+    "MLIR bytecode": Kind("mlir", "bytes", 2),
 }
 Result = tuple[str, str]
 
