@@ -55,7 +55,7 @@ def _bytes_changed(seed: bytes, chance: Random, seeds: Sequence[bytes]) -> bytes
         if kind == 0:
             del data[at : at + length]
         elif kind == 1:
-            data[at:at] = data[at : at + length] * chance.choice((1, 2, 50))
+            data[at:at] = (data[at : at + length] * chance.choice((1, 2, 50)))[:20_000]
         elif kind == 2:
             data[at : at + length] = chance.randbytes(min(length, 64))
         elif kind == 3:
@@ -96,7 +96,7 @@ def _text_changed(seed: bytes, chance: Random) -> bytes:
             if numbers:
                 tokens[chance.choice(numbers)] = chance.choice(_NUMBERS)
         else:
-            tokens[at] *= chance.choice((2, 30, 1000))
+            tokens[at] = (tokens[at] * chance.choice((2, 30, 1000)))[:6000]
     return "".join(tokens).encode("utf-8", "surrogatepass")
 
 
@@ -117,7 +117,7 @@ def _tree_changed(tree: Any, chance: Random) -> Any:
         elif kind == 1 and isinstance(holder, list):
             holder[key:key] = [holder[key]] * chance.choice((1, 3, 300))
         elif kind == 1:
-            holder[chance.choice(("type", "x", "", key + "_"))] = holder[key]
+            holder[chance.choice(("type", "x", "", f"{key}_"))] = holder[key]
         elif kind == 2:
             other_holder, other = places[int(chance.random() * len(places))]
             holder[key] = _copied(other_holder[other])
