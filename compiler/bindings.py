@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -99,8 +99,18 @@ def version() -> str:
 
 def libraries() -> list[Path]:
     """The shared libraries that the bindings are made of."""
-    folders = [Path(folder) for folder in _load("_mlir_libs").get_lib_dirs()]
+    return libraries_in(Path(folder) for folder in _load("_mlir_libs").get_lib_dirs())
+
+
+def libraries_in(folders: Iterable[Path]) -> list[Path]:
+    """The shared libraries in `folders`. Raises `OSError` where one cannot be read."""
     return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".pyd"))
+
+
+def where() -> Path | None:
+    """The folder of the package, found without loading any of it; None where it takes loading, or there is none."""
+    found = "" if "." in PACKAGE else _folder_of(PACKAGE)
+    return Path(found) if found else None
 
 
 def package() -> Any:

@@ -1,32 +1,27 @@
 """The user's own `mlir-opt`: its passes beside those of the bindings, run in its process on a module's text.
 
-`BUDDY_MLIR_OPT` names it, by path or by a name on the path; without it, it is the `mlir-opt` on the path, if there is
-one. Its IR may be of another version than the bindings': what one prints and the other cannot read is told as it is.
+Which it is, `mlir_tool` says. Its IR may be of another version than the bindings': what one prints and the other cannot
+read is told as it is.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from buddy.compiler.bindings import ir
 from buddy.compiler.engine.lifeline import describe_exit, run_below
+from buddy.compiler.mlir_tool import Tool, ToolError, tool
 from buddy.compiler.passes.replace_ir import become
 from buddy.compiler.plain_values import OptionInfo, PassInfo
 from buddy.compiler.provenance import FILE, LocationSets
 from buddy.compiler.recipe import PassStep
 
-VARIABLE = "BUDDY_MLIR_OPT"
-_NAME = "mlir-opt"
 # The longest that one pass may take in the tool.
 _SECONDS = 300.0
 # An entry of LLVM's lists of options: its indentation, its name, what it takes, what it does.
@@ -35,43 +30,6 @@ _SECTIONS = ("Passes:", "Pass Pipelines:")
 _ERROR = re.compile(r"(?:^|\s)error: (.*)")
 _PLACE = re.compile(r'"?' + FILE + r'"?:(\d+):\d+')
 _OWN_PLACE = re.compile(r"^loc\((?:[^()]|\([^()]*\))*\): ")
-
-
-class ToolError(Exception):
-    """The tool refused, or is none: its first message, all that it said, the set of nodes it said it of (0: none)."""
-
-    def __init__(self, message: str, detail: str = "", place: int = 0) -> None:
-        super().__init__(message)
-        self.detail, self.place = detail, place
-
-
-@dataclass(frozen=True)
-class Tool:
-    """An executable that works as `mlir-opt` does, by its whole path and its state on disk."""
-
-    path: str
-    state: tuple[int, int] = (0, 0)
-
-    @property
-    def name(self) -> str:
-        return Path(self.path).name
-
-    @property
-    def identity(self) -> str:
-        """What is another text once the executable is another one."""
-        return f"{self.path} {self.state}"
-
-
-def tool() -> Tool | None:
-    """The tool in use, `None` where there is none. Raises `ToolError` where the variable names nothing that runs."""
-    asked = os.environ.get(VARIABLE, "")
-    found = shutil.which(asked or _NAME)
-    if found is None:
-        if asked:
-            raise ToolError(f"{VARIABLE}={asked} is no executable: set it to the path of your mlir-opt, or unset it")
-        return None
-    status = os.stat(found)
-    return Tool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
 
 
 def passes() -> tuple[PassInfo, ...]:

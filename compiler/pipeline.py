@@ -15,6 +15,7 @@ from typing import Any
 from buddy.compiler import mlir_opt, passes
 from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.errors_heard import errors_into
+from buddy.compiler.mlir_tool import ToolError
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep
@@ -64,7 +65,7 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
                     operation.verify()
             else:
                 _run_mlirs(operation, step, context, verify)
-        except mlir_opt.ToolError as error:
+        except ToolError as error:
             raise _from_tool(error, context.locations) from error
         except PassError as error:
             raise StepError(str(error)) from error
@@ -87,7 +88,7 @@ def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: boo
         manager.run(operation)
 
 
-def _from_tool(error: mlir_opt.ToolError, locations: LocationSets) -> StepError:
+def _from_tool(error: ToolError, locations: LocationSets) -> StepError:
     """What a tool said, of the node that it said it of."""
     known = locations.sets[error.place] if error.place < len(locations.sets) else ()
     return StepError(str(error), error.detail, next(iter(known), ""), error.place)

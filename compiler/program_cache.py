@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from buddy.compiler import artifact as artifacts
-from buddy.compiler import registrations
+from buddy.compiler import mlir_tool, registrations
 from buddy.compiler.artifact import Artifact
 from buddy.compiler.bindings import PACKAGE, version
 from buddy.compiler.disk_cache import PROGRAMS
@@ -51,11 +51,9 @@ def key(graph: Graph, recipe: Recipe) -> str:
 
 def _tool() -> str:
     """The user's `mlir-opt`, which may run passes that the bindings lack."""
-    from buddy.compiler import mlir_opt  # only here: who captures programs needs no MLIR
-
     try:
-        found = mlir_opt.tool()
-    except mlir_opt.ToolError:
+        found = mlir_tool.tool()
+    except mlir_tool.ToolError:
         return ""
     return found.identity if found is not None else ""
 

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from buddy.compiler.engine.apart import TookTooLong, ask_apart
+from buddy.compiler.passes import discovery
 from buddy.compiler.passes.discovery import Found
 from buddy.compiler.plain_values import PassInfo
 
@@ -15,7 +16,7 @@ _PATIENCE = 180.0
 
 
 class Discovery:
-    """What the bindings have registered, found by one process an engine, however many ask."""
+    """What the bindings have registered: read from disk, or found by one process an engine, however many ask."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Found] | None = None
@@ -31,6 +32,8 @@ class Discovery:
 
 
 async def _ask() -> Found:
+    if (found := discovery.known()) is not None:
+        return found
     try:
         return await ask_apart("buddy.compiler.passes.discovery", None, Found, _PATIENCE)
     except TookTooLong as error:

@@ -2,7 +2,8 @@
 
 Every registered name stands in the bindings' libraries as a string, so the strings that could be one are tried. Trying
 a pass may end the process, so that is done in a child; what was found is kept on disk for as long as the libraries stay
-as they are. Run as a program it answers one question (`buddy.compiler.engine.apart`).
+as they are. Run as a program it answers one question (`buddy.compiler.engine.apart`); what is on disk, the engine reads
+itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from buddy.compiler import bindings
+from buddy.compiler import bindings, mlir_tool
 from buddy.compiler.disk_cache import CATALOGUES
 from buddy.compiler.engine.apart import answer_apart
 from buddy.compiler.engine.lifeline import die_with_parent
@@ -41,39 +42,76 @@ class Found(msgspec.Struct, frozen=True):
     bindings: BindingsInfo | None = None
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """What was found in libraries of these states (path, bytes, nanoseconds), which are all of their folders."""
+
+    version: str
+    folders: tuple[str, ...]
+    states: tuple[tuple[str, int, int], ...]
+    found: Found
+
+
 def registered(question: None = None) -> Found:
     """What is registered now, from disk where the libraries are those of the last time."""
     try:
-        libraries = bindings.libraries()
-        states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
-        key = digest(bindings.PACKAGE, bindings.version(), states, Path(__file__).read_text(encoding="utf-8"))
+        libraries, version, key = bindings.libraries(), bindings.version(), _key()
+        kept = _kept(key)
+        if kept is None or (kept.version, kept.states) != (version, _states(libraries)):
+            folders = tuple(sorted({str(path.parent) for path in libraries}))
+            kept = _Kept(version, folders, _states(libraries), _looked_for(libraries))
+            CATALOGUES.write(key, msgspec.msgpack.encode(kept))
     except (bindings.BindingsError, OSError) as error:
         return Found(problem=str(error))
-    found = _kept(key)
-    if found is None:
-        found = _looked_for(libraries)
-        CATALOGUES.write(key, msgspec.msgpack.encode(found))
-    return msgspec.structs.replace(found, bindings=_bindings())
+    return msgspec.structs.replace(kept.found, bindings=_bindings(kept))
 
 
-def _kept(key: str) -> Found | None:
+def known() -> Found | None:
+    """What `registered` would say, where that is on disk and needs no process: no bindings are loaded, no tool run."""
+    try:
+        kept = _kept(_key()) if bindings.where() is not None and mlir_tool.tool() is None else None
+        if kept is None or kept.states != _states(bindings.libraries_in(map(Path, kept.folders))):
+            return None
+    except (mlir_tool.ToolError, OSError):
+        return None
+    return msgspec.structs.replace(kept.found, bindings=_bindings(kept))
+
+
+def _key() -> str:
+    """Under what it is kept: the package that Python finds now, and how that says where its libraries lie."""
+    folder = bindings.where()
+    saying = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
+    return digest(bindings.PACKAGE, str(folder), saying, Path(__file__).read_text(encoding="utf-8"))
+
+
+def _states(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    stats = [(str(path), path.stat()) for path in files]
+    return tuple((path, status.st_size, status.st_mtime_ns) for path, status in stats)
+
+
+def _kept(key: str) -> _Kept | None:
     data = CATALOGUES.read(key)
     try:
-        return None if data is None else msgspec.msgpack.decode(data, type=Found)
+        return None if data is None else msgspec.msgpack.decode(data, type=_Kept)
     except msgspec.DecodeError:
         return None
 
 
-def _bindings() -> BindingsInfo:
-    from buddy.compiler import mlir_opt
+def _bindings(kept: _Kept) -> BindingsInfo:
+    folder = str(Path(kept.folders[0]).parent) if kept.folders else ""
+    return BindingsInfo(bindings.PACKAGE, kept.version, folder, bool(os.environ.get(bindings.VARIABLE)), *_tool())
 
-    folder, named = str(Path(bindings.libraries()[0]).parent.parent), bool(os.environ.get(bindings.VARIABLE))
+
+def _tool() -> tuple[str, str]:
+    """The path of the user's `mlir-opt`, and why it cannot be used: "" for none."""
     try:
-        tool = mlir_opt.tool()
-    except mlir_opt.ToolError:
-        tool = None
-    where = tool.path if tool is not None else ""
-    return BindingsInfo(bindings.PACKAGE, bindings.version(), folder, named, where, mlir_opt.problem())
+        found = mlir_tool.tool()
+    except mlir_tool.ToolError as error:
+        return "", str(error)
+    if found is None:
+        return "", ""
+    from buddy.compiler import mlir_opt  # here alone: the engine asks for what is known, and loads no MLIR
+
+    return found.path, mlir_opt.problem()
 
 
 def _looked_for(libraries: list[Path]) -> Found:

@@ -1,4 +1,7 @@
-"""A plug-in with faults for numerics to find: a lowering with a wrong epsilon, and passes that flip a sign."""
+"""Faults for numerics to find: a lowering with a wrong epsilon, one that moves nothing, a pass that flips signs.
+
+The pass is registered by the test that plants it: what stays registered is in the catalogue of all tests of a process.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,7 +12,7 @@ from buddy.compiler.kernels.walk import named
 from buddy.compiler.ops import linalg
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import value_of
-from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.base import MlirPass, PassContext
 
 WRONG_EPSILON = 0.5
 
@@ -34,7 +37,6 @@ def transpose_that_moves_nothing(node: Op, symbol_table: Any) -> Any:
     return value_of(node.args[0], symbol_table)
 
 
-@register
 @dataclass(frozen=True)
 class FlipSigns(MlirPass):
     """Differences become sums in generics that come from a node whose stable name holds `nodes`."""

@@ -13,13 +13,14 @@ from torch import nn
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.numerics import observed_program
 from buddy.compiler.numerics_report import NumericsReport, Reference
+from buddy.compiler.passes import base
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.runner.measure import fingerprints
 from buddy.compiler.runner.node_by_node import symbols_at
 from buddy.compiler.runner.nodes import compare_nodes
 from tests.models import stack
-from tests.numerics.planted_faults import faulty, standing_still
+from tests.numerics.planted_faults import FlipSigns, faulty, standing_still
 from tests.programs import captured
 
 
@@ -37,6 +38,12 @@ def flipping(nodes: str) -> Recipe:
     place = next(i for i, step in enumerate(recipe.steps) if step.name == "windows-to-generics")
     step = PassStep("flip-signs", options=(("nodes", nodes),))
     return Recipe(steps=(*recipe.steps[:place], step, *recipe.steps[place:]))
+
+
+@pytest.fixture
+def flips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass of `flipping` is registered, for as long as one test takes."""
+    monkeypatch.setitem(base._REGISTRY, FlipSigns.name, FlipSigns)
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +105,14 @@ def differences(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.relu((a.exp() - b) * 2).sum(-1)
 
 
+@pytest.mark.usefixtures("flips")
 def test_a_pass_that_flips_every_sign_is_found_at_the_node_that_it_breaks() -> None:
     program = captured(differences, torch.rand(4, 8), torch.rand(4, 8))
     report = compared(program, flipping(""))
     assert (report.first, report.first_by) == ("sub.0", "own")
 
 
+@pytest.mark.usefixtures("flips")
 def test_a_pass_that_flips_one_sign_is_found_where_it_shows_with_the_nodes_that_nobody_sees() -> None:
     program = captured(differences, torch.rand(4, 8), torch.rand(4, 8))
     report = compared(program, flipping("sub.0"))

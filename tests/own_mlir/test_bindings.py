@@ -73,7 +73,8 @@ def test_a_build_with_the_name_of_an_installed_package_is_no_installed_one(run_p
 def test_the_command_line_says_the_same_without_a_traceback(run_python: Run, root: Path) -> None:
     done = run_python(*CLI, "run", str(root / "samples" / "mlp.py"), BUDDY_MLIR_PACKAGE="no_such_package")
     assert done.returncode == 1
-    assert "error: BUDDY_MLIR_PACKAGE=no_such_package names no package that Python finds" in done.stderr
+    # The script is captured all the same: that needs no MLIR.
+    assert "error in graph 0: BUDDY_MLIR_PACKAGE=no_such_package names no package that Python finds" in done.stderr
     assert "Traceback" not in done.stderr
     assert "File " not in done.stderr
 
@@ -118,6 +119,47 @@ def test_registered_dialects_are_listed_with_their_ops(run_python: Run) -> None:
     assert found["arith"]["module"] == "torch_mlir.dialects.arith"
     assert {"linalg", "scf", "nvvm", "gpu", "vector", "tosa"} <= found.keys()
     assert "no-such-dialect" not in found
+
+
+KNOWN = """\
+import sys
+
+from buddy.compiler.passes import discovery
+
+known = discovery.known()
+assert "torch_mlir" not in sys.modules
+assert known is not None
+assert known == discovery.registered()
+"""
+CHANGING = """\
+import sys
+from pathlib import Path
+
+from buddy.compiler.passes import discovery
+
+for text in (b"\\0arith.addf\\0", b"\\0arith.addf\\0tensor.empty\\0"):
+    Path(sys.argv[1]).write_bytes(text)
+    assert discovery.known() is None
+    print(*(info.name for info in discovery.registered().dialects))
+    assert discovery.known() == discovery.registered()
+"""
+
+
+def test_what_was_found_before_is_read_without_loading_the_bindings(run_python: Run) -> None:
+    run_python(*CLI, "passes", "canonicalize")
+    done = run_python("-c", KNOWN)
+    assert done.returncode == 0, done.stderr
+
+
+def test_libraries_that_have_changed_are_looked_through_anew(run_python: Run, tmp_path: Path) -> None:
+    libraries = tmp_path / "own_build" / "_mlir_libs"
+    libraries.mkdir(parents=True)
+    (libraries / "__init__.py").write_text("def get_lib_dirs():\n    return __path__\n")
+    (libraries.parent / "__init__.py").write_text("")
+    (libraries.parent / "ir.py").write_text("import sys\n\nimport torch_mlir.ir as ir\n\nsys.modules[__name__] = ir\n")
+    one = str(libraries / "one.so")
+    done = run_python("-c", CHANGING, one, BUDDY_MLIR_PACKAGE="own_build", PYTHONPATH=str(tmp_path))
+    assert done.stdout.splitlines() == ["arith", "arith tensor"], done.stderr
 
 
 # ---- passes written in Python ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler import mlir_opt
+from buddy.compiler import mlir_opt, mlir_tool
 from buddy.compiler.passes.catalogue import catalogue
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import PassStep, Recipe
@@ -33,7 +33,7 @@ def with_step(recipe: Recipe, before: str, step: PassStep) -> Recipe:
 
 
 def test_without_one_there_are_no_passes_of_it() -> None:
-    assert mlir_opt.tool() is None
+    assert mlir_tool.tool() is None
     assert mlir_opt.passes() == ()
     assert mlir_opt.problem() == ""
 
@@ -51,7 +51,7 @@ def test_one_on_the_path_is_used(on_path: str, monkeypatch: pytest.MonkeyPatch) 
 def test_passes_of_its_own_are_in_the_catalogue_and_the_others_are_not_there_twice(
     iree_opt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mlir_opt.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
     listed = catalogue()
     assert len({info.name for info in listed}) == len(listed)
     theirs = {info.name: info for info in listed if info.origin == "iree-opt"}
@@ -62,7 +62,7 @@ def test_passes_of_its_own_are_in_the_catalogue_and_the_others_are_not_there_twi
 def test_a_pass_of_its_own_runs_in_a_pipeline_and_ops_keep_their_nodes(
     iree_opt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mlir_opt.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
     line = Line(model, X)
     recipe = with_step(default_recipe(), "one-shot-bufferize", PassStep(THEIRS, phase="fused"))
     results = line.run(recipe)
@@ -73,7 +73,7 @@ def test_a_pass_of_its_own_runs_in_a_pipeline_and_ops_keep_their_nodes(
 
 
 def test_a_pass_that_does_not_run_on_a_module_is_told(iree_opt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_opt.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
     step = PassStep("iree-llvmcpu-vector-transpose-lowering", phase="fused")
     diagnostic = Line(model, X).fail(with_step(default_recipe(), "one-shot-bufferize", step)).diagnostic
     assert "intended to run on 'builtin.module'" in diagnostic.what
@@ -81,7 +81,7 @@ def test_a_pass_that_does_not_run_on_a_module_is_told(iree_opt: str, monkeypatch
 
 
 def test_what_it_refuses_is_told_with_the_node(torch_mlir_opt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_opt.VARIABLE, torch_mlir_opt)
+    monkeypatch.setenv(mlir_tool.VARIABLE, torch_mlir_opt)
     step = PassStep("torch-verify-linalg-on-tensors-backend-contract", phase="buffers")
     diagnostic = Line(model, X).fail(with_step(default_recipe(), "plan-memory", step)).diagnostic
     assert diagnostic.what
@@ -90,7 +90,7 @@ def test_what_it_refuses_is_told_with_the_node(torch_mlir_opt: str, monkeypatch:
 
 
 def test_wrong_options_are_told_in_its_words(iree_opt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mlir_opt.VARIABLE, iree_opt)
+    monkeypatch.setenv(mlir_tool.VARIABLE, iree_opt)
     step = PassStep(THEIRS, options=(("no-such-option", 1),), phase="fused")
     diagnostic = Line(model, X).fail(with_step(default_recipe(), "one-shot-bufferize", step)).diagnostic
     assert "no-such-option" in diagnostic.what + diagnostic.detail
@@ -103,7 +103,7 @@ def test_wrong_options_are_told_in_its_words(iree_opt: str, monkeypatch: pytest.
 def test_a_variable_that_names_no_such_tool_is_told_in_one_line(
     named: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(mlir_opt.VARIABLE, named)
+    monkeypatch.setenv(mlir_tool.VARIABLE, named)
     assert said in mlir_opt.problem()
     assert "\n" not in mlir_opt.problem()
     assert Path(named).name in mlir_opt.problem()
