@@ -14,15 +14,15 @@ from buddy.app.cli.recipes import UsageError
 from buddy.compiler import json_lines
 from buddy.compiler.coverage.plan import PlanError, parse_shard
 from buddy.compiler.fuzzing import session
-from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, read, total
+from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, merged, read, total
 from buddy.compiler.protocol import Diagnostic
 
 EPILOG = f"""
 Programs are drawn {BATCH} at a time, each batch from a seed of its own, so that a campaign can be repeated, shared out
-and interrupted: with -o, batches are appended to FILE, one JSON object a line, and those that are there already are not
-tried again. Each program runs in a process that may die. Results may be off by what other roundings make of them in
-eager. The smallest program that fails as the first one of a batch did is written to a script that the workbench opens.
-Needs `pip install 'buddy-tui[fuzz]'`.
+and interrupted: with -o, batches are appended to FILE, one JSON object a line, and those that are there already, of the
+same options, are not tried again. Each program runs in a process that may die. Results may be off by what other
+roundings make of them in eager. For each way in which programs of a batch fail, the smallest is written to a script
+that the workbench opens. Needs `pip install 'buddy-tui[fuzz]'`.
 """
 
 
@@ -42,9 +42,13 @@ def parser() -> arguments.Parser:
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
     found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
     found.add_argument("--threads", type=number, default=1, metavar="N", help="threads of compiled code (1)")
+    found.add_argument("--dynamic", action="store_true", help="compile for any sizes, where that is possible")
     text = "a Python file to run first, which may define lowerings and passes; may be given more than once"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
     found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append batches to FILE, and go on from it")
+    text = "with -o: try the batches in which programs failed again"
+    found.add_argument("--again", action="store_true", help=text)
+    found.add_argument("--drawn", action="store_true", help="also tell of what the programs were made")
     text = "where programs that fail are written ('fuzz-found')"
     found.add_argument("--found", type=Path, default=Path("fuzz-found"), metavar="DIR", help=text)
     arguments.add_output_options(found)
@@ -56,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         plan = _plan(options)
-        batches = _known(options.output)
+        batches = _known(options, plan)
         tried = _tried(options, plan, batches, console)
     except PlanError as error:
         console.error(Diagnostic(str(error), todo="see buddy-tui fuzz --help"))
@@ -79,15 +83,19 @@ def _plan(options: argparse.Namespace) -> Plan:
         if not Path(path).is_file():
             raise PlanError(f"there is no file {path}")
     shard = parse_shard(options.shard)
-    return Plan(options.count, options.seed, shard, options.statements, options.timeout, chosen, extensions)
+    return Plan(
+        options.count, options.seed, shard, options.statements, options.timeout, chosen, extensions, options.dynamic
+    )
 
 
-def _known(path: Path | None) -> dict[int, Batch]:
+def _known(options: argparse.Namespace, plan: Plan) -> dict[int, Batch]:
     """What a campaign before has left in its file."""
+    path = options.output
     try:
-        return read(path) if path is not None else {}
+        found = read(path, plan) if path is not None else {}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    return {seed: batch for seed, batch in found.items() if not (options.again and batch.faults)}
 
 
 def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], console: Console) -> list[Batch]:
@@ -97,29 +105,40 @@ def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], c
         if options.output:
             with writing(options.output):
                 json_lines.append(options.output, batch)
-        if batch.fault:
-            console.error(Diagnostic(f"{batch.fault}: {batch.why}", f"{_kept(options.found, batch)}"))
+        _keep(options.found, batch, console)
         done = sum(seed in batches for seed in wanted)
         console.progress(f"batch {done} of {len(wanted)}: {_words(total(batches.values()))}")
     return [batches[seed] for seed in wanted if seed in batches]
 
 
-def _kept(folder: Path, batch: Batch) -> Path:
-    path = folder / f"{batch.fault}_{batch.seed}.py"
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(batch.script)
-    return path
+def _keep(folder: Path, batch: Batch, console: Console) -> None:
+    for number, fault in enumerate(batch.faults):
+        path = folder / f"{fault.outcome}_{batch.seed}{f'_{number + 1}' * bool(number)}.py"
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(fault.script)
+        console.error(Diagnostic(f"{fault.outcome}: {fault.why}", f"{path}"))
+    for statement in batch.deadly:
+        console.error(
+            Diagnostic(f"eager itself died of {statement}", f"the batch of seed {batch.seed}, tried without it")
+        )
 
 
 def _told(batches: Sequence[Batch], options: argparse.Namespace, console: Console) -> int:
-    outcomes = total(batches)
+    outcomes, drawn = total(batches), merged(batch.drawn for batch in batches)
     faults = sum(outcomes[name] for name in FAULTS)
     if options.json:
-        found = [{"seed": b.seed, "fault": b.fault, "why": b.why, "script": b.script} for b in batches if b.fault]
-        print(json.dumps({"programs": sum(outcomes.values()), "outcomes": dict(outcomes), "found": found}, indent=2))
-    else:
-        console.printed(f"{sum(outcomes.values())} programs: {_words(outcomes)}\n", "stdout")
+        found = [
+            {"seed": batch.seed, "fault": fault.outcome, "why": fault.why, "script": fault.script}
+            for batch in batches
+            for fault in batch.faults
+        ]
+        told = {"programs": sum(outcomes.values()), "outcomes": dict(outcomes), "found": found, "drawn": drawn}
+        print(json.dumps(told, indent=2))
+        return FAILURE if faults else 0
+    console.printed(f"{sum(outcomes.values())} programs: {_words(outcomes)}\n", "stdout")
+    for table, counts in drawn.items() if options.drawn else ():
+        console.printed(f"{table}: {_words(counts)}\n", "stdout")
     return FAILURE if faults else 0
 
 

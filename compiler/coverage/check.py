@@ -34,6 +34,7 @@ class Recorder:
         self.fault = ""
         self.reasons: dict[str, None] = {}
         self.roads: dict[str, dict[str, int]] = {}
+        self.graphs: list[Graph] = []
         self._targets: dict[str, str] = {}
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
@@ -67,6 +68,7 @@ class Recorder:
         return compiled
 
     def _build(self, graph: Graph, recipe: Recipe) -> Artifact:
+        self.graphs.append(graph)
         self._targets = {op.stable: op.target for op in graph.operations}
         return compile_graph(graph, recipe, on_lowered=self._note)
 

@@ -2,8 +2,8 @@
 
 Hypothesis draws the programs of a batch and, where one fails, makes it smaller until nothing can be left out.
 
-`python -m buddy.compiler.fuzzing.campaign PARENT PLAN KNOWN`, the latter two JSON, writes a line of JSON to stdout for
-each batch, and ends with the process PARENT.
+`python -m buddy.compiler.fuzzing.campaign PARENT PLAN HEARD DONE`, of which PLAN and DONE are JSON, writes a line of
+JSON to stdout for each batch, and ends with the process PARENT.
 """
 
 from __future__ import annotations
@@ -13,32 +13,45 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
 from buddy.compiler.engine.lifeline import die_with_parent
+from buddy.compiler.fuzzing import guards
 from buddy.compiler.fuzzing.disposable import Disposable
-from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Outcome, Plan, Verdict
-from buddy.compiler.fuzzing.writing import scripts
+from buddy.compiler.fuzzing.last_words import LastWords
+from buddy.compiler.fuzzing.plan import FAULTS, Batch, Fault, Histogram, Outcome, Plan, Verdict, merged
+from buddy.compiler.fuzzing.writing import Drawn, scripts
 from buddy.compiler.presets import presets
 
+# The statements that eager has died of, by the seed of their batch.
+Deadly = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
 
 
-class _Fault(Exception):
+class _Failed(Exception):
     """A program that failed, for Hypothesis, which looks for a smaller one that fails alike."""
 
 
-def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
-    """Try the batches of `plan` but for those whose seeds are `known`."""
+def run(
+    plan: Plan, known: Collection[int] = (), heard: Path | None = None, deadly: Deadly = MappingProxyType({})
+) -> Iterator[Batch]:
+    """Try the batches of `plan` but for those whose seeds are `known`.
+
+    Each statement, with its batch, is written to the file `heard` while eager is at it; those that are `deadly` to it
+    are left out of the programs of their batch.
+    """
+    words = LastWords(heard)
     with Disposable("buddy.compiler.fuzzing.checking", "check") as worker:
         _check(plan, worker)
         for number in plan.seeds():
             if number not in known:
-                yield _Trial(plan, worker, number).batch()
+                yield _Trial(plan, worker, number, words, tuple(deadly.get(number, ()))).batch()
 
 
 def _check(plan: Plan, worker: Disposable) -> None:
@@ -55,48 +68,68 @@ def _check(plan: Plan, worker: Disposable) -> None:
 class _Trial:
     """One batch under way."""
 
-    def __init__(self, plan: Plan, worker: Disposable, number: int) -> None:
+    def __init__(self, plan: Plan, worker: Disposable, number: int, heard: LastWords, deadly: tuple[str, ...]) -> None:
         self._plan, self._worker, self._number = plan, worker, number
+        self._programs = scripts(plan.statements, lambda text: heard.say(text and f"{number} {text}"), deadly)
+        self._deadly = deadly
         self._outcomes: Counter[str] = Counter()
-        self._found: tuple[str, Verdict] | None = None
+        self._kinds: Counter[str] = Counter()
+        self._compiled: list[Histogram] = []
+        self._faults: list[Fault] = []
+        # The one that is being made smaller, larger before smaller.
+        self._failing: list[Fault] = []
 
     def batch(self) -> Batch:
         start = time.perf_counter()
-        fewer = min(BATCH, self._plan.count)
-        test = given(scripts(self._plan.statements))(self._try)
+        size, tried = self._plan.size(self._number), -1
+        while tried < self._outcomes.total() < size:
+            tried = self._outcomes.total()
+            self._faults += self._fault(f"{self._number}, from {tried}", size - tried)
+        drawn = merged([{"statements": dict(self._kinds)}, *self._compiled])
+        seconds = round(time.perf_counter() - start, 2)
+        conditions = self._plan.conditions(self._number)
+        faults = tuple(self._faults)
+        return Batch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
+
+    def _fault(self, name: str, most: int) -> list[Fault]:
+        """Try up to `most` programs, up to one that fails in a new way: that one made smaller, if there is one."""
         chosen = settings(
-            max_examples=fewer,
+            max_examples=most,
             deadline=None,
             database=None,
             phases=PHASES,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         )
-        with contextlib.suppress(_Fault, Flaky):  # what failed last is the least program, and is kept
-            seed(self._number)(chosen(test))()
-        seconds = round(time.perf_counter() - start, 2)
-        if self._found is None:
-            return Batch(self._number, dict(self._outcomes), seconds)
-        script, verdict = self._found
-        return Batch(self._number, dict(self._outcomes), seconds, verdict.outcome, verdict.why, script)
+        self._failing.clear()
+        with contextlib.suppress(_Failed, Flaky):  # what failed last is the least program
+            seed(name)(chosen(given(self._programs)(self._try)))()
+        return self._failing[-1:]
 
-    def _try(self, script: str) -> None:
-        verdict = verdict_of(self._worker, script, self._plan)
-        if self._found is None:
+    def _try(self, drawn: Drawn) -> None:
+        verdict = verdict_of(self._worker, drawn.script, self._plan)
+        if not self._failing:
             self._outcomes[verdict.outcome] += 1
-        if verdict.outcome in FAULTS and (self._found is None or _alike(self._found[1], verdict)):
-            self._found = (script, verdict)
-            raise _Fault
+            self._kinds.update(drawn.kinds)
+            self._compiled.append(verdict.compiled)
+        if verdict.outcome not in FAULTS:
+            return
+        is_new = not any(_alike(fault, verdict) for fault in self._faults)
+        if _alike(self._failing[0], verdict) if self._failing else is_new:
+            self._failing.append(Fault(verdict.outcome, verdict.why, drawn.script))
+            raise _Failed
 
 
-def _alike(one: Verdict, other: Verdict) -> bool:
-    """Whether a smaller program fails as the first one did, rather than in some other way."""
-    return one.outcome == other.outcome and one.why.split(":")[0] == other.why.split(":")[0]
+def _alike(fault: Fault, verdict: Verdict) -> bool:
+    """Whether a program fails as another one did, rather than in some other way."""
+    if fault.outcome != verdict.outcome:
+        return False
+    return verdict.outcome == "wrong" or fault.why.split(":")[0] == verdict.why.split(":")[0]
 
 
 def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
     """What became of a script in the disposable process, which may have died of it."""
-    ended = worker.ask((script, dict(plan.options), plan.extensions), plan.timeout)
+    ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic), plan.timeout)
     if ended.how == "answer":
         found: Verdict = ended.value
         return found
@@ -106,10 +139,12 @@ def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
 
 def main(words: list[str]) -> int:
     die_with_parent(int(words[0]))
-    plan, known = msgspec.json.decode(words[1], type=Plan), msgspec.json.decode(words[2], type=list[int])
+    plan, heard = msgspec.json.decode(words[1], type=Plan), Path(words[2])
+    known, deadly = msgspec.json.decode(words[3], type=tuple[list[int], dict[int, list[str]]])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for batch in run(plan, known):
+    guards.leave_untimed()
+    for batch in run(plan, known, heard, deadly):
         print(msgspec.json.encode(batch).decode(), file=answers, flush=True)
     return 0
 

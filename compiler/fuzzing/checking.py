@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import runpy
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from buddy.compiler.coverage.agreement import disagreement
-from buddy.compiler.coverage.check import Recorder, in_eager
-from buddy.compiler.fuzzing import roundings
-from buddy.compiler.fuzzing.plan import Verdict
+from buddy.compiler.coverage.check import COMPILED, Recorder, in_eager
+from buddy.compiler.frontend.backend import buddy_backend
+from buddy.compiler.fuzzing import guards, roundings
+from buddy.compiler.fuzzing.plan import Histogram, Verdict
 from buddy.compiler.runner.compare import EXACT
 
 Backend = Callable[..., Callable[..., Any]]
 RAISED = "raised"
+SEED = 0
 _extended: set[str] = set()
 
 
-def check(script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = ()) -> Verdict:
+def check(script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False) -> Verdict:
     """What became of the program that `script` defines; `options` are those of the back end.
 
-    `extensions` are Python files that this process runs once.
+    `extensions` are Python files that this process runs once. Sizes are symbols in what is compiled where it is
+    `dynamic`.
     """
+    guards.leave_untimed()
     for path in extensions:
         if path not in _extended:
             _extended.add(path)
             runpy.run_path(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        recorder = _AnySizes(options) if dynamic else Recorder(options)
         try:
-            model, inputs = _loaded(script)
-            expected = _called(model, copy.deepcopy(inputs))
-            shaken = roundings.runs(lambda given: _called(model, given), lambda: copy.deepcopy(inputs))
-        except Exception as error:
+            verdict = _verdict(_Trial(*_loaded(script), dynamic), recorder)
+        except Exception as error:  # eager's
             return Verdict("invalid", _first_line(error))
-        return _compared(model, inputs, expected, shaken, Recorder(options))
+        return replace(verdict, compiled=_compiled(recorder))
 
 
 def _loaded(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -48,21 +54,67 @@ def _loaded(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return module.model, module.example_inputs
 
 
-def _called(model: Any, inputs: Any) -> tuple[Any, Any]:
-    """The results, and the inputs as the program left them."""
-    with torch.no_grad():
-        return model(*inputs), inputs
+class _AnySizes(Recorder):
+    """One that compiles once for all sizes where that is possible, and notes less."""
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        self.reached = COMPILED
+        return buddy_backend(module, inputs, options=self.options)
 
 
-def _compared(
-    model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], expected: Any, shaken: list[Any], recorder: Recorder
-) -> Verdict:
-    said = _said(model, inputs, expected, shaken, recorder)
+class _Trial:
+    """A program, and what eager makes of it. Raises whatever eager does.
+
+    Where sizes are to be symbols it is also called with larger inputs, if eager takes those.
+    """
+
+    def __init__(self, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: bool) -> None:
+        self._model, self._dynamic = model, dynamic
+        self._inputs = [inputs]
+        self._expected = self._called(model)
+        if dynamic:
+            with contextlib.suppress(Exception):
+                self._inputs.append(_larger(inputs))
+                self._expected = self._called(model)
+            del self._inputs[len(self._expected[0]) :]
+
+    def differs(self, backend: Backend) -> str:
+        """How what `backend` makes of the program differs from eager; "" when it does not."""
+        torch._dynamo.reset()
+        try:
+            found = self._called(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
+        except Exception as error:
+            error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises
+            return f"{RAISED} {type(error).__name__}: {_first_line(error)}"
+        said, _ = disagreement(found[0], self._expected[0], lambda _dtype: EXACT, values=False)
+        # Nearly all programs are right to within the tolerance of one op: the others have what roundings do tried.
+        if not said and roundings.differs(found, self._expected, ()):
+            said = roundings.differs(found, self._expected, self._shaken())
+        return said
+
+    def _shaken(self) -> list[Any]:
+        return roundings.runs(lambda given: self._called(self._model, given), lambda: copy.deepcopy(self._inputs))
+
+    def _called(self, model: Any, given: Any = None) -> tuple[Any, Any]:
+        """The results, and the inputs as the program left them; random numbers are the same each time."""
+        given = copy.deepcopy(self._inputs) if given is None else given
+        torch.manual_seed(SEED)
+        with torch.no_grad():
+            return [model(*inputs) for inputs in given], given
+
+
+def _larger(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Tensors of the same kind with twice the size wherever that is 2 or more: what was equal is so again."""
+    return tuple(tensor.repeat([2 if size > 1 else 1 for size in tensor.shape]) for tensor in inputs)
+
+
+def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
+    said = trial.differs(recorder)
     if not said and recorder.fault:
         return Verdict("error", recorder.fault)
     if said:
         # What PyTorch makes of the program before any back end sees it may already be another one than eager's.
-        captured = _said(model, inputs, expected, shaken, in_eager)
+        captured = trial.differs(in_eager)
         if captured:
             return Verdict("refused", f"as TorchDynamo captures it: {captured}")
         return Verdict("error" if said.startswith(RAISED) else "wrong", said)
@@ -71,18 +123,14 @@ def _compared(
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
 
 
-def _said(
-    model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], expected: Any, shaken: list[Any], backend: Backend
-) -> str:
-    """How what `backend` makes of the program differs from eager; "" when it does not."""
-    torch._dynamo.reset()
-    try:
-        found = _called(torch.compile(model, backend=backend, dynamic=False), copy.deepcopy(inputs))
-    except Exception as error:
-        error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises
-        return f"{RAISED} {type(error).__name__}: {_first_line(error)}"
-    said, _ = disagreement(found[0], expected[0], lambda _dtype: EXACT, values=False)
-    return said or roundings.differs(found, expected, shaken)
+def _compiled(recorder: Recorder) -> Histogram:
+    """What the graphs that reached the compiler were made of."""
+    metas = [meta for graph in recorder.graphs for op in graph.operations for meta in op.metas if meta is not None]
+    return {
+        "operators": {target: sum(roads.values()) for target, roads in recorder.roads.items()},
+        "dtypes": dict(Counter(str(meta.dtype.value) for meta in metas)),
+        "ranks": dict(Counter(str(len(meta.shape)) for meta in metas)),
+    }
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.runner.compare import EXACT, TOLERANCES
 
@@ -32,18 +32,24 @@ MARGIN = 16.0
 class Shaken(TorchDispatchMode):
     """Every float that an op makes is off by a few units in its last place. Views, and what has no elements, stay."""
 
+    def __init__(self, chance: torch.Generator) -> None:
+        super().__init__()
+        self._chance = chance
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         returns = func._schema.returns
         if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
             for leaf in tree_leaves(found):
                 if isinstance(leaf, torch.Tensor):
-                    shake(leaf)
+                    shake(leaf, self._chance)
         return found
 
 
-def shake(tensor: torch.Tensor) -> None:
-    """Move the elements of a float tensor, in place."""
+def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
+    """Move the elements of a float tensor, in place; a program's own random numbers come from another generator."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     if not tensor.is_floating_point() or not tensor.numel() or 0 in tensor.stride():
         return
     with torch.utils._python_dispatch._disable_current_modes():
@@ -51,7 +57,7 @@ def shake(tensor: torch.Tensor) -> None:
         finite = wide.isfinite()
         scale = wide[finite].square().mean().sqrt() if bool(finite.any()) else wide.new_zeros(())
         unit = torch.finfo(tensor.dtype).eps * UNITS * (wide.abs() + scale) / 2
-        moved = wide + unit * (2 * torch.rand(wide.shape, dtype=torch.float64) - 1)
+        moved = wide + unit * (2 * torch.rand(wide.shape, dtype=torch.float64, generator=chance) - 1)
         tensor.copy_(torch.where(finite, moved, wide))
 
 
@@ -59,10 +65,12 @@ def runs(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[An
     """What `program` makes of fresh `arguments()` under `RUNS` other roundings."""
     found = []
     for seed in range(RUNS):
-        torch.manual_seed(seed)
+        chance = torch.Generator().manual_seed(seed)
         given = arguments()
-        tree_map(lambda leaf: shake(leaf) if isinstance(leaf, torch.Tensor) else None, given)
-        with Shaken():
+        for leaf in tree_leaves(given):
+            if isinstance(leaf, torch.Tensor):
+                shake(leaf, chance)
+        with Shaken(chance):
             found.append(program(given))
     return found
 
@@ -81,6 +89,8 @@ def differs(ours: Any, eagers: Any, shaken: Sequence[Any]) -> str:
 def _where(ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]) -> str:
     if any(run.shape != eagers.shape or run.dtype != eagers.dtype for run in shaken):
         return ""
+    if eagers.is_complex():
+        ours, eagers, *shaken = (torch.view_as_real(tensor.resolve_conj()) for tensor in (ours, eagers, *shaken))
     wrong, decided = (_floats if eagers.is_floating_point() else _others)(ours, eagers, shaken)
     if int(wrong.sum()) <= UNSHOWN * int(decided.sum()):
         return ""

@@ -1,273 +1,367 @@
-"""Statements of a random program: text made of the names of tensors that are there, tried in eager before it is taken.
+"""Statements of a random program, as text with fields for the tensors that are there (`operands.py` says which).
 
 The templates need not know which shapes and dtypes an op takes: what eager refuses is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from hypothesis import strategies as st
-
-Environment = Mapping[str, Any]
-Template = Callable[[st.DrawFn, Environment], str]
+from collections.abc import Mapping
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+def _each(template: str, names: str) -> tuple[str, ...]:
+    """The template once for each name, which stands where it has an @."""
+    return tuple(template.replace("@", name) for name in names.split())
 
 
-_UNARY = _names(
+_F = "torch.nn.functional"
+_REDUCED = "sum mean amax amin prod argmax argmin all any logsumexp nansum count_nonzero nanmean"
+_PER_ELEMENT = """
+    relu gelu silu elu leaky_relu hardswish hardsigmoid hardtanh mish softplus softsign logsigmoid relu6 tanhshrink selu
+    softshrink hardshrink celu
     """
-    neg abs exp log1p sqrt rsqrt sigmoid tanh relu sin cos floor ceil round trunc sign reciprocal square expm1 erf erfc
-    atan asinh log log2 isnan isfinite signbit logical_not bitwise_not positive frac sgn
-    """
-)
-_ACTIVATIONS = _names(
-    """
-    gelu silu elu leaky_relu hardswish hardsigmoid hardtanh mish softplus softsign logsigmoid relu6 tanhshrink selu
-    """
-)
-_BINARY = _names(
-    """
-    add sub mul div maximum minimum pow atan2 fmod remainder hypot lt le gt ge eq ne logical_and logical_or logical_xor
-    bitwise_and bitwise_or bitwise_xor floor_divide copysign fmax fmin true_divide
-    """
-)
-_REDUCTIONS = _names("sum mean amax amin prod argmax argmin all any logsumexp nansum count_nonzero")
-_PREDICATED = ("std", "var")
-_SCANS = _names("softmax log_softmax cumsum cumprod sort argsort cummax logcumsumexp")
-_DTYPES = ("float32", "float64", "int64", "int32", "bool", "bfloat16")
-_SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
 
-
-def _any(draw: st.DrawFn, names: Environment) -> str:
-    return str(draw(st.sampled_from(sorted(names))))
-
-
-def _dim(draw: st.DrawFn, names: Environment, name: str) -> int:
-    rank = names[name].dim()
-    return int(draw(st.integers(-rank, rank - 1))) if rank else 0
-
-
-def _unary(draw: st.DrawFn, names: Environment) -> str:
-    if draw(st.booleans()):
-        return f"torch.nn.functional.{draw(st.sampled_from(_ACTIVATIONS))}({_any(draw, names)})"
-    return f"torch.{draw(st.sampled_from(_UNARY))}({_any(draw, names)})"
-
-
-def _binary(draw: st.DrawFn, names: Environment) -> str:
-    op, left = draw(st.sampled_from(_BINARY)), _any(draw, names)
-    if draw(st.integers(0, 2)) == 0:
-        return f"torch.{op}({left}, {draw(st.sampled_from(_SCALARS))})"
-    return f"torch.{op}({left}, {_any(draw, names)})"
-
-
-def _operators(draw: st.DrawFn, names: Environment) -> str:
-    symbol = draw(st.sampled_from(("+", "-", "*", "/", "//", "%", "<", ">=", "==")))
-    operands = [_any(draw, names), draw(st.sampled_from(_SCALARS))]
-    left, right = operands if draw(st.booleans()) else operands[::-1]
-    return f"{left} {symbol} {right}"
-
-
-def _reduction(draw: st.DrawFn, names: Environment) -> str:
-    name = _any(draw, names)
-    op = draw(st.sampled_from(_REDUCTIONS))
-    if draw(st.integers(0, 3)) == 0:
-        return f"{name}.{op}()" if op != "logsumexp" else f"{name}.flatten().logsumexp(0)"
-    keep = "" if op == "count_nonzero" else f", keepdim={draw(st.booleans())}"
-    return f"{name}.{op}({_dim(draw, names, name)}{keep})"
-
-
-def _deviation(draw: st.DrawFn, names: Environment) -> str:
-    name, op = _any(draw, names), draw(st.sampled_from(_PREDICATED))
-    correction = draw(st.integers(0, 1))
-    return f"{name}.{op}({_dim(draw, names, name)}, correction={correction}, keepdim={draw(st.booleans())})"
-
-
-def _scan(draw: st.DrawFn, names: Environment) -> str:
-    name, op = _any(draw, names), draw(st.sampled_from(_SCANS))
-    dim = _dim(draw, names, name)
-    if op in ("sort", "argsort"):
-        return f"{name}.{op}(dim={dim}, stable=True)" + ("[0]" if op == "sort" else "")
-    return f"{name}.{op}({dim})" + ("[0]" if op == "cummax" else "")
-
-
-def _view(draw: st.DrawFn, names: Environment) -> str:
-    name = _any(draw, names)
-    tensor, dim = names[name], _dim(draw, names, name)
-    size = tensor.shape[dim] if tensor.dim() else 1
-    start = draw(st.integers(0, max(0, size - 1)))
-    return str(
-        draw(
-            st.sampled_from(
-                (
-                    f"{name}.flatten()",
-                    f"{name}.unsqueeze({dim})",
-                    f"{name}.squeeze()",
-                    f"{name}.transpose({dim}, -1)",
-                    f"{name}.transpose({dim}, 0).reshape(-1)",
-                    f"{name}.reshape({size}, -1)",
-                    f"{name}.reshape(-1, {size})",
-                    f"{name}.narrow({dim}, {start}, {max(0, size - start)})",
-                    f"{name}.select({dim}, {start})",
-                    f"{name}[{start}:]",
-                    f"{name}[..., ::2]",
-                    f"{name}[:, {start}]",
-                    f"{name}[None, ..., {start}:]",
-                    f"{name}.expand(2, *{name}.shape)",
-                    f"{name}.movedim(0, {dim})",
-                    f"{name}.unfold({dim}, {min(2, size)}, 1)",
-                    f"{name}.diagonal()",
-                    f"{name}.chunk(2, {dim})[0]",
-                    f"{name}.unbind({dim})[-1]",
-                )
-            )
+# The kinds of statement, most alike of the simple ones first: what is made smaller is made of those.
+STATEMENTS: Mapping[str, tuple[str, ...]] = {
+    "unary": (
+        *_each(
+            "torch.@({x})",
+            """
+            neg abs exp log1p sqrt rsqrt sigmoid tanh relu sin cos floor ceil round trunc sign reciprocal square expm1
+            erf erfc atan asinh log log2 isnan isfinite signbit logical_not bitwise_not positive frac sgn tan sinh cosh
+            asin acos acosh atanh exp2 log10 deg2rad angle isinf nan_to_num logit
+            """,
+        ),
+        "torch.round({x:f}, decimals={n})",
+    ),
+    "activation": _each(_F + ".@({x:f})", _PER_ELEMENT),
+    "special": (
+        *_each(
+            "torch.special.@({x:f})",
+            """
+            digamma gammaln erfinv i0 i0e i1 i1e bessel_j0 bessel_j1 bessel_y0 bessel_y1 ndtr ndtri log_ndtr entr sinc
+            erfcx airy_ai spherical_bessel_j0 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
+            modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1
+            """,
+        ),
+        *_each("torch.special.@({x:f}, {y:f})", "xlogy xlog1py zeta gammainc gammaincc"),
+        "torch.special.polygamma({n}, {x:f})",
+        "torch.special.chebyshev_polynomial_t({x:f}, {n})",
+        "torch.special.hermite_polynomial_h({x:f}, {n})",
+        "torch.special.legendre_polynomial_p({x:f}, {n})",
+        "torch.frexp({x:f})[{flag}]",
+        "torch.ldexp({x:f}, {y:i})",
+        "torch.nextafter({x:f}, {y:f})",
+    ),
+    "binary": tuple(
+        template
+        for second in ("{y}", "{scalar}")
+        for template in _each(
+            f"torch.@({{x}}, {second})",
+            """
+            add sub mul div maximum minimum pow atan2 fmod remainder hypot lt le gt ge eq ne logical_and logical_or
+            logical_xor bitwise_and bitwise_or bitwise_xor floor_divide copysign fmax fmin true_divide heaviside rsub
+            """,
         )
-    )
-
-
-def _move(draw: st.DrawFn, names: Environment) -> str:
-    """What makes a new tensor of the elements of others."""
-    name, other = _any(draw, names), _any(draw, names)
-    dim, pad = _dim(draw, names, name), draw(st.integers(-1, 2))
-    return str(
-        draw(
-            st.sampled_from(
-                (
-                    f"torch.cat([{name}, {other}], {dim})",
-                    f"torch.cat([{name}, {name}, {name}], {dim})",
-                    f"torch.stack([{name}, {other}], {dim})",
-                    f"{name}.flip({dim})",
-                    f"{name}.roll({pad}, {dim})",
-                    f"{name}.repeat_interleave(2, {dim})",
-                    f"{name}.tile(2)",
-                    f"{name}.tril()",
-                    f"{name}.triu({pad})",
-                    f"torch.nn.functional.pad({name}, ({pad}, 1))",
-                    f"torch.nn.functional.pad({name}, (1, {max(pad, 0)}), mode='reflect')",
-                    f"{name}.contiguous()",
-                    f"{name}.clone()",
-                    f"torch.where({name} > 0, {name}, {other})",
-                    f"{name}.masked_fill({name} < 0, 1)",
-                    f"{name}.clamp(-1, 2)",
-                    f"torch.full_like({name}, 3)",
-                    f"torch.arange({name}.shape[{dim}])",
-                    f"torch.outer({name}.flatten()[:9], {other}.flatten()[:9])",
-                )
-            )
-        )
-    )
-
-
-def _index(draw: st.DrawFn, names: Environment) -> str:
-    name, other = _any(draw, names), _any(draw, names)
-    tensor, dim = names[name], _dim(draw, names, name)
-    size = tensor.shape[dim] if tensor.dim() else 1
-    within = f"({other}.nan_to_num().abs().clamp(max=99).long() % {max(1, size)})"
-    return str(
-        draw(
-            st.sampled_from(
-                (
-                    f"{name}.index_select({dim}, {within}.flatten()[:9])",
-                    f"{name}.gather({dim}, {within})",
-                    f"{name}[{within}]",
-                    f"{name}.take_along_dim({within}, {dim})",
-                    f"torch.nn.functional.embedding({within}, {name})",
-                    f"{name}.scatter({dim}, {within}, 1)",
-                    f"{name}.index_fill({dim}, {within}.flatten()[:9], 2)",
-                    f"torch.bucketize({name}, torch.arange(-3.0, 4.0))",
-                    f"torch.nn.functional.one_hot({within}, {max(1, size)})",
-                )
-            )
-        )
-    )
-
-
-def _product(draw: st.DrawFn, names: Environment) -> str:
-    name, other = _any(draw, names), _any(draw, names)
-    width = draw(st.sampled_from((1, 3, 8, 17)))
-    last = names[name].shape[-1] if names[name].dim() else 1
-    channels = names[name].shape[1] if names[name].dim() > 1 else 1
-    ones = f"torch.ones({last}, dtype={name}.dtype)"
-    return str(
-        draw(
-            st.sampled_from(
-                (
-                    f"{name} @ {other}",
-                    f"{name} @ {other}.mT",
-                    f"{name} @ {name}.mT",
-                    f"torch.nn.functional.linear({name}, self.weight({width}, {last}).to({name}.dtype))",
-                    f"torch.nn.functional.linear({name}, self.weight({width}, {last}), self.weight({width}))",
-                    f"torch.einsum('ij,kj->ik', {name}, {other})",
-                    f"torch.einsum('bij,bjk->bik', {name}, {other})",
-                    f"torch.nn.functional.conv1d({name}, self.weight({width}, {channels}, 3), padding=1)",
-                    f"torch.nn.functional.conv2d({name}, self.weight({width}, {channels}, 3, 3), padding=1, stride=2)",
-                    f"torch.nn.functional.conv2d({name}, self.weight({width}, {channels}, 1, 1))",
-                    f"torch.nn.functional.max_pool2d({name}, 2)",
-                    f"torch.nn.functional.avg_pool2d({name}, 2, padding=1)",
-                    f"torch.nn.functional.adaptive_avg_pool2d({name}, 2)",
-                    f"torch.nn.functional.layer_norm({name}, ({last},), {ones})",
-                    f"torch.nn.functional.rms_norm({name}, ({last},))",
-                    f"torch.nn.functional.scaled_dot_product_attention({name}, {name}, {other})",
-                    f"torch.nn.functional.interpolate({name}, scale_factor=2)",
-                    f"{name}.norm(dim={_dim(draw, names, name)})",
-                )
-            )
-        )
-    )
-
-
-def _cast(draw: st.DrawFn, names: Environment) -> str:
-    name, dtype = _any(draw, names), draw(st.sampled_from(_DTYPES))
-    # What a float outside an integer's range becomes is left open by C++, and so by PyTorch.
-    bounded = f"{name}.nan_to_num().clamp(-99, 99)" if names[name].is_floating_point() and "int" in dtype else name
-    return f"{bounded}.to(torch.{dtype})"
-
-
-def _control(draw: st.DrawFn, names: Environment) -> str:
-    name, dim = _any(draw, names), draw(st.integers(0, 3))
-    return str(
-        draw(
-            st.sampled_from(
-                (
-                    f"{name} * 2 if {name}.dim() > {dim} else {name} + 1",
-                    f"sum(({name} * i for i in range(1, {dim + 2})), {name})",
-                    f"torch.cond({name}.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), ({name},))",
-                )
-            )
-        )
-    )
-
-
-def _in_place(draw: st.DrawFn, names: Environment) -> str:
-    name, other, dim = _any(draw, names), _any(draw, names), draw(st.integers(0, 2))
-    return str(
-        draw(
-            st.sampled_from(
-                (
-                    f"{name}.add_({other})",
-                    f"{name}.mul_(2)",
-                    f"{name}.copy_({other})",
-                    f"{name}.clamp_(-1, 1)",
-                    f"{name}.zero_()",
-                    f"{name}.fill_({dim})",
-                    f"{name}.relu_()",
-                    f"{name}.sub_({other}, alpha=2)",
-                    f"{name}[{dim}:].mul_(3)",
-                    f"{name}[..., {dim}].fill_(4)",
-                    f"{name}.transpose(0, -1).add_(1)",
-                    f"{name}.view(-1)[{dim}:].neg_()",
-                    f"{name}.masked_fill_({other} > 0, 2)",
-                )
-            )
-        )
-    )
-
+    ),
+    "operators": (
+        *_each("{x} @ {scalar}", "+ - * / // % < >= == **"),
+        *_each("{scalar} @ {x}", "+ - * / // % < >= =="),
+        *_each("{x:i} @ {n}", "<< >> & | ^"),
+        "torch.gcd({x:i}, {y:i})",
+        "torch.lcm({x:i}, {y:i})",
+    ),
+    "ternary": (
+        "torch.where({x:b}, {y}, {z})",
+        "torch.where({x} > 0, {x}, {y})",
+        "torch.where({x:b}, {y}, {scalar})",
+        "torch.addcmul({x}, {y}, {z}, value=2)",
+        "torch.addcdiv({x:f}, {y:f}, {z:f})",
+        "torch.lerp({x:f}, {y:f}, 0.3)",
+        "torch.clamp({x}, {y}, {z})",
+        "{x}.clamp(-1, 2)",
+        "{x}.masked_fill({x} < 0, 1)",
+        "{x}.masked_fill({y:b}, {scalar})",
+        "torch.add({x}, {y}, alpha=2)",
+        "torch._foreach_mul([{x}, {y}], 2)[{flag}]",
+        "torch.isclose({x}, {y})",
+        "torch.div({x}, {y}, rounding_mode='floor')",
+        "torch.div({x}, {y}, rounding_mode='trunc')",
+    ),
+    "reduction": (
+        *_each("{x}.@()", _REDUCED.replace("logsumexp", "")),
+        *_each("{x}.@({dim})", _REDUCED),
+        *_each("{x}.@({dim}, keepdim=True)", _REDUCED.replace("count_nonzero", "")),
+        *_each("{x:f}.@({dim}, correction={flag}, keepdim={flag})", "std var"),
+        *_each("{x}.@({dim})[0]", "max min median nanmedian mode cummax cummin"),
+        *_each("{x}.@({dim})[1]", "max min"),
+        "{x:f}.flatten().logsumexp(0)",
+        "torch.var_mean({x:f}, {dim})[{flag}]",
+        "{x:f}.norm(dim={dim})",
+        "torch.linalg.vector_norm({x:f}, {p}, dim={dim}, keepdim={flag})",
+        "torch.aminmax({x}, dim={dim})[{flag}]",
+        "{x}.sum(dtype={dtype})",
+        "{x:f}.histc(4, -3, 3)",
+        "torch.quantile({x:f1}, 0.3)",
+    ),
+    "scan": (
+        *_each("{x:f}.@({dim})", "softmax log_softmax logcumsumexp"),
+        *_each("{x}.@({dim})", "cumsum cumprod"),
+        "{x}.sort(dim={dim}, stable=True)[0]",
+        "{x}.sort(dim={dim}, descending=True, stable=True)[{flag}]",
+        "{x}.argsort(dim={dim}, stable=True)",
+        "{x}.topk({least}, {dim}, largest={flag})[0]",
+        "{x}.topk(min(3, {size}), {dim})[{flag}]",
+        "{x}.kthvalue(max(1, {least}), {dim})[0]",
+        "{x}.diff(dim={dim})",
+        "torch.trapezoid({x:f}, dim={dim})",
+        "torch.renorm({x:f}, 2, {dim}, 1.0)",
+    ),
+    "view": (
+        "{x}.flatten()",
+        "{x}.unsqueeze({dim})",
+        "{x}.squeeze()",
+        "{x}.squeeze({dim})",
+        "{x}.transpose({dim}, -1)",
+        "{x}.transpose({dim}, 0).reshape(-1)",
+        "{x}.transpose(0, {dim}).reshape({size}, -1)",
+        "{x}.reshape(-1, {size})",
+        "{x}.narrow({dim}, {start}, {rest})",
+        "{x}.select({dim}, {start})",
+        "{x}[{n}:]",
+        "{x}[..., ::2]",
+        "{x}[:, {n}]",
+        "{x}[None, ..., {n}:]",
+        "{x}.expand(2, *{x}.shape)",
+        "{x}.movedim(0, {dim})",
+        "{x}.permute(*range({x}.dim())[::-1])",
+        "{x}.unfold({dim}, {least}, 1)",
+        "{x}.diagonal()",
+        "{x}.diagonal({k}, {dim}, -1)",
+        "{x}.chunk(2, {dim})[0]",
+        "{x}.split({p}, {dim})[-1]",
+        "{x}.unbind({dim})[-1]",
+        "{x}.view_as({x})",
+        "{x}.as_strided(({p}, 2), (1, {n}))",
+        "{x}.swapaxes(0, {dim})[{n}:]",
+        "{x}.real",
+    ),
+    "move": (
+        "{x}.clone()",
+        "{x}.contiguous()",
+        "torch.cat([{x}, {y}], {dim})",
+        "torch.cat([{x}, {x}, {x}], {dim})",
+        "torch.stack([{x}, {y}], {dim})",
+        "torch.stack([{x}, {x}], {dim})",
+        "{x}.flip({dim})",
+        "{x}.roll({k}, {dim})",
+        "{x}.rot90()",
+        "{x}.repeat_interleave(2, {dim})",
+        "{x}.tile(2)",
+        "{x:2}.tril()",
+        "{x:2}.triu({k})",
+        _F + ".pad({x}, ({k}, 1))",
+        _F + ".pad({x:3}, (1, {n}), mode='reflect')",
+        _F + ".pad({x:4}, (1, 0, {n}, 1), mode='replicate')",
+        _F + ".pad({x:3}, (1, 1), mode='circular')",
+        "torch.full_like({x}, 3)",
+        "torch.arange({x}.shape[{dim}])",
+        "torch.outer({x}.flatten()[:9], {y}.flatten()[:9])",
+        "torch.meshgrid({x}.flatten()[:5], {y}.flatten()[:5], indexing='ij')[{flag}]",
+        "torch.block_diag({x:2}, {y:2})",
+        "torch.kron({x:1}, {y:1}[:9])",
+        "{x}.select_scatter({y}.select({dim}, 0), {dim}, {start})",
+        "{x}.slice_scatter({x}.narrow({dim}, 0, {rest}), {dim}, {start})",
+        "{x:2}.diagonal_scatter({x}.diagonal() * 2)",
+        _F + ".pixel_shuffle({x:4}.repeat(1, 4, 1, 1), 2)",
+        _F + ".pixel_unshuffle({x:4}, 2)",
+        _F + ".unfold({x:f4}, 2, padding=1)",
+        _F + ".fold({x:f3}.repeat(1, 4, 1), (1, {last} + 1), 2, padding={flag})",
+    ),
+    "index": (
+        "{x}.index_select({dim}, {within}.flatten()[:9])",
+        "{x}.gather({dim}, {within})",
+        "{x}[{within}]",
+        "{x}.take_along_dim({within}, {dim})",
+        "{x}.take({within})",
+        _F + ".embedding({within}, {x:2})",
+        _F + ".embedding_bag({within}.flatten()[None, :9], {x:f2}, mode='mean')",
+        "{x}.scatter({dim}, {within}, 1)",
+        "{x}.scatter({dim}, {within}, {y:l})",
+        "{x}.scatter_add({dim}, {within}, {x})",
+        *_each(
+            "{x}.scatter_reduce({dim}, {x:i}.abs() % max(1, {size}), {x}, '@', include_self={flag})",
+            "sum prod amax amin",
+        ),
+        "{x}.index_fill({dim}, {within}.flatten()[:9], 2)",
+        "{x}.index_add({dim}, torch.arange({size}).flip(0), {x}, alpha=2)",
+        "{x}.index_copy({dim}, torch.arange({size}).roll(1), {x} * 2)",
+        "{x}.index_put(({within}.flatten()[:9],), {x}[{start}], accumulate={flag})",
+        "{x}.index_put(({x} > 0,), {x}.sum())",
+        "{x}.masked_scatter({y:b}, {x}.flip(0))",
+        "{x}.put({within}.flatten()[:5], {x}.flatten()[:5], accumulate={flag})",
+        "torch.bucketize({x}, torch.arange(-3.0, 4.0), right={flag})",
+        "torch.searchsorted({x:f}.sort(-1)[0], {x})",
+        _F + ".one_hot({within}, max(1, {size}))",
+        "{x:i1}.abs().bincount(minlength={n})",
+    ),
+    "product": (
+        "{x} @ {y}",
+        "{x} @ {y}.mT",
+        "{x} @ {x}.mT",
+        "{x:f3} @ {x:f3}.mT",
+        _F + ".linear({x}, self.weight({width}, {last}).to({x}.dtype))",
+        _F + ".linear({x:f}.float(), self.weight({width}, {last}), self.weight({width}))",
+        "{x:f}.float() @ self.weight({last}, {width})",
+        "torch.addmm(self.weight({width}), {x:f2}.float(), self.weight({last}, {width}), beta=0.5)",
+        "torch.baddbmm(self.weight(1, {width}), {x:f3}.float(), {x:f3}.float().mT @ {x:f3}.float())",
+        "torch.einsum('ij,kj->ik', {x:2}, {x})",
+        "torch.einsum('bij,bkj->bik', {x:3}, {x})",
+        "torch.tensordot({x:f}, {x:f}, {x}.dim())",
+        "torch.dot({x:1}, {x})",
+        "torch.mv({x:f2}.float(), self.weight({last}))",
+        "torch.cdist({x:f2}, {x:f2})",
+        "torch.linalg.cross({x:f2}[:, :3], {x}[:, :3])",
+        _F + ".scaled_dot_product_attention({x:f4}, {x}, {x})",
+        _F + ".scaled_dot_product_attention({x:f3}, {x} * 2, {x}, is_causal=True)",
+        _F + ".scaled_dot_product_attention({x:f4}, {x}, {x}, attn_mask=({x} @ {x}.mT) > 0)",
+        _F + ".bilinear({x:f2}.float(), {x:f2}.float(), self.weight(3, {last}, {last}))",
+    ),
+    "window": (
+        _F + ".conv1d({x:f3}.float(), self.weight({width}, {channels}, 3), padding=1)",
+        _F + ".conv1d({x:f3}.float(), self.weight({channels}, 1, 3), padding=2, dilation=2, groups={channels})",
+        _F + ".conv2d({x:f4}.float(), self.weight({width}, {channels}, 3, 3), padding=1, stride={p})",
+        _F + ".conv2d({x:f4}.float(), self.weight({width}, {channels}, 3, 3), self.weight({width}), padding=1)",
+        _F + ".conv2d({x:f4}.float(), self.weight({width}, {channels}, 1, 1))",
+        _F + ".conv2d({x:f4}.float(), self.weight({channels}, 1, 3, 3), padding=1, groups={channels})",
+        _F + ".conv3d({x:f4}[:, None].float(), self.weight(3, 1, 2, 1, 2), padding=1)",
+        _F + ".conv_transpose1d({x:f3}.float(), self.weight({channels}, 3, 2), stride=2)",
+        _F + ".conv_transpose2d({x:f4}.float(), self.weight({channels}, 3, 2, 2), stride={p}, padding=1)",
+        _F + ".max_pool1d({x:f3}, 2)",
+        _F + ".max_pool2d({x:f4}, 2, ceil_mode={flag})",
+        _F + ".max_pool2d({x:f4}, 2, padding=1, return_indices=True)[{flag}]",
+        _F + ".max_pool3d({x:f4}, 2, 1)",
+        _F + ".avg_pool1d({x:f3}, 2, padding=1)",
+        _F + ".avg_pool2d({x:f4}, 2, padding=1, count_include_pad={flag})",
+        _F + ".avg_pool3d({x:f4}, 2, 1)",
+        _F + ".lp_pool2d({x:f4}, 2, 2)",
+        _F + ".adaptive_avg_pool1d({x:f3}, {p})",
+        _F + ".adaptive_avg_pool2d({x:f4}, 2)",
+        _F + ".adaptive_max_pool2d({x:f4}, 2)",
+        _F + ".interpolate({x:f4}, scale_factor=2)",
+        _F + ".interpolate({x:f4}, size=(3, 5), mode='bilinear', align_corners={flag})",
+        _F + ".interpolate({x:f4}, size=(3, 5), mode='bicubic')",
+        _F + ".interpolate({x:f3}, size=5, mode='linear')",
+        _F + ".interpolate({x:f4}, size=(3, 5), mode='nearest-exact')",
+        _F + ".grid_sample({x:f4}, {y:f4}[:1, :2, :2, :1].tanh().expand({x}.shape[0], 2, 2, 2), align_corners={flag})",
+    ),
+    "layer": (
+        _F + ".layer_norm({x}, ({last},), torch.ones({last}, dtype={x}.dtype))",
+        _F + ".layer_norm({x:f}.float(), ({last},), self.weight({last}), self.weight({last}))",
+        _F + ".layer_norm({x:f2}, {x}.shape)",
+        _F + ".rms_norm({x:f}, ({last},))",
+        _F + ".group_norm({x:f3}, 1)",
+        _F + ".batch_norm({x:f3}.float(), self.weight({channels}), self.weight({channels}).abs())",
+        _F + ".instance_norm({x:f3})",
+        _F + ".normalize({x:f}, dim={dim})",
+        _F + ".local_response_norm({x:f3}, 2)",
+        _F + ".prelu({x:f2}.float(), self.weight({channels}))",
+        _F + ".glu({x:f}, {dim})",
+        _F + ".mse_loss({x:f}, {x:f}.flip(0))",
+        _F + ".smooth_l1_loss({x:f}, {x:f} * 2, reduction='none')",
+        _F + ".cross_entropy({x:f2}, torch.arange({x}.shape[0]) % {last})",
+        _F + ".cross_entropy({x:f2}, {x:f2}.softmax(1), label_smoothing=0.1)",
+        _F + ".binary_cross_entropy_with_logits({x:f}, {x:f}.sigmoid())",
+        _F + ".kl_div({x:f}.log_softmax(-1), {x:f}.softmax(-1), reduction='sum')",
+        _F + ".cosine_similarity({x:f}, {y:f}, -1)",
+        "torch.gru_cell({x:f2}.float(), self.weight(3), self.weight(9, {last}), self.weight(9, 3))",
+        "torch.lstm_cell({x:f2}.float(), (self.weight(1, 3),) * 2, self.weight(12, {last}), self.weight(12, 3))[0]",
+    ),
+    "linear algebra": (
+        "torch.linalg.det({x:m})",
+        "torch.linalg.inv({x:m} @ {x}.mT + torch.eye(3).to({x}.dtype))",
+        "torch.linalg.cholesky({x:m} @ {x}.mT + torch.eye(3).to({x}.dtype))",
+        "torch.linalg.solve({x:m} @ {x}.mT + torch.eye(3).to({x}.dtype), {x})",
+        "torch.linalg.solve_triangular({x:m}.tril() + 9 * torch.eye(3).to({x}.dtype), {x}, upper=False)",
+        "torch.linalg.svdvals({x:m})",
+        "torch.linalg.eigvalsh({x:m} + {x}.mT)",
+        "torch.linalg.qr({x:m})[1].abs()",
+        "torch.linalg.matrix_exp({x:m}.tanh())",
+        "torch.linalg.matrix_power({x:m}, {n})",
+        "torch.linalg.matrix_norm({x:m}, 'fro')",
+    ),
+    "fourier": (
+        "torch.fft.fft({x:f}, dim={dim}).abs()",
+        "torch.fft.rfft({x:f}, dim={dim})",
+        "torch.fft.ifft({x}, dim={dim}).real",
+        "torch.fft.irfft({x}, dim={dim})",
+        "torch.fft.fft2({x:f2}).imag",
+        "torch.fft.fftshift({x}, {dim})",
+        "torch.complex({x:f}.float(), {x:f}.float().flip(0))",
+        "torch.view_as_real({x}.to(torch.complex64))",
+        "torch.polar({x:f}.float().abs(), {x:f}.float())",
+        "{x}.conj()",
+    ),
+    "random": (
+        "torch.rand_like({x:f})",
+        "torch.randn({p}, {n})",
+        "torch.randint(-3, 9, ({p}, {n}))",
+        "torch.randperm({size})",
+        "torch.bernoulli({x:f}.sigmoid().nan_to_num())",
+        "torch.normal({x:f}, 1.0)",
+        _F + ".dropout({x:f}, 0.5, training=True)",
+        _F + ".rrelu({x:f}, training=True)",
+    ),
+    "cast": ("{bounded}.to({dtype})", "{bounded}.type({dtype})", "{x}.double()", "{x}.view(torch.int32)"),
+    "control": (
+        "{x} * 2 if {x}.dim() > {n} else {x} + 1",
+        "sum(({x} * i for i in range(1, {p})), {x})",
+        "torch.cond({x:f}.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), ({x},))",
+        "torch.cond({y:f}.mean() > 0, lambda t, u: t + u, lambda t, u: t - u, ({x:f}, {y}))",
+        "{x} * 2 if {y}.sum() > 0 else {x} + 1",
+        "torch.full((2,), {y:i}.sum().item() % 5) + {x}.sum()",
+        "torch.vmap(lambda t: t * 2 - t.sum())({x})",
+        "{x}[{x} > 0]",
+        "{x}.nonzero()",
+        "[t + 1 for t in {x}.unbind(0)][-1]",
+    ),
+    "in place": (
+        "{x}.zero_()",
+        "{x}.fill_({n})",
+        "{x}.add_({y})",
+        "{x}.add_({scalar})",
+        "{x}.mul_(2)",
+        "{x}.copy_({y:l})",
+        "{x}.clamp_(-1, 1)",
+        "{x}.relu_()",
+        "{x}.sub_({y}, alpha=2)",
+        "{x}.div_({y})",
+        "{x}.neg_()",
+        "{x}.exp_()",
+        "{x}[{n}:].mul_(3)",
+        "{x}[..., {n}].fill_(4)",
+        "{x}[::2].copy_({x}[:1])",
+        "{x}.transpose(0, -1).add_(1)",
+        "{x}.view(-1)[{n}:].neg_()",
+        "{x}.t_().add_(1)",
+        "{x}.unsqueeze(0).add_({x})",
+        "{x}.diagonal().zero_()",
+        "{x}.masked_fill_({y:b}, 2)",
+        "{x}.index_fill_({dim}, {within}.flatten()[:3], 2)",
+        "{x}.index_put_(({within}.flatten()[:9],), {x}[{start}], accumulate={flag})",
+        "{x}.scatter_({dim}, {within}, 1)",
+        "{x}.index_add_({dim}, torch.arange({size}), {x} * 2)",
+        "{x}.scatter_add_({dim}, {within}, {x} + 1)",
+        "{x}.cumsum_({dim})",
+        "{x}.normal_()",
+        "{x}.bernoulli_(0.5)",
+        "torch.sin({x}, out={x})",
+    ),
+}
 
 # How often each stands here is how likely it is.
-TEMPLATES: Sequence[Template] = (
-    _unary, _unary, _binary, _binary, _operators, _reduction, _reduction, _deviation, _scan, _view, _view, _view,
-    _move, _move, _move, _index, _index, _product, _product, _cast, _control, _in_place, _in_place,
+KINDS: tuple[str, ...] = (
+    *("unary",) * 3, *("activation",) * 2, "special", *("binary",) * 3, *("operators",) * 2, *("ternary",) * 2,
+    *("reduction",) * 4, *("scan",) * 2, *("view",) * 5, *("move",) * 4, *("index",) * 4, *("product",) * 3,
+    *("window",) * 2, *("layer",) * 2, "linear algebra", "fourier", "random", *("cast",) * 2, *("control",) * 2,
+    *("in place",) * 4,
 )  # fmt: skip

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 16, 17)
 LIMIT = 2048
 FLOATS = ("float32", "float32", "float32", "float32", "float64", "bfloat16", "float16")
-OTHERS = ("int64", "int64", "int32", "uint8", "bool")
+INTEGERS = ("int64", "int64", "int64", "int32", "int32", "uint8", "int8", "int16")
+OTHERS = (*INTEGERS, "bool", "bool", "complex64")
 
 
 @st.composite
@@ -27,7 +28,7 @@ def shapes(draw: st.DrawFn, rank: int | None = None) -> tuple[int, ...]:
 @st.composite
 def tensors(draw: st.DrawFn) -> str:
     """An expression that makes a tensor."""
-    dtype = draw(st.sampled_from(FLOATS * 2 + OTHERS))
+    dtype = draw(st.sampled_from(FLOATS * 3 + OTHERS))
     shape = draw(shapes())
     return _laid_out(draw, lambda size: _filled(draw, size, dtype), shape)
 
@@ -35,7 +36,9 @@ def tensors(draw: st.DrawFn) -> str:
 def _filled(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
     if dtype == "bool":
         return f"torch.rand({shape}) > 0.5"
-    if dtype in OTHERS:
+    if dtype == "complex64":
+        return f"torch.randn({shape}, dtype=torch.complex64)"
+    if dtype in INTEGERS:
         low = 0 if dtype == "uint8" else -9
         return f"torch.randint({low}, 10, {shape}, dtype=torch.{dtype})"
     text = draw(st.sampled_from((f"torch.randn({shape})", f"torch.rand({shape})", f"torch.randn({shape}) * 10")))

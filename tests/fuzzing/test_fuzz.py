@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from msgspec.structs import replace
 
 from buddy.compiler import json_lines
 from buddy.compiler.fuzzing.checking import check
 from buddy.compiler.fuzzing.disposable import Disposable
-from buddy.compiler.fuzzing.plan import Batch, read
-from buddy.compiler.fuzzing.writing import scripts
+from buddy.compiler.fuzzing.plan import Batch, Plan, read
+from buddy.compiler.fuzzing.writing import Drawn, scripts
 from tests.conftest import RunPython
 
 Fuzz = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -72,8 +73,8 @@ def test_programs_of_a_seed_are_always_the_same() -> None:
         @seed(7)
         @settings(max_examples=10, database=None, deadline=None, **chosen)
         @given(scripts())
-        def take(script: str) -> None:
-            found.append(script)
+        def take(drawn: Drawn) -> None:
+            found.append(drawn.script)
 
         take()
         return found
@@ -83,6 +84,46 @@ def test_programs_of_a_seed_are_always_the_same() -> None:
     assert len(set(first)) > 5
     for script in first:
         compile(script, "random_program.py", "exec")
+
+
+def test_no_statement_that_eager_died_of_is_tried_again() -> None:
+    heard: list[str] = []
+
+    def script_without(deadly: set[str]) -> str:
+        heard.clear()
+
+        @seed(3)
+        @settings(max_examples=2, database=None, deadline=None, phases=[Phase.generate])
+        @given(scripts(hear=heard.append, deadly=deadly))
+        def take(drawn: Drawn) -> None:
+            found.append(drawn.script)
+
+        found: list[str] = []
+        take()
+        return found[-1]
+
+    first = script_without(set())
+    told = [text for text in heard if text]
+    assert heard == [word for text in told for word in (text, "")]
+    taken = next(text for text in told if f" = {text}\n" in first)
+    assert f" = {taken}\n" not in script_without({taken})
+    assert taken not in heard
+
+
+# Run by Python as it starts: a statement of which eager dies, as some of PyTorch's own do for want of a check.
+DEADLY = """
+from buddy.compiler.fuzzing import statements
+statements.STATEMENTS = {kind: ("(torch.os.abort(), {x})[1]", "{x} + 1") for kind in statements.STATEMENTS}
+"""
+
+
+def test_a_campaign_goes_on_behind_a_statement_that_eager_dies_of(run_python: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DEADLY)
+    words = ("fuzz", "--plain", "--count", "2", "--statements", "2", "--json", "-o", str(tmp_path / "batches.jsonl"))
+    done = run_python("-m", "buddy.app.cli", *words, timeout=500, PYTHONPATH=str(tmp_path))
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["outcomes"]) == (0, {"compiled": 2}), done.stdout + done.stderr
+    assert "eager itself died of (torch.os.abort(), x0)[1]" in done.stderr
 
 
 def test_what_dies_or_never_ends_is_said_to_and_work_goes_on() -> None:
@@ -124,12 +165,27 @@ def lives(pid: int) -> bool:
 
 
 def test_a_batch_behind_a_torn_line_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "batches.jsonl"
-    json_lines.append(file, Batch(1, {"compiled": 50}, 1.0))
+    file, plan = tmp_path / "batches.jsonl", Plan(count=500)
+    json_lines.append(file, Batch(1, plan.conditions(1), {"compiled": 50}, 1.0))
     with file.open("ab") as torn:
         torn.write(b'{"seed": 2, "outc\xff')
-    json_lines.append(file, Batch(3, {"compiled": 50}, 1.0))
-    assert sorted(read(file)) == [1, 3]
+    json_lines.append(file, Batch(3, plan.conditions(3), {"compiled": 50}, 1.0))
+    assert sorted(read(file, plan)) == [1, 3]
+
+
+def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) -> None:
+    file, extension = tmp_path / "batches.jsonl", tmp_path / "extension.py"
+    extension.write_text("")
+    plan = Plan(count=90, options={"flavour": "linalg"}, extensions=(str(extension),))
+    for number in plan.seeds():
+        json_lines.append(file, Batch(number, plan.conditions(number), {"compiled": plan.size(number)}, 1.0))
+    assert sorted(read(file, plan)) == [0, 1]
+    assert sorted(read(file, replace(plan, timeout=9.0, shard=(2, 2)))) == [1], "of which these are a part"
+    assert sorted(read(file, replace(plan, count=100))) == [0], "the last batch is of fewer programs"
+    others: list[dict[str, Any]] = [{"statements": 4}, {"dynamic": True}, {"options": {"flavour": "tosa"}}]
+    assert not any(read(file, replace(plan, **other)) for other in others)
+    extension.write_text("1")
+    assert not read(file, plan)
 
 
 @pytest.mark.parametrize(

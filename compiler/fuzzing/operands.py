@@ -1,0 +1,147 @@
+"""What the fields in the text of a statement stand for, drawn from the tensors that are there.
+
+`{x}`, `{y}` and `{z}` are tensors, each the same wherever it stands in a statement. Behind a colon may stand of which
+kind one is to be, and of what rank, which makes it so where it is not: `f` floats, `i` integers, `b` truth values,
+`m` a small square matrix of floats, `l` of a kind that can be written into `x`; `{x:f4}` is four dims of floats. All
+other fields are a number or a word, of `_FIELDS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+Environment = Mapping[str, torch.Tensor]
+
+DTYPES = (
+    "float32", "float64", "int64", "int32", "bool", "bfloat16", "float16", "int8", "int16", "uint8", "complex64",
+)  # fmt: skip
+_SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
+_TENSORS = ("x", "y", "z")
+# What a float outside an integer's range becomes is left open by C++, and so by PyTorch.
+_BOUNDED = ".nan_to_num().clamp({}, 99)"
+
+
+def filled(template: str, draw: st.DrawFn, names: Environment) -> str:
+    """The statement that a template becomes."""
+    operands = _Operands(draw, names)
+    parts = []
+    for text, field, spec, _ in Formatter().parse(template):
+        parts.append(text)
+        if field is not None:
+            parts.append(operands.field(field, spec or ""))
+    return "".join(parts)
+
+
+class _Operands:
+    """The fields of one statement, each drawn when it is first asked for."""
+
+    def __init__(self, draw: st.DrawFn, names: Environment) -> None:
+        self._draw, self._names = draw, names
+        self._texts: dict[str, str] = {}
+        self._values: dict[str, torch.Tensor] = {}
+
+    def field(self, name: str, spec: str = "") -> str:
+        if name not in self._texts:
+            self._texts[name] = self._tensor(name, spec) if name in _TENSORS else str(_FIELDS[name](self))
+        return self._texts[name]
+
+    def _tensor(self, name: str, spec: str) -> str:
+        text = self.drawn(sorted(self._names))
+        value = self._names[text]
+        if spec == "l":
+            spec = _kind_into(self.value("x"))
+        suffix = "".join(_suffixes(value, spec))
+        with contextlib.suppress(RuntimeError):  # a matrix of no elements: eager refuses the statement too
+            value = eval(f"v{suffix}", {"v": value})
+        self._values[name] = value
+        return text + suffix
+
+    def value(self, name: str) -> torch.Tensor:
+        self.field(name)
+        return self._values[name]
+
+    def drawn(self, among: Sequence[Any]) -> Any:
+        return self._draw(st.sampled_from(among))
+
+    def number(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, max(low, high)))
+
+    def dim(self) -> int:
+        rank = self.value("x").dim()
+        return self.number(-rank, rank - 1) if rank else 0
+
+    def size(self, dim: int | None = None) -> int:
+        """Of `x`, along a dim: that of the field `dim` where none is given; 1 where there is no such dim."""
+        value = self.value("x")
+        place = int(self.field("dim")) if dim is None else dim
+        return value.shape[place] if -value.dim() <= place < value.dim() else 1
+
+    def dtype(self) -> str:
+        """What to convert `x` to, as what `to` is called with."""
+        return f"torch.{self.drawn(DTYPES)}"
+
+    def bounded(self) -> str:
+        """`x` as what any dtype can hold."""
+        value = self.value("x")
+        real = f"{self.field('x')}{'.real' * value.is_complex()}"
+        return f"{real}{_BOUNDED.format(0)}" if value.dtype != torch.bool else real
+
+    def within(self) -> str:
+        """Indices within `x` along the field `dim`, of the shape of another tensor."""
+        text = self.drawn(sorted(self._names))
+        suffixes = "".join(_suffixes(self._names[text], "i"))
+        return f"({text}{suffixes}.abs() % {max(1, self.size())})"
+
+
+def _kind_into(target: torch.Tensor) -> str:
+    if target.is_floating_point() or target.is_complex():
+        return ""
+    return "b" if target.dtype == torch.bool else "i"
+
+
+def _suffixes(value: torch.Tensor, spec: str) -> list[str]:
+    """What stands behind a tensor of this form to make it one of that kind and rank."""
+    kind, rank = spec.rstrip("0123456789"), spec.lstrip("abcdefghijklmnopqrstuvwxyz")
+    found = [".real"] if value.is_complex() and kind else []
+    is_float = value.is_floating_point() or value.is_complex()
+    if kind == "b" and value.dtype != torch.bool:
+        found.append(".gt(0)")
+    elif kind == "i" and is_float:
+        found.append(f"{_BOUNDED.format(-99)}.long()")
+    elif kind == "i" and value.dtype == torch.bool:
+        found.append(".long()")
+    elif kind in ("f", "m") and not is_float:
+        found.append(".float()")
+    if kind == "m":
+        found.append(".flatten().repeat(9)[:9].reshape(3, 3)")
+    elif rank and value.dim() < int(rank):
+        found.append(f"[{', '.join(['None'] * (int(rank) - value.dim()))}]")
+    elif rank and value.dim() > int(rank):
+        found.append(f".flatten({int(rank) - 1})")
+    return found
+
+
+_FIELDS: dict[str, Callable[[_Operands], object]] = {
+    "dim": _Operands.dim,
+    "size": _Operands.size,
+    "start": lambda o: o.number(0, o.size() - 1),
+    "rest": lambda o: max(0, o.size() - int(o.field("start"))),
+    "least": lambda o: min(2, o.size()),
+    "last": lambda o: o.size(-1),
+    "channels": lambda o: o.size(1),
+    "within": _Operands.within,
+    "bounded": _Operands.bounded,
+    "dtype": _Operands.dtype,
+    "n": lambda o: o.number(0, 3),
+    "k": lambda o: o.number(-1, 2),
+    "p": lambda o: o.number(1, 3),
+    "width": lambda o: o.drawn((1, 3, 8, 17)),
+    "flag": lambda o: o.drawn((False, True)),
+    "scalar": lambda o: o.drawn(_SCALARS),
+}
