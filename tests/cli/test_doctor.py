@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from buddy.app.cli.surroundings import PARTS, short
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,14 +24,43 @@ def doctor(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+SECRETS = {"API_TOKEN": "do-not-tell", "AWS_SECRET_ACCESS_KEY": "nor-this", "SSH_CONNECTION": "10.9.8.7 1 10.9.8.6 22"}
+
+
 def test_a_whole_installation_is_told_of_and_tried() -> None:
-    done = doctor(API_TOKEN="do-not-tell", TERM="xterm-256color")
+    done = doctor(**SECRETS, TERM="xterm-256color", COLORTERM="truecolor")
     assert done.returncode == 0, done.stderr
     assert re.search(r"result +\d+ stages, the same numbers as eager, [\d.]+ s", done.stdout)
-    for fact in ("Python     3", "torch 2", "CPU  ", "TERM=xterm-256color", "web  "):
+    facts = ("Python     3", "torch 2", "CPU  ", "features  ", "threads  ", "TERM=xterm-256color", "web  ", "OSC 52")
+    for fact in (*facts, "16,777,216 colours", "in ssh"):
         assert fact in done.stdout
-    assert "do-not-tell" not in done.stdout + done.stderr
+    for secret in ("do-not-tell", "nor-this", "10.9.8.7"):
+        assert secret not in done.stdout + done.stderr
+    assert not re.search(rf"\b{re.escape(platform.node() or '?')}\b", done.stdout), "the name of this machine"
     assert str(Path.home()) + "/" not in done.stdout
+
+
+def test_as_json_it_is_one_object_even_where_the_engine_fails() -> None:
+    done = doctor("--json", "--engine", "no-such-program --token=do-not-tell")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert (found["ok"], found["self_test_seconds"]) == (False, None)
+    assert {"here", "processor", "terminal", "folders", "optional parts"} <= set(found)
+    assert found["here"]["Python"].startswith("3.")
+    assert "do-not-tell" not in done.stdout
+
+
+def test_every_optional_part_is_told_of() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
+    extras = set(re.findall(r"^(\w+) = \[", text.partition("\n[")[0], re.MULTILINE))
+    assert set(PARTS) == extras - {"dev"}
+
+
+def test_the_home_folder_is_short_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert short("in /home/me/x, /home/me, /home/men/y, '/home/me'") == "in ~/x, ~, /home/men/y, '~'"
+    monkeypatch.setenv("HOME", "/")
+    assert short("/a") == "/a"
 
 
 def test_without_an_engine_it_still_tells_what_is_here() -> None:
