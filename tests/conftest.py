@@ -35,10 +35,10 @@ def private_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run_python() -> RunPython:
-    """`run_python(*arguments, cwd=ROOT, timeout=120, **environment)`: the finished process, its output as text."""
+    """`run_python(*arguments, cwd=ROOT, timeout=300, **environment)`: the finished process, its output as text."""
 
     def run(
-        *arguments: str, cwd: Path = ROOT, timeout: float = 120, **environment: str
+        *arguments: str, cwd: Path = ROOT, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments],
@@ -76,7 +76,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     here = ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
     processes = [_dask("scheduler", *here, "--port", "0", cwd=tmp_path, **quiet)]
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not file.exists() or not file.read_text().strip():
             assert time.monotonic() < deadline
             time.sleep(0.1)

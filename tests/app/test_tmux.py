@@ -24,9 +24,9 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 
     def run(*words: str) -> str:
         command = ["tmux", "-f", "/dev/null", "-S", str(socket), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
 
-    run("new-session", "-d", "-x", "80", "-y", "24", "sleep 60")
+    run("new-session", "-d", "-x", "80", "-y", "24", "sleep 600")
     yield run
     run("kill-server")
 
@@ -35,7 +35,7 @@ def test_what_is_copied_is_tmuxs_newest_buffer(tmux: Tmux, tmp_path: Path, monke
     monkeypatch.setenv("TMUX", f"{tmp_path / 'tmux'},{os.getpid()},0")
     text = "func.func @é(%0: tensor<4xf32>)\n-w --\n"
     offer_to_tmux(text)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while tmux("show-buffer") != text:
         assert time.monotonic() < end, tmux("list-buffers")
         time.sleep(0.05)

@@ -61,7 +61,7 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         app = bench.app
         with app.wait():
-            app.tuner._begin("600 threads=1,2")
+            app.tuner._begin("600")  # seconds: it does not end by itself
             await bench.until(lambda: app._waits == 2, "the search")
             app.tuner.ask_tuning()
             assert bench.shows("a search is under way")

@@ -49,7 +49,7 @@ async def engine() -> AsyncIterator[Engine]:
 async def greeted(link: Link) -> bytes:
     """What comes behind the engine's greeting."""
     search = Greeted()
-    while (found := search.feed(await asyncio.wait_for(link[0].read(1 << 16), 5))) is None:
+    while (found := search.feed(await asyncio.wait_for(link[0].read(1 << 16), 120))) is None:
         continue
     return found[1]
 
@@ -58,7 +58,7 @@ async def rest(link: Link) -> int:
     """How many bytes come until the link ends."""
     count = 0
     try:
-        while data := await asyncio.wait_for(link[0].read(1 << 20), 5):
+        while data := await asyncio.wait_for(link[0].read(1 << 20), 120):
             count += len(data)
     except ConnectionResetError:
         pass
@@ -73,7 +73,7 @@ async def test_a_link_that_is_no_continuation_does_not_end_the_one_there_is(engi
         await greeted(await engine.link(received=99))
     engine.connection.send(Printout("hello"))
     stream = ResumableStream()
-    assert stream.feed(await asyncio.wait_for(good[0].read(1 << 16), 5)) == encode(Printout("hello"))
+    assert stream.feed(await asyncio.wait_for(good[0].read(1 << 16), 120)) == encode(Printout("hello"))
 
 
 @pytest.mark.asyncio
@@ -86,7 +86,7 @@ async def test_a_link_that_hangs_is_let_go_of_with_all_that_waits_for_it(engine:
     stream, frame = ResumableStream(), encode(LONG)
     came = stream.feed(await greeted(again))
     while len(came) < len(frame):
-        came += stream.feed(await asyncio.wait_for(again[0].read(1 << 20), 5))
+        came += stream.feed(await asyncio.wait_for(again[0].read(1 << 20), 120))
     assert came == frame
     hanging[1].transport.resume_reading()  # type: ignore[attr-defined]
     assert await rest(hanging) < len(frame) // 2
@@ -97,5 +97,5 @@ async def test_the_last_that_is_said_arrives(engine: Engine) -> None:
     link = await engine.link()
     await greeted(link)
     engine.connection.send(LONG)
-    _, count = await asyncio.gather(engine.connection.flush(10.0), rest(link))
+    _, count = await asyncio.gather(engine.connection.flush(120.0), rest(link))
     assert count > len(encode(LONG))
