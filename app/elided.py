@@ -35,13 +35,19 @@ def gaps(line: str) -> list[Gap]:
 
 
 class Expansions:
-    """Which gaps of which lines are filled, and with what."""
+    """Which gaps of which lines are filled, and with what, and which lines are drawn in full among those in short."""
 
     def __init__(self) -> None:
         self._filled: dict[tuple[str, int], dict[int, str]] = {}
+        self._full: set[tuple[str, int]] = set()
 
     def clear(self) -> None:
         self._filled.clear()
+        self._full.clear()
+
+    def draw_full(self, text: str, number: int) -> None:
+        """Have a line drawn in full, until it is closed."""
+        self._full.add((text, number))
 
     def next_gap(self, text: str, number: int, line: str) -> tuple[int, Gap] | None:
         """The first gap of a line, as the engine gives it, that is not filled, and its place among the gaps."""
@@ -54,11 +60,15 @@ class Expansions:
         self._filled.setdefault((text, number), {})[place] = content + more
 
     def close(self, text: str, number: int) -> bool:
-        """Elide again what was filled on a line; whether anything was."""
-        return self._filled.pop((text, number), None) is not None
+        """Elide again what was filled on a line, and draw it in short; whether anything was otherwise."""
+        full = (text, number) in self._full
+        self._full.discard((text, number))
+        return self._filled.pop((text, number), None) is not None or full
 
     def applied(self, text: str, number: int, line: Line | None) -> Line | None:
         """The line with its gaps filled."""
+        if line is not None and (text, number) in self._full:
+            line = line._replace(full=True)
         filled = self._filled.get((text, number))
         if not filled or line is None:
             return line

@@ -35,13 +35,14 @@ class UnavailableError(Exception):
 class Line(NamedTuple):
     """A line's text and the stable names of the nodes it comes from, those that were `derived` among them.
 
-    `machine` is its machine code in hexadecimal digits.
+    `machine` is its machine code in hexadecimal digits; `full` says that nothing of it is drawn in short.
     """
 
     text: str
     nodes: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     machine: str = ""
+    full: bool = False
 
 
 class LineCache:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from html import escape
 
 from buddy.app.node_filter import op_kind
 from buddy.compiler.protocol import NodeRow
@@ -119,6 +118,9 @@ def _edge(start: tuple[int, int, int, int], end: tuple[int, int, int, int]) -> s
 
 
 def _box(box: tuple[int, int, int, int], row: NodeRow, centre: bool) -> str:
+    # Not with the module: its tables of entities are read where something is drawn, and not at the start.
+    from html import escape
+
     x, y, width, height = box
     stroke = 3 if centre else 1
     text = "".join(

@@ -78,6 +78,11 @@ class Questions:
         found = await self.ask(lambda number: p.ListSymbols(number, text, language), p.Symbols)
         return found.symbols if found is not None else ()
 
+    async def types(self, text: str) -> tuple[p.LongType, ...] | None:
+        """The long types of a text of MLIR."""
+        found = await self.ask(lambda number: p.ListTypes(number, text), p.Types)
+        return found.types if found is not None else None
+
     async def region(self, text: str, line: int) -> p.Region | None:
         """The region that a line opens, or else is in."""
         return await self.ask(lambda number: p.FindRegion(number, text, line), p.Region)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,9 @@ from buddy.app.workbench import Workbench
 from buddy.app.workspace import default_store
 from buddy.compiler.recipe import PluginFile
 from buddy.themes.palette import no_such_theme
+
+# Seconds after which garbage is collected: the screen has been painted by then.
+STARTED = 2.0
 
 
 def run_workbench(
@@ -39,6 +44,9 @@ def run_workbench(
     if theme:
         problems += filter(None, [no_such_theme(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)
+    if settings.memory is not None:
+        # For the engine that this process starts; what its environment says already goes before the settings.
+        os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
     bench = Workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
         plugins=plugins, watch=watch,
@@ -55,7 +63,14 @@ def run_workbench(
 
 async def _stay(bench: Workbench, mouse: bool) -> int | None:
     """Run until the user leaves, and the engine has ended."""
+    asyncio.get_running_loop().call_later(STARTED, _collect_garbage)
     try:
         return await bench.run_async(mouse=mouse)
     finally:
         await bench.session.close()
+
+
+def _collect_garbage() -> None:
+    """Collect garbage from now on, but never look through what the start has made."""
+    gc.freeze()
+    gc.enable()

@@ -11,34 +11,17 @@ from textual.app import SuspendNotSupported
 
 from buddy.app.lines import UnavailableError
 from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
-from buddy.app.pipeline_text import parse, pipeline_text, steps_of
-from buddy.app.screens.editor import EditorScreen, Wrong
 from buddy.app.stages import StageRow, phase_of
 from buddy.app.workspace import write_whole
 from buddy.compiler.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.session import Session
+    from buddy.app.screens.editor import Wrong
     from buddy.app.workbench import Workbench
 
 REPLACE = "replace-ir"
 # Characters beyond which the editor of the workbench is slower than anyone types; $EDITOR knows no such bound.
 LONGEST = 2_000_000
-
-
-class IrEditor(EditorScreen):
-    """An editor that lets go of a module only once MLIR has parsed and verified it."""
-
-    def __init__(self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "") -> None:
-        super().__init__(title, text, wrong, before)
-        self._session = session
-
-    async def check(self, text: str) -> Wrong | None:
-        try:
-            found = await self._session.check_ir(text)
-        except UnavailableError as error:
-            return Wrong(str(error))
-        return Wrong(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None
 
 
 class TextEditing:
@@ -51,6 +34,7 @@ class TextEditing:
 
     def edit_pipeline(self) -> None:
         """The passes as text; what is accepted is one edit of the recipe."""
+        from buddy.app.pipeline_text import pipeline_text
         from buddy.app.screens.pipeline import PipelineScreen
 
         steps = self._bench.workspace.recipe.steps
@@ -59,6 +43,8 @@ class TextEditing:
     def _use_pipeline(self, text: str | None) -> None:
         if text is None:
             return
+        from buddy.app.pipeline_text import parse, steps_of
+
         recipe = self._bench.workspace.recipe
         steps = steps_of(parse(text), recipe.steps)
         self._bench.editing.edit(replace(recipe, steps=steps), "the pipeline edited as text")
@@ -74,6 +60,8 @@ class TextEditing:
         self._bench.run_worker(self._edit(""), group="edit", exclusive=True)
 
     async def _edit(self, editor: str) -> None:
+        from buddy.app.screens.ir_editor import checked
+
         bench, row = self._bench, self._bench.ir.shown
         if row is None:
             return
@@ -89,7 +77,7 @@ class TextEditing:
             bench.say(str(error))
             return
         if edited is not None and edited != text:
-            wrong = await IrEditor(bench.session, "", edited).check(edited)
+            wrong = await checked(bench.session, edited)
         if edited is None or wrong is not None:
             edited = await self._in_pane(row, text if edited is None else edited, wrong, text)
         if edited is not None:
@@ -116,6 +104,8 @@ class TextEditing:
                 what = f"{wrong.message}, line {wrong.line + 1}; {self._put_aside(text)}"
             self._bench.say(f"this stage is too long for the editor here: {what}")
             return None
+        from buddy.app.screens.ir_editor import IrEditor
+
         screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong, before)
         return await self._bench.push_screen_wait(screen)
 

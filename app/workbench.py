@@ -102,6 +102,10 @@ class Workbench(App[int]):
         self.title = f"buddy-tui {source}"
         self.animation_level = "none"
         self.settings = settings or Settings()
+        # Chosen before anything is drawn: style sheets are then read once.
+        for theme in textual_themes():
+            self.register_theme(theme)
+        self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = figures.ASCII if ascii_mode else figures.UNICODE
         self.log_path = log.path
@@ -152,9 +156,6 @@ class Workbench(App[int]):
         yield CellLine(self._keys, id="keys")
 
     def on_mount(self) -> None:
-        for theme in textual_themes():
-            self.register_theme(theme)
-        self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
         self.screen.set_class(self.glyphs is figures.ASCII, "-ascii")
         self.sessions.restore()
         self._seconds = self.set_interval(1.0, self._second, pause=True)

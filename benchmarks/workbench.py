@@ -1,34 +1,31 @@
-"""The workbench's budgets, measured in a real pseudo-terminal on the real engine; prints one JSON object.
+"""The workbench's budgets, measured in a real pseudo-terminal on the real engine: a table on stderr, JSON on stdout.
 
     python benchmarks/workbench.py [--blocks 226] [--columns 160] [--rows 50] [--colors truecolor|256]
     python benchmarks/workbench.py --lines 1000000
     python benchmarks/workbench.py --source samples/bert.py
+    python benchmarks/workbench.py --delay 0.05 --source samples/bert.py
 
 `--blocks` sets the length of the program: 226 feed-forward blocks give an LLVM-dialect stage of about 200,000 lines.
 `--lines` has a plug-in's pass add a function of that many lines to a short program, another one change a line in 100 of
-it, and a third take it away; `--source` opens a script as it is. Times are from the key to the last byte of its answer.
+it, and a third take it away; `--source` opens a script as it is. `--delay` puts the engine behind a link each way of
+which takes so many seconds longer. Times are from the key to the last byte of its answer.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
-import pty
 import re
-import select
-import signal
 import statistics
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 import time
 from pathlib import Path
 
 import msgspec
+from support import printing
+from support.terminal import Terminal, environment
 
 from buddy.app.workspace import Workspace
 from buddy.compiler.presets import default_recipe
@@ -52,9 +49,13 @@ class Block(nn.Module):
 model = nn.Sequential(*(Block(64) for _ in range({blocks}))).eval()
 example_inputs = torch.randn(32, 64)
 """
-PLUGIN = Path(__file__).parent / "programs" / "grow.py"
+ROOT = Path(__file__).resolve().parent.parent
+PLUGIN = ROOT / "benchmarks" / "programs" / "grow.py"
+FAR = ROOT / "benchmarks" / "support" / "far.py"
+# What each figure must not exceed; of a spread its median.
 BUDGETS = {
     "first_paint_ms": 500,
+    "key_during_compile_ms": 50,
     "page_ms": 50,
     "page_bytes_truecolor": 45_000,
     "page_bytes_256": 30_000,
@@ -62,91 +63,15 @@ BUDGETS = {
     "rss_mb": 150,
     "structural_diff_of_50k_lines_s": 1.5,
     "diff_page_ms": 50,
+    "first_page_of_a_stage_ms": 400,
+    "scroll_key_ms": 50,
 }
-QUIET = 0.08
+STARTS = 5
+STEPS = 12
+SCROLLED = 200
 DIFFED_LINES = 50_000
 LOOK_BACK = 12
-# The terminal itself says what it can and how large it is; Textual would believe these instead.
-_NOT_OURS = ("COLORTERM", "NO_COLOR", "COLUMNS", "LINES")
-ESCAPE = re.compile(rb"\x1b\[[0-9;?>]*\$?[a-zA-Z]|\x1b[=>]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-
-
-class Terminal:
-    """A program in a pseudo-terminal; everything it writes is read at once and can be waited for."""
-
-    def __init__(self, command: list[str], columns: int, rows: int, environment: dict[str, str]) -> None:
-        self.started = time.monotonic()
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
-        )
-        os.close(slave)
-        self.master = master
-        self.seen = bytearray()
-        self.last = self.started
-
-    def read(self, timeout: float) -> int:
-        """Take what has been written, waiting at most `timeout` seconds; returns how many bytes."""
-        if not select.select([self.master], [], [], timeout)[0]:
-            return 0
-        data = os.read(self.master, 1 << 16)
-        self.last = time.monotonic()
-        self.seen += data
-        return len(data)
-
-    @property
-    def text(self) -> str:
-        """What has been written since the last `forget`, without escape sequences."""
-        return ESCAPE.sub(b"", bytes(self.seen)).decode(errors="replace")
-
-    def until(self, text: str, timeout: float) -> float:
-        """Seconds until `text` has been written since the last `forget`."""
-        start = time.monotonic()
-        while text not in self.text:
-            if time.monotonic() - start > timeout:
-                raise TimeoutError(f"waited {timeout} s for {text!r}; there was {bytes(self.seen[-2000:])!r}")
-            self.read(0.05)
-        return self.last - start
-
-    def forget(self) -> None:
-        self.seen.clear()
-
-    def wait(self, seconds: float) -> None:
-        """Read for a while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.read(0.05)
-
-    def settle(self) -> None:
-        """Read until nothing has come for a while."""
-        while self.read(0.4):
-            pass
-
-    def key(self, keys: str) -> tuple[float, int]:
-        """Send keys; the milliseconds to the last byte of the answer, and the answer's bytes."""
-        start, size = time.monotonic(), 0
-        os.write(self.master, keys.encode())
-        while got := self.read(QUIET if size else 1.0):
-            size += got
-        return (self.last - start) * 1e3 if size else 0.0, size
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Tell the program that the terminal has another size."""
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        os.killpg(self.process.pid, signal.SIGWINCH)
-        self.read(0.01)
-
-    def end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait()
-
-
-def environment(colors: str, state: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
-    kept |= {"BUDDY_TUI_STATE": str(state), "BUDDY_TUI_CONFIG": str(state / "none.toml")}
-    truecolor = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-    return kept | (truecolor if colors == "truecolor" else {"TERM": "tmux-256color"})
+Found = dict[str, object]
 
 
 def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
@@ -208,11 +133,23 @@ def pages(terminal: Terminal, count: int) -> tuple[dict[str, float], dict[str, f
     return spread([took for took, _ in answers]), spread([float(size) for _, size in answers])
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+def first_paint(command: list[str], options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Milliseconds from the start of the process to the first frame; a first start, which fills caches, is left out."""
+    found = []
+    for _ in range(1 + STARTS):
+        terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
+        try:
+            found.append(terminal.until("engine starting", 20) * 1e3)
+        finally:
+            terminal.end()
+    return spread(found[1:])
+
+
+def measure(options: argparse.Namespace, folder: Path) -> Found:
     command = [sys.executable, "-m", "buddy.app.cli", "--no-mouse", *prepare(options, folder)]
+    found: Found = {"first_paint_ms": first_paint(command, options, folder)}
     terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
     try:
-        found: dict[str, object] = {"first_paint_ms": round(terminal.until("engine starting", 20) * 1e3)}
         found["captured_s"] = round(terminal.until("[x]", 120), 2)
         terminal.key("\t\t")
         terminal.key("1")
@@ -220,18 +157,78 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         terminal.wait(1.0)
         found["key_during_compile_ms"] = during_compile(terminal, options.timeout)
         terminal.settle()
-        found["stage_lines"] = go_to_grown(terminal) if options.lines else go_to_longest(terminal)
-        found["page_ms"], found["page_bytes"] = pages(terminal, 30)
+        found["stage_lines"] = go_to_grown(terminal, options) if options.lines else go_to_longest(terminal)
+        found["page_ms"], found[f"page_bytes_{options.colors}"] = pages(terminal, 30)
         found["to_the_end_ms"] = round(terminal.key("G")[0], 1)
         found |= diff_in_terminal(terminal, options.timeout)
-        found["rss_mb"] = round(memory(terminal.process.pid), 1)
-        terminal.settle()
-        terminal.forget()
-        terminal.wait(3)
-        found["idle_bytes_per_s"] = round(len(terminal.seen) / 3, 1)
-        return found
+        return found | at_rest(terminal)
     finally:
         terminal.end()
+
+
+def at_rest(terminal: Terminal) -> Found:
+    """Memory of the workbench, and what it writes when nothing happens."""
+    used = round(memory(terminal.process.pid), 1)
+    terminal.settle()
+    terminal.forget()
+    terminal.wait(3)
+    return {"rss_mb": used, "idle_bytes_per_s": round(len(terminal.seen) / 3, 1)}
+
+
+# ---- behind a slow link ----------------------------------------------------------------------------------------------
+
+
+def measure_remote(options: argparse.Namespace, folder: Path) -> Found:
+    """What comes over the link, and when, until all is compiled, and while stages are stepped and scrolled through."""
+    # The path of a socket has 107 bytes at most: the link's folder is named by nothing long.
+    link = Path(tempfile.mkdtemp(prefix="far"))
+    program = link / "buddy-tui"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
+    program.chmod(0o700)
+    words = ["--remote", "far", "--ssh", f"{sys.executable} {FAR} {link} {options.delay}"]
+    words += ["--remote-program", str(program), "--remote-folder", os.getcwd(), *options.source]
+    command = [sys.executable, "-m", "buddy.app.cli", "--no-mouse", *words]
+    terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
+    try:
+        terminal.until("compiled in", options.timeout)
+        found: Found = {"until_compiled_kb": moved(link)}
+        terminal.settle(1.0)
+        terminal.key("\t\t", 1.0)
+        terminal.key("8", 1.0)
+        return found | step_over_link(terminal, link) | scroll_over_link(terminal, link) | at_rest(terminal)
+    finally:
+        terminal.end()
+
+
+def moved(link: Path) -> int:
+    """Kilobytes that have come over the link so far."""
+    time.sleep(0.1)
+    return sum(json.loads(file.read_text())["back"] for file in link.glob("*.json")) // 1000
+
+
+def step_over_link(terminal: Terminal, link: Path) -> Found:
+    """Milliseconds from the key to the first page of stage after stage, what was moved for each, and how long it is."""
+    waits, sizes, lengths = [], [], []
+    for _ in range(STEPS):
+        before = moved(link)
+        terminal.forget()
+        waits.append(terminal.key("[", 1.0)[0])
+        sizes.append(float(moved(link) - before))
+        lengths.append(float(stage_lines(terminal)))
+    for _ in range(STEPS - 1 - lengths.index(max(lengths))):
+        terminal.key("]", 1.0)
+    return {"first_page_of_a_stage_ms": spread(waits), "moved_for_it_kb": spread(sizes), "stage_lines": spread(lengths)}
+
+
+def scroll_over_link(terminal: Terminal, link: Path) -> Found:
+    """Lines down as fast as a held key repeats, and pages: when the screen shows them."""
+    before = moved(link)
+    waits = [terminal.key("j", 1 / 30)[0] for _ in range(SCROLLED)]
+    paged = [terminal.key("\x06", 0.5)[0] for _ in range(20)]
+    return {"scroll_key_ms": spread(waits), "page_ms": spread(paged), "moved_by_scrolling_kb": moved(link) - before}
+
+
+# ---- diffs and stages ------------------------------------------------------------------------------------------------
 
 
 def diff_in_terminal(terminal: Terminal, timeout: float) -> dict[str, object]:
@@ -275,14 +272,19 @@ def go_to_longest(terminal: Terminal) -> int:
     return max(lengths)
 
 
-def go_to_grown(terminal: Terminal) -> int:
+def go_to_grown(terminal: Terminal, options: argparse.Namespace) -> int:
     """Go to the stage in which one line in 100 of the long function has changed; returns its number of lines."""
+    terminal.forget()
     for keys in ("g", "f", "@grown", "\r"):
         terminal.key(keys)
+    # The whole function comes after a search of every stage: its stage's head says how long it is.
+    long = rf"of ([\d,]{{{len(f'{options.lines:,}')},}})"
+    terminal.match(long, options.timeout)
     terminal.settle()
     terminal.forget()
     terminal.key("]")
-    lines = stage_lines(terminal)
+    lines = int(terminal.match(long, options.timeout)[1].replace(",", ""))
+    terminal.settle()
     terminal.key("\x1b[H")
     return lines
 
@@ -294,19 +296,39 @@ def stage_lines(terminal: Terminal) -> int:
     return int(told[-1].replace(",", "")) if told else 0
 
 
+def rows(found: Found) -> list[tuple[object, ...]]:
+    """Each figure beside what it must not exceed, as a person reads it."""
+    told: list[tuple[object, ...]] = []
+    for name, value in found.items():
+        figure = value["median"] if isinstance(value, dict) else value
+        more = f"{value['p95']:,} / {value['max']:,}" if isinstance(value, dict) else ""
+        budget = BUDGETS.get(name)
+        verdict = "" if budget is None or not isinstance(figure, int | float) else "ok" if figure <= budget else "OVER"
+        told.append((name, f"{figure:,}", more, "" if budget is None else f"{budget:,}", verdict))
+    return told
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=226)
     parser.add_argument("--lines", type=int, default=0, help="a stage of so many lines, made by a pass of a plug-in")
-    parser.add_argument("--source", nargs=argparse.REMAINDER, default=[], help="a script and its arguments, as it is")
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds each way to the engine; needs --source")
     parser.add_argument("--columns", type=int, default=160)
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--colors", choices=("truecolor", "256"), default="truecolor")
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds for the compilation")
+    parser.add_argument("--source", nargs=argparse.REMAINDER, default=[], help="a script and its arguments, as it is")
     options = parser.parse_args()
+    if options.delay and not options.source:
+        parser.error("--delay needs --source: what is opened behind a link is a script as it is")
     with tempfile.TemporaryDirectory() as folder:
-        found = {"structural_diff_of_50k_lines_s": structural_diff(), **measure(options, Path(folder))}
-    print(json.dumps({**vars(options), **found, "budgets": BUDGETS}, indent=2))
+        if options.delay:
+            found = measure_remote(options, Path(folder))
+        else:
+            found = {"structural_diff_of_50k_lines_s": structural_diff(), **measure(options, Path(folder))}
+    given = {**vars(options), "machine": printing.machine()}
+    heading = ("figure", "found", "p95 / max", "budget", "")
+    printing.tell({**given, **found, "budgets": BUDGETS}, heading, rows(found))
     return 0
 
 

@@ -10,7 +10,6 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 
 from buddy.app.log_file import Log
@@ -107,7 +106,10 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what a file leaves open."""
     text = "capture with this argument of the model in another shape, as x=4x128 or ids=1x12xi64; may be repeated"
     parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
-    text = "let SOURCE, where it is a pickled module, run the code that it asks for; other files never run any"
+    text = (
+        "let SOURCE, where it is a pickled module, run the code that it asks for, and a recipe's file name plug-ins "
+        "and other files; nothing else that is opened runs code, but scripts"
+    )
     parser.add_argument("--trust", action="store_true", help=text)
 
 
@@ -156,7 +158,9 @@ def wanted_of(options: argparse.Namespace) -> dict[str, object]:
 
 
 def version() -> str:
-    return f"buddy-tui {metadata.version('buddy-tui')}"
+    from importlib.metadata import version
+
+    return f"buddy-tui {version('buddy-tui')}"
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:

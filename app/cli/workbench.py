@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -46,6 +47,8 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse(found, words)
     if options.web:
         return _serve(options, words)
+    # What is imported and made before the first paint stays: looking for garbage in it would only delay that.
+    gc.disable()
     from buddy.app.starting import run_workbench
 
     return run_workbench(

@@ -196,6 +196,7 @@ class IrPane(Assembly):
         self.scroll_to(y=top, animate=False, force=True)
         self.center(cursor, tell=False)
         self.mark_value()
+        self.name_types()
         self.bench.update_chrome()
         if self.matches.pattern.source:
             self.find(self.matches.pattern, jump=False)
@@ -242,6 +243,10 @@ class IrPane(Assembly):
         return [] if row.stage.changed else [(" changed nothing ", "dim")]
 
     def foot(self, width: int) -> list[Cells]:
+        return [*self._failure(width), *self.legend(width)]
+
+    def _failure(self, width: int) -> list[Cells]:
+        """What the pass said that failed here."""
         problem = self.state.problems.get("compile")
         if problem is None or self.stage is None or self.stage.state != "failed":
             return []

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from rich.segment import Segment
 from textual.strip import Strip
 
-from buddy.app.abbreviations import abbreviated
 from buddy.app.elided import Expansions
 from buddy.app.lines import Line
 from buddy.app.panes.navigation import Matches
@@ -30,7 +29,6 @@ class Painting(Pane):
         self.left = 0
         self.matches = Matches()
         self.value = ""
-        self.short = False
         self.expansions = Expansions()
         self._strips: OrderedDict[tuple[object, ...], list[Strip]] = OrderedDict()
 
@@ -40,8 +38,11 @@ class Painting(Pane):
 
     def drawn_text(self, line: Line) -> str:
         """What is drawn of a line."""
-        text = line.text.expandtabs(TAB_WIDTH)
-        return abbreviated(text, self.glyphs.ellipsis) if self.short else text
+        return line.text.expandtabs(TAB_WIDTH)
+
+    def forget_strips(self) -> None:
+        """Draw every line anew."""
+        self._strips.clear()
 
     def lines_with(self, body: list[Strip], room: int, kept: Cells, label: Cells) -> list[Strip]:
         """The lines of a row, each `room` columns wide: at the right end of the last `kept`, and `label` if it fits."""
@@ -66,7 +67,7 @@ class Painting(Pane):
         tint = tuple(cells) if cells is not None else ()
         value = self.value if self.value and self.value in line.text else ""
         pattern = self.matches.pattern if found else None
-        shape = (self.left, room, self.wrapped, self.short, len(line.text))
+        shape = (self.left, room, self.wrapped, line.full, len(line.text))
         key = (text, number, *shape, self.look.name, pattern, tint, value)
         strips = self._strips.get(key)
         if strips is None:

@@ -17,7 +17,7 @@ from buddy.app.folds import Fold, Folds, unfolded
 from buddy.app.lines import Line
 from buddy.app.panes.comparison import View
 from buddy.app.panes.navigation import Jumps, Place
-from buddy.app.panes.searching import Searching
+from buddy.app.panes.short_form import ShortForm
 from buddy.app.panes.values import op_name
 from buddy.app.patterns import Pattern
 from buddy.app.screens.detail import DetailScreen
@@ -32,7 +32,7 @@ ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")
 WHOLE_LINE = 200_000
 
 
-class Reading(Searching):
+class Reading(ShortForm):
     """Shows a stage in part, in short or in another form."""
 
     def __init__(self, id: str) -> None:
@@ -257,10 +257,15 @@ class Reading(Searching):
 
     @work(exclusive=True, group="whole")
     async def expand_constant(self) -> None:
-        """Put the next constant of the cursor's line back that was elided; elide them again where none is left."""
+        """Put back what of the cursor's line is in short, then its next elided constant; elide all again at the end."""
         number, text = self.own_line(self.cursor), self.text
         line = self.bench.cache.get(text, number) if number >= 0 else None
         if line is None:
+            return
+        drawn = self.line_of_text(text, number)
+        if drawn is not None and self.diff is None and self.draws_short(drawn):
+            self.expansions.draw_full(text, number)
+            self.rows_changed()
             return
         following = self.expansions.next_gap(text, number, line.text)
         if following is None:
@@ -296,12 +301,7 @@ class Reading(Searching):
         else:
             self.bench.say(f"the MLIR bindings have no documentation of {name}")
 
-    # ---- in short, with sources, in generic form -----------------------------------------------------------------
-
-    def toggle_short(self) -> None:
-        self.short = not self.short
-        self.rows_changed()
-        self.bench.say("layouts, structs and attributes in short" if self.short else "types and attributes in full")
+    # ---- with sources, in generic form ----------------------------------------------------------------------------
 
     def toggle_sources(self) -> None:
         self.sources = not self.sources

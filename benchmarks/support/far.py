@@ -3,7 +3,7 @@
     buddy-tui --ssh 'python benchmarks/support/far.py FOLDER SECONDS' --remote HOST …
 
 Each way takes SECONDS longer. A file `down` in FOLDER drops the link and lets none come up, one called `hang` lets
-nothing through. The bytes that went there and back are counted in FOLDER, one file a link.
+nothing through. The bytes that have gone there and back so far are told in FOLDER, one file a link.
 """
 
 from __future__ import annotations
@@ -59,6 +59,13 @@ class Way:
         os.close(self._target)
 
 
+def tell(folder: Path, there: Way, back: Way) -> None:
+    """Write down how many bytes have gone; whoever reads that never reads half of it."""
+    new = folder / f"{os.getpid()}.new"
+    new.write_text(json.dumps({"there": there.count, "back": back.count}))
+    new.replace(new.with_suffix(".json"))
+
+
 def main(folder: Path, seconds: float, command: str) -> int:
     if (folder / "down").exists():
         print("ssh: connect to host far port 22: Network is unreachable", file=sys.stderr)
@@ -75,11 +82,11 @@ def main(folder: Path, seconds: float, command: str) -> int:
                 print("client_loop: send disconnect: Broken pipe", file=sys.stderr)
                 process.kill()
                 return 255
+            tell(folder, there, back)
             time.sleep(_LOOK)
         return process.wait()
     finally:
-        counts = {"there": there.count, "back": back.count}
-        (folder / f"{os.getpid()}.json").write_text(json.dumps(counts))
+        tell(folder, there, back)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ from buddy.compiler.protocol import (
     ListPasses,
     ListPresets,
     ListSymbols,
+    ListTypes,
     ListValues,
     MapDifferences,
     Open,
@@ -214,6 +215,7 @@ class Server:
             Search: texts.search,
             SearchEach: texts.search_each,
             ListSymbols: texts.symbols,
+            ListTypes: texts.types,
             FindRegion: texts.region,
             Reprint: self._reprinting.reprint,
             DescribeOp: self._reprinting.describe,
@@ -271,7 +273,8 @@ class Server:
         text = self._decoded(worker + stream, data)
         if worker == "host":
             self._send(Printout(text, cast(Stream, stream)))
-        log.info("%s %s: %s", worker, stream, text.rstrip())
+        # What a program prints may be for nobody else: only who asks for every detail gets it in the log.
+        log.log(logging.DEBUG if worker == "host" else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
 
     def _decoded(self, key: str, data: bytes) -> str:
         """UTF-8 in pieces, cut anywhere, with what is none replaced."""

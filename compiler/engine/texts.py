@@ -26,17 +26,21 @@ from buddy.compiler.protocol import (
     Hits,
     Lines,
     ListSymbols,
+    ListTypes,
+    LongType,
     Region,
     Search,
     SearchEach,
     Symbol,
     Symbols,
     Text,
+    Types,
 )
 from buddy.compiler.regular import PatternError
 from buddy.compiler.text import regions
 from buddy.compiler.text import search as searching
 from buddy.compiler.text.lines import IndexedText, elide
+from buddy.compiler.text.long_types import long_types
 from buddy.compiler.text.search import check, is_literal
 from buddy.compiler.text.store import TextStore
 
@@ -86,6 +90,10 @@ class Texts:
     async def symbols(self, frame: ListSymbols, job: Job) -> None:
         found = await asyncio.to_thread(regions.symbols, self._find(frame.text), frame.language)
         self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in found)))
+
+    async def types(self, frame: ListTypes, job: Job) -> None:
+        found = await asyncio.to_thread(long_types, self._find(frame.text))
+        self._send(Types(job.request, frame.text, tuple(LongType(*one) for one in found)))
 
     async def region(self, frame: FindRegion, job: Job) -> None:
         found = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)

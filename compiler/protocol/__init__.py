@@ -51,6 +51,8 @@ from buddy.compiler.protocol.connection import Cancel as Cancel
 from buddy.compiler.protocol.connection import Failed as Failed
 from buddy.compiler.protocol.connection import Hello as Hello
 from buddy.compiler.protocol.connection import LogLevel as LogLevel
+from buddy.compiler.protocol.connection import Ping as Ping
+from buddy.compiler.protocol.connection import Pong as Pong
 from buddy.compiler.protocol.connection import Printout as Printout
 from buddy.compiler.protocol.connection import Progress as Progress
 from buddy.compiler.protocol.connection import Shutdown as Shutdown
@@ -109,6 +111,8 @@ from buddy.compiler.protocol.texts import FindPlace as FindPlace
 from buddy.compiler.protocol.texts import FindRegion as FindRegion
 from buddy.compiler.protocol.texts import Lines as Lines
 from buddy.compiler.protocol.texts import ListSymbols as ListSymbols
+from buddy.compiler.protocol.texts import ListTypes as ListTypes
+from buddy.compiler.protocol.texts import LongType as LongType
 from buddy.compiler.protocol.texts import OpSummary as OpSummary
 from buddy.compiler.protocol.texts import Region as Region
 from buddy.compiler.protocol.texts import Reprint as Reprint
@@ -116,6 +120,7 @@ from buddy.compiler.protocol.texts import Reprinted as Reprinted
 from buddy.compiler.protocol.texts import Symbol as Symbol
 from buddy.compiler.protocol.texts import Symbols as Symbols
 from buddy.compiler.protocol.texts import Text as Text
+from buddy.compiler.protocol.texts import Types as Types
 from buddy.compiler.protocol.trials import CheckIr as CheckIr
 from buddy.compiler.protocol.trials import IrChecked as IrChecked
 from buddy.compiler.protocol.trials import Tried as Tried
@@ -155,6 +160,7 @@ ClientFrame = (
     | Search
     | SearchEach
     | ListSymbols
+    | ListTypes
     | FindRegion
     | FetchCharacters
     | Reprint
@@ -184,6 +190,7 @@ ClientFrame = (
     | Tune
     | DescribeBackend
     | CheckFlags
+    | Ping
     | Shutdown
 )
 EngineFrame = (
@@ -203,6 +210,7 @@ EngineFrame = (
     | Found
     | FoundEach
     | Symbols
+    | Types
     | Region
     | Characters
     | Reprinted
@@ -232,4 +240,5 @@ EngineFrame = (
     | Tuned
     | BackendDescribed
     | FlagsChecked
+    | Pong
 )

@@ -10,6 +10,7 @@ from buddy.compiler.plain_values import Diagnostic, Stage
 from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+Standing = Literal["starting", "ready", "busy", "stopped", "dead"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
@@ -26,6 +27,12 @@ class Cancel(Frame, frozen=True):
     target: int = 0
 
 
+class Ping(Frame, frozen=True):
+    """Is anybody there? Answered by `Pong` before anything that comes behind it."""
+
+    request: int
+
+
 class Shutdown(Frame, frozen=True):
     """End the engine and its workers."""
 
@@ -37,6 +44,12 @@ class Welcome(Frame, frozen=True):
     target: str = ""
     packages: dict[str, str] = msgspec.field(default_factory=dict)
     cores: int = 1
+
+
+class Pong(Frame, frozen=True):
+    """The engine's loop turns."""
+
+    request: int
 
 
 class Progress(Frame, frozen=True):
@@ -64,8 +77,11 @@ class Failed(Frame, frozen=True):
 
 
 class WorkerState(Frame, frozen=True):
-    """A worker (`host`, `compiler`, `runner`) changed state; `what` says why, in words for a person."""
+    """A worker (`host`, `compiler`, `runner`) changed state; `what` says why, in words for a person.
+
+    `stopped`: by a signal, such as SIGSTOP or a debugger's; it goes on once it is continued.
+    """
 
     worker: str
-    state: Literal["starting", "ready", "busy", "dead"]
+    state: Standing
     what: str = ""

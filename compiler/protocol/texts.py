@@ -31,6 +31,13 @@ class ListSymbols(Frame, frozen=True):
     language: str
 
 
+class ListTypes(Frame, frozen=True):
+    """The long types that stand more than once in `text`, a text of MLIR: `Types`."""
+
+    request: int
+    text: str
+
+
 class FindRegion(Frame, frozen=True):
     """The region that line `line` of `text` opens, or else is in: `Region`."""
 
@@ -123,6 +130,20 @@ class Symbols(Frame, frozen=True):
     request: int
     text: str
     symbols: tuple[Symbol, ...]
+
+
+class LongType(msgspec.Struct, frozen=True):
+    """A type as the text has it, how often it stands there, and the first line that has it, counted from 0."""
+
+    text: str
+    uses: int
+    first: int
+
+
+class Types(Frame, frozen=True):
+    request: int
+    text: str
+    types: tuple[LongType, ...]
 
 
 class Region(Frame, frozen=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.app.abbreviations import abbreviated
+from buddy.app.abbreviations import TypeNames, abbreviated
 from buddy.app.appearances import appearances, story, told
 from buddy.app.bookmarks import Bookmark, Bookmarks
 from buddy.app.folds import Fold, Folds, unfolded
 from buddy.app.stages import StageRow, keyed
-from buddy.compiler.protocol import Hits, Stage
+from buddy.compiler.protocol import Hits, LongType, Stage
 
 
 def rows(folds: Folds) -> list[int]:
@@ -85,3 +85,21 @@ def test_where_something_appears_and_where_it_is_gone(stages: list[Stage]) -> No
 )
 def test_long_types_in_short(line: str, short: str) -> None:
     assert abbreviated(line, "…") == short
+
+
+def test_a_type_has_one_name_in_all_texts() -> None:
+    view, wide, struct = "memref<8xf32, strided<[1]>>", "memref<8xf32, strided<[1]>, 3>", "!llvm.struct<(ptr, ptr)>"
+    names = TypeNames()
+    names.take("a", [LongType(view, 2, 5), LongType(struct, 3, 9)])
+    names.take("b", [LongType(struct, 4, 1), LongType(wide, 2, 2)])
+    assert names.show("a")
+    assert not names.show("a"), "nothing is to be drawn anew"
+    line = f"%0 = x : {view} to {struct}, {wide}"
+    assert names.named(line) == f"%0 = x : !T1 to !T2, {wide}"
+    assert names.inside(line) == {"!T1": view, "!T2": struct}
+    assert names.show("a", "b")
+    assert names.named(line) == "%0 = x : !T1 to !T2, !T3"
+    assert [name for name, _ in names.of("b")] == ["!T2", "!T3"]
+    assert names.named(f"!own = {struct}") == f"!own = {struct}", "what an alias stands for is there to be read"
+    assert names.show("c")
+    assert names.named(line) == line

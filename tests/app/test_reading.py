@@ -9,7 +9,7 @@ import pytest
 
 from buddy.app.panes.values import defined, use_pattern
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.picker import PickerScreen
+from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.results import ResultList, ResultsScreen
 
 pytestmark = pytest.mark.slow
@@ -207,3 +207,37 @@ async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open)
         assert any("#" in line[:3] for line in bench.screen) or ir.marked(ir.line_number)
         await bench.press("M")
         assert not bench.app.bookmarks.marks
+
+
+async def test_long_types_have_names_that_are_explained_and_put_back(workbench: Open) -> None:
+    struct = "!llvm.struct<(ptr, ptr, i64, array<2 x i64>, array<2 x i64>)>"
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        app, ir = bench.app, bench.app.ir
+        await bench.press("tab", "tab", "+")
+        ir.choose(next(row for row in ir.rows if row.stage.name == "finalize-memref-to-llvm"))
+        await bench.drawn()
+        await bench.press("g", "a")
+        chosen = await opened(bench, PickerScreen)
+        listed = {choice.summary: choice.title.split()[0] for choice in chosen.query_one(ChoiceList).choices}
+        name = listed[struct]
+        await bench.type(name)
+        await bench.press("enter")
+        await bench.until(lambda: struct in text_at(bench), "the first line of that type")
+        assert bench.shows(struct), "so far all is drawn in full"
+        await bench.press("a")
+        await bench.until(lambda: bench.shows(f"{name} = {struct}"), "the line that explains the name")
+        drawn = next(line for line in bench.screen if f" : {name}" in line)
+        assert struct not in drawn
+        copied: list[str] = []
+        app.copy_text = copied.append
+        await bench.press("y")
+        assert copied == [text_at(bench)], "what is copied has the type"
+        assert struct in copied[0]
+        await bench.press("e")
+        assert struct in ir.drawn_text(ir.line_at(ir.cursor))
+        assert struct not in ir.drawn_text(ir.line_at(ir.cursor + 1)), "only the line at the cursor is put back"
+        await bench.press("e")
+        assert struct not in ir.drawn_text(ir.line_at(ir.cursor))
+        await bench.press("a")
+        assert struct in ir.drawn_text(ir.line_at(ir.cursor))
+        assert not bench.shows(f"{name} = {struct}")

@@ -1,0 +1,27 @@
+"""The editor of a snapshot's IR, which MLIR reads before it is taken."""
+
+from __future__ import annotations
+
+from buddy.app.lines import UnavailableError
+from buddy.app.screens.editor import EditorScreen, Wrong
+from buddy.app.session import Session
+
+
+class IrEditor(EditorScreen):
+    """An editor that lets go of a module only once MLIR has parsed and verified it."""
+
+    def __init__(self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "") -> None:
+        super().__init__(title, text, wrong, before)
+        self._session = session
+
+    async def check(self, text: str) -> Wrong | None:
+        return await checked(self._session, text)
+
+
+async def checked(session: Session, text: str) -> Wrong | None:
+    """What is wrong with a module, by MLIR's parser and verifier, and where."""
+    try:
+        found = await session.check_ir(text)
+    except UnavailableError as error:
+        return Wrong(str(error))
+    return Wrong(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None
