@@ -48,11 +48,15 @@ def _engine_cells(state: State) -> Cells:
         return [("link lost", "bad")]
     if state.engine == "lost":
         return [("engine gone", "bad")]
+    if state.silent:
+        return [("engine silent", "bad")]
     if state.engine == "starting":
         return [("engine starting", "warn")]
     dead = [name for name, worker in state.workers.items() if worker.state == "dead"]
     if dead:
         return [(f"{dead[0]} died", "bad")]
+    if stopped := _stopped(state):
+        return [(f"{stopped[0]} stopped", "bad")]
     return [("engine busy", "accent")] if state.busy else [("engine ready", "ok")]
 
 
@@ -77,6 +81,10 @@ def _status_left(state: State, message: str, hint: str, glyphs: figures.Glyphs) 
         return [(" " + message, "text")]
     if state.link:
         return [(" " + state.link, "text"), ("  R tries now", "dim")]
+    if state.silent:
+        return [(f" the engine has not answered for {state.silent} s", "text"), ("  R starts another", "dim")]
+    if stopped := _stopped(state):
+        return [(f" the {stopped[0]} has been stopped by a signal", "text"), (_way_out(state), "dim")]
     if state.progress is not None:
         return [(" " + progress_text(state, glyphs), "accent")]
     if state.problem is not None:
@@ -86,6 +94,15 @@ def _status_left(state: State, message: str, hint: str, glyphs: figures.Glyphs) 
     if state.busy:
         return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
     return [(" " + _standing(state), "dim")]
+
+
+def _stopped(state: State) -> list[str]:
+    """The workers that a signal has stopped: they say nothing until they are continued."""
+    return [name for name, worker in state.workers.items() if worker.state == "stopped"]
+
+
+def _way_out(state: State) -> str:
+    return "  ctrl+c ends what waits for it" if state.busy else "  R starts another"
 
 
 def _in_short(problem: Diagnostic) -> str:

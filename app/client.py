@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -33,6 +34,7 @@ from buddy.compiler.protocol import (
     Hello,
     IrChecked,
     Lines,
+    Ping,
     Ran,
     Run,
     Search,
@@ -92,6 +94,7 @@ class EngineClient:
         self._lost: EngineLost | None = None
         self.welcome: Welcome | None = None
         self.received_bytes = 0
+        self.heard = time.monotonic()
 
     # ---- life ---------------------------------------------------------------------------------------------------
 
@@ -100,7 +103,7 @@ class EngineClient:
 
         Raises `EngineLost` when it does not start, does not greet back, or is of another version.
         """
-        self._lost, self._frames = None, asyncio.Queue()
+        self._lost, self._frames, self.heard = None, asyncio.Queue(), time.monotonic()
         transport = self._way()
         await transport.open()
         self._transport = transport
@@ -119,6 +122,21 @@ class EngineClient:
         """End the engine, whatever it is doing, and start another one."""
         await self.close()
         return await self.start()
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the engine has said who it is."""
+        return self.welcome is not None
+
+    def ping(self) -> None:
+        """Ask for a sign of life, after which `heard` is later."""
+        with contextlib.suppress(EngineLost):
+            self.send(Ping(self.next_request()))
+
+    def kill(self) -> None:
+        """End the engine at once, which answers nothing any more; `frames` ends as with any engine that is gone."""
+        if self._transport is not None:
+            self._transport.kill()
 
     def hurry(self) -> None:
         """Try at once to mend a link that is lost."""
@@ -241,6 +259,7 @@ class EngineClient:
         try:
             while data := await transport.read():
                 self.received_bytes += len(data)
+                self.heard = time.monotonic()
                 for body in buffer.feed(data):
                     reason = self._frame_came(decoder.decode(body), greeted) or reason
             buffer.finish()

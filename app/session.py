@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from buddy.app.heartbeat import Heartbeat
 from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.log_file import NO_LOG, Log
 from buddy.app.roads import as_wanted
@@ -53,6 +54,7 @@ class Session:
         self._opened_by: Frontend = "dynamo"
         self._place, self._log, self._directory = place, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
+        self._heartbeat = Heartbeat(self._silent)
         self._client: EngineClient | None = None
         self._births: list[float] = []
         self._again = asyncio.Event()
@@ -83,6 +85,7 @@ class Session:
 
         client = self._client = EngineClient(self._place, self._log, self._link_changed)
         self._hopeless = False
+        self._heartbeat.start(client)
         try:
             self.state.apply(await client.start())
             self._greet(client)
@@ -94,6 +97,7 @@ class Session:
             self._end(str(error))
         finally:
             self._watcher.stop()
+            self._heartbeat.stop()
             await self._shut(client)
 
     def _end(self, why: str) -> None:
@@ -101,7 +105,7 @@ class Session:
             return
         if self._again.is_set():
             self.state.engine = "starting"
-            self.state.link = ""
+            self.state.link, self.state.silent = "", 0
         else:
             todo = "R starts another; its log says more" if self._for_user else "another one is being started"
             self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
@@ -175,6 +179,11 @@ class Session:
         self.state.link = what
         self.changed(STATUS)
 
+    def _silent(self, seconds: int) -> None:
+        """The engine has not answered for so long, or, for 0, does so again. It is the user who gives it up."""
+        self.state.silent = 0 if self.state.link else seconds
+        self.changed(STATUS)
+
     def mend_link(self) -> None:
         """Try at once to reach the engine again."""
         if self._client is not None:
@@ -184,7 +193,9 @@ class Session:
         """A fresh engine, and the script again from its beginning."""
         self._births.clear()
         self._again.set()
-        if self._client is not None and self.state.engine != "lost":
+        if self._client is not None and self.state.silent:
+            self._client.kill()
+        elif self._client is not None and self.state.engine != "lost":
             self._shutting = {self._client: asyncio.ensure_future(self._client.close())}
 
     async def close(self) -> None:

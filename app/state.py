@@ -74,11 +74,13 @@ class GraphState:
 class State:
     """Everything panes draw from. Requests that are under way stand in `jobs`; `graph` is the one on the screen.
 
-    `link` says what is wrong with the link to an engine elsewhere, which goes on meanwhile.
+    `link` says what is wrong with the link to an engine elsewhere, which goes on meanwhile; `silent` is for how many
+    seconds the engine has not answered, 0 while it does.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
     link: str = ""
+    silent: int = 0
     welcome: p.Welcome | None = None
     workers: dict[str, p.WorkerState] = field(default_factory=dict)
     jobs: dict[int, Job] = field(default_factory=dict)
@@ -211,7 +213,7 @@ class State:
 
     def lost(self, reason: p.Diagnostic) -> None:
         """The engine is gone, and what was under way with it."""
-        self.engine, self.link = "lost", ""
+        self.engine, self.link, self.silent = "lost", "", 0
         self.jobs.clear()
         self._recipes.clear()
         self.workers.clear()

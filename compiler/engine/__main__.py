@@ -14,7 +14,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
+    from buddy.compiler.engine.limits import take_limits
     from buddy.compiler.engine.server import Server
+
+    take_limits()
 
     async def serve() -> int:
         return await Server(Connection(frames_in, frames_out)).serve()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.engine.lifeline import die_with_parent
+from buddy.compiler.engine.limits import WORKER_FIRST, go_first
 from buddy.compiler.engine.messages import Message, TextData
 from buddy.compiler.text.lines import line_count
 from buddy.compiler.text.store import text_name
@@ -80,6 +81,7 @@ def connect(types: Any) -> Channel:
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)
     die_with_parent(parent)
+    go_first(WORKER_FIRST)
     _forget_current_folder()
     return Channel(read_fd, write_fd, types)
 

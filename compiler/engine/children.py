@@ -17,8 +17,9 @@ from buddy.compiler.engine.lifeline import describe_exit, die_with_parent
 from buddy.compiler.engine.messages import Refused, Reply, StopRunner, Trouble
 
 _TAIL = 4000
-# Seconds between looks at whether a child has ended, where the system does not tell.
+# Seconds between looks at whether a child has ended, where the system does not tell, and at whether it is stopped.
 _POLL = 0.05
+_LOOK = 1.0
 
 How = Literal["replied", "crashed", "late", "stopped"]
 
@@ -28,7 +29,8 @@ class Task:
     """What a child does, given a channel to its parent, and what it replies when that raises; its time in seconds.
 
     `types` are what it may send, of which `note` gets all but the reply. With `renewed`, each of these begins the
-    child's time anew: it is what may pass between two of them.
+    child's time anew: it is what may pass between two of them. `stopped` is told when a signal stops the child, and
+    when one continues it.
     """
 
     work: Callable[[Channel], Reply]
@@ -37,6 +39,7 @@ class Task:
     note: Callable[[Any], None]
     timeout: float = math.inf
     renewed: bool = False
+    stopped: Callable[[bool], None] = lambda stopped: None
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,11 @@ class _Watch:
 
     def _has_ended(self) -> bool:
         if self._status is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            self._status = status if pid else None
+            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if pid and (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+                self._task.stopped(os.WIFSTOPPED(status))
+            elif pid:
+                self._status = status
         return self._status is not None
 
     def _wait(self) -> None:
@@ -144,8 +150,8 @@ class _Watch:
         fds = [self._end_fd] if self._end_fd >= 0 else []
         fds += [] if self._child.at_end else [self._child.read_fd]
         fds += [] if self._killed else [self._master.read_fd]
-        patience = min(left, math.inf if self._end_fd >= 0 else _POLL)
-        readable, _, _ = select.select(fds, [], [], None if math.isinf(patience) else patience)
+        patience = min(left, _LOOK if self._end_fd >= 0 else _POLL)
+        readable, _, _ = select.select(fds, [], [], patience)
         if self._master.read_fd in readable:
             self._obey()
         elif not readable and patience == left:

@@ -25,7 +25,10 @@ def main(descriptor: int, path: Path, patience: float) -> int:
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
     from buddy.compiler.engine.kept_connection import KeptConnection
+    from buddy.compiler.engine.limits import take_limits
     from buddy.compiler.engine.server import Server
+
+    take_limits()
 
     async def serve() -> int:
         return await Server(KeptConnection(socket.socket(fileno=descriptor), patience)).serve()

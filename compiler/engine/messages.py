@@ -105,6 +105,7 @@ class Execute(Message, frozen=True):
     values: bool = False
     keep: str = ""
     native: NativeCode | None = None
+    equal_nan: bool = False
 
 
 class Measure(Message, frozen=True):
@@ -342,10 +343,11 @@ class BisectionDone(Reply, frozen=True):
 
 
 class RunnerState(Message, frozen=True):
-    """The runner began (`running`) or ended."""
+    """The runner began (`running`) or ended, or a signal has stopped it."""
 
     running: bool
     what: str = ""
+    stopped: bool = False
 
 
 class Executed(Reply, frozen=True):

@@ -129,8 +129,19 @@ def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words,
         | ProgramExported
         | Refused
     )
-    task = Task(work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout)
+    was_stopped = False
+
+    def stopped(is_so: bool) -> None:
+        nonlocal was_stopped
+        was_stopped = True
+        channel.send(RunnerState(True, stopped=is_so))
+
+    task = Task(
+        work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout, stopped=stopped
+    )
     ended = in_child(channel, task)
+    if was_stopped:
+        channel.send(RunnerState(False))
     if ended.reply is not None:
         return ended.reply
     if ended.how == "crashed":
@@ -186,6 +197,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         graph=request.graph,
         on_progress=lambda what, done: channel.send(Activity(what, done)),
         on_values=taker.take,
+        equal_nan=request.equal_nan,
     )
     return Executed(report, taker.file)
 

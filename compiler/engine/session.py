@@ -66,6 +66,7 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
+from buddy.compiler.protocol.connection import Standing
 from buddy.compiler.recipe import NATIVE, OWN_FRONTENDS, PluginFile, Recipe
 from buddy.compiler.text.store import TextStore
 
@@ -170,7 +171,9 @@ class Session:
         if isinstance(note, Activity):
             self._progress(job, note.what, note.done)
         elif isinstance(note, RunnerState):
-            self._send(WorkerState("runner", "busy" if note.running else "dead" if note.what else "ready", note.what))
+            ended: Standing = "dead" if note.what else "ready"
+            going: Standing = "stopped" if note.stopped else "busy"
+            self._send(WorkerState("runner", going if note.running else ended, note.what))
 
     # ---- compiling ----------------------------------------------------------------------------------------------
 

@@ -133,7 +133,8 @@ class Worker:
         await self.ready()
         assert self._process is not None
         self._reply, self._handler = _future(), handler
-        self._set_state("busy")
+        if self.state.state != "stopped":
+            self._set_state("busy")
         self._process.send(encode(request))
         try:
             return _accepted(await asyncio.shield(self._reply))
@@ -200,9 +201,11 @@ class Worker:
 
     def _stopped(self, stopped: bool) -> None:
         if stopped:
-            self._set_state(self.state.state, "stopped by a signal; continue it, or cancel to start a new one")
+            self._set_state("stopped", "a signal stopped it; continue it, or cancel to start a new one")
+        elif self.is_ready:
+            self._set_state("busy" if self._reply is not None else "ready", "continued")
         else:
-            self._set_state(self.state.state, "continued")
+            self._set_state("starting", "continued")
 
     def _ended(self, how: str) -> None:
         assert self._process is not None
