@@ -11,13 +11,15 @@ TREE := build/tree/buddy
 PARTS := app compiler themes
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test lint format types contracts pytest bench tree wheel fresh clean distclean
+.PHONY: help run test lint format types contracts pytest bench tree wheel lock audit fresh clean distclean
 
 help:
 	@echo "make run        set up and open the workbench on $(SOURCE) (SOURCE=path.py for another script)"
 	@echo "make test       set up, then lint, format check, types, import contracts and the tests"
 	@echo "make lint | format | types | contracts | pytest    one of these (format rewrites files)"
 	@echo "make bench      the timings in benchmarks/"
+	@echo "make lock       renew requirements.lock, the hash of every file that is installed"
+	@echo "make audit      ask whether anything in requirements.lock has a known vulnerability"
 	@echo "make wheel      build a wheel into dist/"
 	@echo "make fresh      prove that a clean clone of the last commit passes its tests"
 	@echo "make clean      remove caches and build output (distclean: also $(VENV))"
@@ -48,8 +50,10 @@ contracts: $(VENV)/.dev
 	@echo "== import contracts"
 	@$(BIN)/lint-imports --no-cache --no-logo
 
+# Hundreds of processes import the same modules: they are compiled once, also where the user keeps no bytecode.
 pytest: $(VENV)/.dev
 	@echo "== tests"
+	@$(BIN)/python -m compileall -q -j 0 $(PARTS)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 bench: $(VENV)/.run
@@ -64,21 +68,34 @@ tree:
 	@mkdir -p $(TREE)
 	@for part in $(PARTS); do ln -sfn ../../../$$part $(TREE)/$$part; done
 
+lock: $(VENV)/.tools
+	@$(BIN)/python .ci/lock.py $(VENV)/tools/bin
+
+audit: $(VENV)/.tools
+	@$(BIN)/python .ci/audit.py $(VENV)/tools/bin
+
 fresh:
 	@set -e; clone=$$(mktemp -d); trap 'rm -rf "$$clone"' EXIT; \
 	git clone --quiet . "$$clone/buddy-tui"; cd "$$clone/buddy-tui"; \
 	env -i HOME="$$HOME" PATH="$$PATH" LANG=C.UTF-8 bash .ci/run
 
-# One call of pip per stamp, so that torch is resolved once, inside the range that pyproject.toml gives it.
-$(VENV)/.run: $(VENV)/.created pyproject.toml
+# By requirements.lock where it is for this Python and system, else inside the ranges that pyproject.toml gives.
+$(VENV)/.run: $(VENV)/.created pyproject.toml requirements.lock
 	@echo "== installing buddy-tui and its samples into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[samples]'
+	@$(BIN)/python .ci/install.py samples
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.created pyproject.toml
+$(VENV)/.dev: $(VENV)/.created pyproject.toml requirements.lock
 	@echo "== installing buddy-tui, its samples and the tools of its tests into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[samples,dev]'
+	@$(BIN)/python .ci/install.py samples,dev
 	@touch $(VENV)/.run $@
+
+# What renews and audits the lock is no part of it: it has an environment of its own.
+$(VENV)/.tools: $(VENV)/.created
+	@$(BIN)/python -m venv "$(VENV)/tools"
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit || \
+	  echo "the tools that renew and audit the lock cannot be had here" >&2
+	@touch $@
 
 $(VENV)/.created:
 	@command -v "$(PYTHON)" >/dev/null || \

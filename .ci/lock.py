@@ -1,0 +1,82 @@
+"""Writes `requirements.lock`: what `pip install '.[samples,dev]'` comes to, each file by its hash. Run by `make lock`.
+
+uv resolves against the index that it is set up with. torch is the build for CPUs alone, which pip has to find: the
+package index has builds for CUDA, which bring gigabytes along. What only these need is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_28"
+# What torch's builds for CUDA bring along.
+CUDA = re.compile(r"(nvidia-|cuda-|triton\b)")
+HEADING = f"""\
+# What buddy-tui and its extras `samples` and `dev` need, on Python {PYTHON} and Linux x86-64; `make lock` renews it.
+#     pip install --require-hashes --no-deps -r requirements.lock
+# installs just these files, or none. torch is the build for CPUs alone: where pip's own index lacks it, tell pip of the
+# one that PyTorch's site names for CPUs, or of a folder with the file. `--no-deps`, since nothing is left to be chosen.
+"""
+NO_CPU = "pip finds no build of torch for CPUs: set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to where PyTorch has them"
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: lock.py FOLDER-OF-UV", file=sys.stderr)
+        return 2
+    version, sha256 = torch_for_cpus()
+    if not version.endswith("+cpu"):
+        print(NO_CPU, file=sys.stderr)
+        return 1
+    pins = parts(resolved(Path(sys.argv[1]) / "uv", f"torch=={version.partition('+')[0]}"))
+    kept = {name: lines for name, lines in pins.items() if not CUDA.match(name)}
+    kept["torch"] = [f"torch=={version} \\", f"    --hash=sha256:{sha256}"]
+    text = HEADING + "".join(f"{line}\n" for lines in kept.values() for line in lines)
+    LOCK.write_text(text, encoding="utf-8")
+    print(f"{LOCK.name}: {len(kept)} packages")
+    return 0
+
+
+def resolved(uv: Path, constraint: str) -> str:
+    """The lines of uv, with no word of where it has asked."""
+    words = ["pip", "compile", "pyproject.toml", "--extra", "samples", "--extra", "dev", "--quiet", "--upgrade"]
+    words += ["--python-version", PYTHON, "--python-platform", PLATFORM, "--generate-hashes", "--no-annotate"]
+    words += ["--no-header", "--no-emit-index-url", "--no-emit-find-links"]
+    words += ["--constraint", "-"]
+    done = subprocess.run([uv, *words], cwd=ROOT, check=True, input=constraint, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def parts(text: str) -> dict[str, list[str]]:
+    """The lines of each requirement, by its name."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith(("#", " ")):
+            lines = found.setdefault(line.partition("==")[0], [])
+        if line and not line.startswith("#"):
+            lines.append(line)
+    return found
+
+
+def torch_for_cpus() -> tuple[str, str]:
+    """The version and hash of the torch that pip would install here; nothing where it finds none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (wanted,) = [text for text in project["dependencies"] if re.match(r"torch\b(?!-)", text)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
+    done = subprocess.run([*command, "--report", "-", wanted], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return "", ""
+    (item,) = json.loads(done.stdout)["install"]
+    return item["metadata"]["version"], item["download_info"]["archive_info"]["hashes"]["sha256"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
