@@ -1,0 +1,117 @@
+"""An engine that is there and says nothing is noticed; one that answers, or was slept through, is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app import heartbeat
+from buddy.app.heartbeat import Heartbeat
+
+Open = Callable[..., Any]
+
+
+class Engine:
+    """Answers a ping where `answers`, as the client of an engine does."""
+
+    def __init__(self, answers: bool, greeted: bool = True) -> None:
+        self.heard, self.greeted, self.pings = time.monotonic(), greeted, 0
+        self._answers = answers
+
+    def ping(self) -> None:
+        self.pings += 1
+        if self._answers:
+            asyncio.get_running_loop().call_later(0.01, self._hear)
+
+    def _hear(self) -> None:
+        self.heard = time.monotonic()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("QUIET", 0.3), ("SILENT", 1.0), ("LOOK", 0.1), ("SILENT_START", 2.0)):
+        monkeypatch.setattr(heartbeat, name, seconds)
+
+
+async def _listened(engine: Engine, until: Callable[[list[int]], bool]) -> list[int]:
+    """What was told until a condition on it held."""
+    told: list[int] = []
+    beat = Heartbeat(told.append)
+    beat.start(engine)
+    while not until(told):
+        await asyncio.sleep(0.05)
+    beat.stop()
+    return told
+
+
+async def test_an_engine_that_answers_is_asked_again_and_again_and_is_never_silent() -> None:
+    engine = Engine(answers=True)
+    assert await _listened(engine, lambda _told: engine.pings >= 3) == []
+
+
+@pytest.mark.parametrize("greeted", [True, False])
+async def test_an_engine_that_says_nothing_is_told_of_until_it_is_heard(greeted: bool) -> None:
+    engine = Engine(answers=False, greeted=greeted)
+    told = await _listened(engine, lambda told: bool(told))
+    assert told[0] >= 1
+    assert engine.pings == greeted, "it is asked once, and not before it has greeted"
+    engine.heard = time.monotonic()
+    told = await _listened(engine, lambda told: engine.pings > greeted or not greeted)
+    assert told == []
+
+
+async def test_time_in_which_this_process_slept_does_not_count() -> None:
+    engine = Engine(answers=True)
+    told: list[int] = []
+    beat = Heartbeat(told.append)
+    beat.start(engine)
+    await asyncio.sleep(0.2)
+    time.sleep(2.5)  # the workbench is stopped, or an editor has the terminal
+    before = engine.pings
+    while engine.pings == before:
+        await asyncio.sleep(0.05)
+    assert told == []
+    beat.stop()
+
+
+@pytest.mark.slow
+async def test_a_stopped_engine_is_said_to_be_silent_and_another_one_can_be_started(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        app, pid = bench.app, bench.app.state.welcome.pid
+        os.kill(pid, signal.SIGSTOP)
+        await bench.until(lambda: app.state.silent, "that nothing is heard")
+        assert bench.shows("engine silent")
+        await bench.until(lambda: bench.shows("the engine has not answered for"), "the message")
+        await bench.press("R")
+        await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
+        await bench.settled()
+        assert (app.state.silent, bench.shows("func.func @forward")) == (0, True)
+
+
+@pytest.mark.slow
+async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        app = bench.app
+        host = _child(app.state.welcome.pid, "buddy.compiler.engine.host")
+        os.kill(host, signal.SIGSTOP)
+        await bench.until(lambda: bench.shows("host stopped"), "the header")
+        await bench.press("r")
+        await bench.until(lambda: app.state.busy, "the run")
+        await bench.until(lambda: bench.shows("the host has been stopped by a signal"), "the message")
+        await bench.press("ctrl+c")
+        await bench.until(lambda: not app.state.busy, "the end of the run")
+        await bench.press("r")
+        await bench.until(lambda: app.state.report is not None, "a run in another host")
+        assert app.state.report.ok
+
+
+def _child(engine: int, module: str) -> int:
+    listed = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
+    return next(pid for pid in map(int, listed) if module in Path(f"/proc/{pid}/cmdline").read_text().split("\0"))

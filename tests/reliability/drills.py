@@ -1,0 +1,316 @@
+"""Fault drills: faults strike a session at random moments, and nothing of the user's may be lost by them.
+
+A batch is one session of the real workbench on the real engine. In each of its rounds the user does something, one or
+more faults strike meanwhile, and while they are on the screen has to answer. Then the user does what the screen says
+(`R`, `ctrl+c`, undo a broken pass) and runs the program again, which has to come out right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from buddy.app.settings import Settings
+from buddy.app.workspace import Workspace
+from buddy.compiler.recipe import PluginFile
+from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
+from tests.reliability.faults import KINDS, PASSES, PLUGIN, Struck, strike
+from tests.reliability.processes import Process, engines, survivors
+from tests.reliability.user import Drilled, Reaction, User
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+PROGRAMS = ("arith_add.py", "two_models.py", "buddy_style.py")
+COUNT, BATCH = 2_000, 40
+# GiB that a process of the engine may take: torch and MLIR need one, a pass that devours memory is soon done.
+MEMORY = "2"
+# The share of rounds in which faults strike what takes seconds to start again too, then many of them: while it dies,
+# while it starts, and one after the other. Else a few strike the rest.
+HEAVY, MANY, FEW = 0.25, 12, 3
+DEAR = ("engine", "host")
+# Seconds in which a key is answered, the machine's own delay apart.
+LATE = 0.2
+# Seconds without anything new after which a user gives up what is under way, beside as many as the session's own start
+# took; and how often that until all has to be well again, but so many seconds at least.
+PATIENCE = 4.0
+STARTS, BOUND = 4, 60.0
+GONE = 10.0
+_SAID = re.compile(
+    "ended|died|stopped|answered|gone|crashed|could not|SIG|not done|failed|is not the engine|memory|wrong"
+)
+
+
+class Session:
+    """One session under attack. `outcomes`, `faults` and `facts` are what came of it."""
+
+    def __init__(self, app: Drilled, user: User, chance: random.Random, kinds: tuple[str, ...], store: Path) -> None:
+        self._app, self._user, self._chance, self._kinds, self._store = app, user, chance, kinds, store
+        self.outcomes: Counter[str] = Counter()
+        self.faults: list[Fault] = []
+        self.facts: dict[str, list[float]] = {}
+        self._seen: set[Process] = set()
+        self._round = ""
+        self._start = 30.0
+
+    async def begin(self) -> None:
+        start = time.perf_counter()
+        await self._settle([])
+        self._start = time.perf_counter() - start
+        self._fact("s to start", self._start)
+        assert self._app.is_running, "the workbench did not start"
+
+    def only(self, kind: str) -> None:
+        """Strike with faults of this kind from now on."""
+        self._kinds = (kind,)
+
+    async def round(self, most: int, heavy: bool | None = None) -> None:
+        """Up to `most` faults, and whether everything is as it was afterwards; `heavy` as chance has it, or as said."""
+        heavy = self._chance.random() < HEAVY if heavy is None else heavy
+        self._seen.update(engines())
+        await self._user.reaction()  # the first one of a new screen sets it up
+        before = await self._user.reaction()
+        self._app.told.clear()
+        struck = await self._strikes(most, heavy)
+        self._round = "; ".join(map(str, struck))
+        await self._answers(before)
+        unsaved, kept = self._user.unsaved, self._kept()
+        start = time.perf_counter()
+        for fault in struck:
+            fault.lift()
+        well = await self._settle(struck)
+        self._fact("s until well", time.perf_counter() - start)
+        if not well:
+            state = self._app.state
+            what = f"{state.engine}, {state.jobs}, {state.problem}, {state.workers}"
+            self._fault("dead", f"not well after {self._bound:.0f} s: {what}")
+        self._intact(struck, unsaved, kept)
+        self._says(struck)
+        await self._nobody_left()
+        if self._chance.random() < 0.7:
+            await self._user.go_back()
+        self.outcomes.update(fault.kind for fault in struck)
+
+    async def _strikes(self, most: int, heavy: bool) -> list[Struck]:
+        """Steps and the faults that strike in them; at least one."""
+        struck: list[Struck] = []
+        kinds = [kind for kind in self._kinds if heavy or kind != "closed pipe"] or self._kinds
+        wanted = min(most, self._chance.randint(1, MANY if heavy else FEW))
+        while len(struck) < wanted:
+            step = "typing" if self._user.typing else self._chance.choice(list(self._user.steps))
+            if step in self._user.steps:
+                await self._user.steps[step]()
+            else:
+                await self._user.press(*"x y")
+            await asyncio.sleep(self._chance.choice((0.0, 0.02, 0.1, 0.3)) * self._chance.random())
+            kind = self._chance.choice(kinds)
+            if (fault := strike(kind, self._app, self._victims(heavy), self._chance, step)) is not None:
+                struck.append(fault)
+        return struck
+
+    def _victims(self, heavy: bool) -> list[Process]:
+        """One process of each role that is there: the engine has one, its helpers may be many."""
+        processes = [process for process in engines() if not process.zombie]
+        self._seen.update(processes)
+        roles = sorted({process.role for process in processes if heavy or process.role not in DEAR})
+        return [self._chance.choice([each for each in processes if each.role == role]) for role in roles]
+
+    # ---- what has to hold ----------------------------------------------------------------------------------------
+
+    async def _answers(self, before: Reaction) -> None:
+        """The screen answers at once, whatever is on."""
+        try:
+            found = [await self._user.reaction() for _ in range(3)]
+        except TimeoutError:
+            return self._fault("dead", "the screen does not answer a key")
+        for reaction in found:
+            self._fact("ms to answer", reaction.own * 1000)
+            self._fact("ms to answer, the machine's delay included", reaction.whole * 1000)
+            if reaction.own > LATE > before.own:
+                self._fault("late", f"{reaction.own * 1000:.0f} ms, before the fault {before.own * 1000:.0f} ms")
+
+    def _kept(self) -> tuple[Any, Any]:
+        workspace = self._app.workspace
+        return workspace.recipe, [(steps, edit.title) for steps, edit in workspace.journal]
+
+    def _intact(self, struck: list[Struck], unsaved: tuple[str, str], kept: tuple[Any, Any]) -> None:
+        """The recipe, the history and what is typed are there; on disk too, but for what a full disk refused."""
+        if (found := self._user.unsaved) != unsaved:
+            self._fault("lost", f"typed {unsaved}, now {found}")
+        if not any(fault.kind in PASSES for fault in struck) and self._kept() != kept:
+            self._fault("lost", "the recipe or the history is another")
+        if any(fault.kind == "disk of the workbench" for fault in struck):
+            return
+        workspace = Workspace(self._app.workspace.source, (), self._store, plugins=self._app.workspace.plugins)
+        workspace.begin(self._app.workspace._preset)
+        workspace.show(self._app.workspace.graph)
+        if workspace.recipe != self._app.workspace.recipe:
+            self._fault("lost", "the recipe on disk is another than that on the screen")
+
+    def _says(self, struck: list[Struck]) -> None:
+        """Somebody who looked at the screen could read what happened."""
+        silent = {"memory", "disk", "disk of the workbench"}
+        needed = [fault for fault in struck if fault.kind not in silent and fault.role != "helper"]
+        told = [*self._app.told, *map(str, self._app.state.log)]
+        if needed and not any(_SAID.search(text) for text in told):
+            self._fault("unsaid", " | ".join(told)[-600:])
+
+    async def _nobody_left(self) -> None:
+        """What was there before and is no part of the session any more is gone, zombies too."""
+        end = time.monotonic() + GONE
+        while left := survivors(self._seen, engines()):
+            if time.monotonic() > end:
+                return self._fault("left", "; ".join(f"{each.pid} {each.role} {' '.join(each.words)}" for each in left))
+            await asyncio.sleep(0.05)
+        self._seen.clear()
+
+    # ---- what a user does about it -------------------------------------------------------------------------------
+
+    async def _settle(self, struck: list[Struck]) -> bool:
+        """Do what the screen says until a run of the recipe as it is has come out right; whether it has."""
+        state, ran, moved = self._app.state, False, time.monotonic()
+        end, standing = moved + self._bound, ""
+        while time.monotonic() < end:
+            await asyncio.sleep(0.02)
+            now = self._standing()
+            moved = time.monotonic() if now != standing else moved
+            standing, waited = now, time.monotonic() - moved
+            if state.silent or (state.engine == "lost" and waited > 0.3 and self._app.session._for_user):
+                await self._act("R")
+                moved = time.monotonic()
+            elif state.engine != "ready":
+                continue
+            elif self._broken and (state.problem is not None or waited > 1.0):
+                await self._act("ctrl+c") if state.busy else await self._act("u")
+                moved = time.monotonic()
+            elif self._app.situation().busy or not state.captured:
+                stopped = any(worker.state == "stopped" for worker in state.workers.values())
+                if waited > self._start + PATIENCE or (stopped and waited > 0.3):
+                    impatient = waited > self._start + 2 * PATIENCE
+                    await self._act("R" if impatient or not self._app.situation().busy else "ctrl+c")
+                    moved = time.monotonic() if impatient or stopped else moved
+            elif any(worker.state == "stopped" for worker in state.workers.values()) or (
+                "open" in state.problems and waited > 0.3
+            ):
+                await self._act("R")
+                moved = time.monotonic()
+            elif ran and state.ran == self._app.workspace.recipe and state.problem is None:
+                return self._right()
+            elif not ran or waited > 1.0:
+                ran, moved = True, time.monotonic()
+                state.of(state.graph).ran = None
+                self._app.run_program()
+        return False
+
+    @property
+    def _bound(self) -> float:
+        return max(BOUND, STARTS * self._start)
+
+    @property
+    def _broken(self) -> bool:
+        return any(step.name in PASSES for step in self._app.workspace.recipe.steps)
+
+    def _standing(self) -> str:
+        state = self._app.state
+        return f"{state.engine} {sorted(state.jobs.items())} {state.problem} {len(state.board.rows())} {state.workers}"
+
+    async def _act(self, key: str) -> None:
+        """What `key` does on the main screen, whatever else is open over it: what is typed there stays."""
+        app = self._app
+        {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.editing.undo}[key]()
+        await asyncio.sleep(0.1)
+
+    def _right(self) -> bool:
+        report = self._app.state.report
+        if report is None or not report.ok:
+            self._fault("wrong", f"the run after it is not right: {report and report.outputs}")
+        return True
+
+    # ---- counts --------------------------------------------------------------------------------------------------
+
+    def _fact(self, name: str, value: float) -> None:
+        self.facts.setdefault(name, []).append(round(value, 4))
+
+    def _fault(self, outcome: str, why: str) -> None:
+        self.faults.append(Fault(outcome, why, self._round))
+
+
+async def drill(seed: int, cases: int, kinds: tuple[str, ...] = KINDS, most: int = MANY) -> Tried:
+    """One session with `cases` faults of these kinds, up to `most` at a time."""
+    chance = random.Random(f"drill {seed}")
+    with tempfile.TemporaryDirectory(prefix="drill-") as folder:
+        async with _opened(Path(folder), chance, kinds) as session:
+            while session.outcomes.total() < cases and not any(fault.outcome == "dead" for fault in session.faults):
+                await session.round(min(most, cases - session.outcomes.total()))
+        end = time.monotonic() + GONE
+        while (left := survivors(session._seen, ())) and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        if left:
+            session._fault("left", f"after the workbench was closed: {left}")
+    return Tried(dict(session.outcomes), tuple(session.faults), session.facts)
+
+
+async def drill_each(seed: int, kinds: tuple[str, ...] = KINDS) -> Tried:
+    """One session in which each of these faults strikes once, alone; what is dear to start again is struck by those
+    that only it can meet, or that look different there."""
+    chance = random.Random(f"each {seed}")
+    with tempfile.TemporaryDirectory(prefix="drill-") as folder:
+        async with _opened(Path(folder), chance, kinds) as session:
+            for kind in kinds:
+                session.only(kind)
+                await session.round(1, heavy=kind in ("stop", "closed pipe", "half a frame, then kill"))
+    return Tried(dict(session.outcomes), tuple(session.faults), session.facts)
+
+
+@asynccontextmanager
+async def _opened(folder: Path, chance: random.Random, kinds: tuple[str, ...]) -> AsyncIterator[Session]:
+    source = SAMPLES / chance.choice(PROGRAMS)
+    app = Drilled(
+        str(source),
+        store=folder / "kept",
+        settings=Settings(),
+        directory=str(folder),
+        plugins=(PluginFile(str(PLUGIN)),),
+    )
+    async with app.run_test(size=(120, 40)):
+        session = Session(app, User(app, folder, chance), chance, kinds, folder / "kept")
+        await session.begin()
+        yield session
+        session._seen.update(engines())
+
+
+@contextmanager
+def environment() -> Iterator[None]:
+    """A cap on memory that a pass soon meets, and one thread: what is measured is not how fast torch is."""
+    wanted = {"BUDDY_MEMORY": MEMORY, "OMP_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    with tempfile.TemporaryDirectory(prefix="drill-cache-") as cache:
+        os.environ.update(wanted | {"BUDDY_CACHE": os.environ.get("BUDDY_CACHE", cache)})
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def _trial() -> Iterator[Attempt]:
+    with environment(), contextlib.suppress(asyncio.CancelledError):
+        yield lambda seed, cases: asyncio.run(drill(seed, cases))
+
+
+CAMPAIGN = Campaign(
+    name="drills",
+    summary="faults strike a session of the workbench",
+    count=COUNT,
+    batch=BATCH,
+    trial=_trial,
+)

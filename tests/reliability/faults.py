@@ -1,0 +1,156 @@
+"""What strikes a session: signals, memory and disks that run out, torn streams, passes and kernels that never end.
+
+Faults are struck from outside, by what the kernel offers; nothing in the product knows of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.recipe import PassStep
+from tests.reliability.processes import Process
+
+PLUGIN = Path(__file__).with_name("broken_passes.py")
+# Bytes that a process with a full memory may still ask for.
+_LITTLE = 1 << 20
+# A frame's length, which counts for more than comes; and bytes that are no frame at all.
+_LONG_FRAME = (5000).to_bytes(4, "little") + b"\x83\xa4type\xa9StageDone"
+_NO_FRAME = b"\xff" * 64
+
+SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "abort": signal.SIGABRT, "stop": signal.SIGSTOP}
+STREAMS = ("half a frame", "garbage", "half a frame, then kill")
+PASSES = ("broken-never-ends", "broken-devours", "broken-aborts", "broken-endless-kernel", "broken-wild-kernel")
+KINDS = (*SIGNALS, "memory", "disk", "disk of the workbench", "closed pipe", *STREAMS, *PASSES)
+
+
+@dataclass
+class Struck:
+    """A fault that is on: of what kind, where, while the user did what, and what ends it where a user would."""
+
+    kind: str
+    role: str
+    step: str
+    lift: Callable[[], None] = lambda: None
+
+    def __str__(self) -> str:
+        return f"{self.kind} of the {self.role} while {self.step}"
+
+
+def strike(kind: str, bench: Any, processes: Sequence[Process], chance: random.Random, step: str) -> Struck | None:
+    """Strike a session; `None` where there is nothing to strike."""
+    if kind in PASSES:
+        return _edit(kind, bench, step)
+    if kind == "disk of the workbench":
+        return Struck(kind, "workbench", step, _limited(os.getpid(), resource.RLIMIT_FSIZE, 0))
+    if kind == "closed pipe":
+        return _close(bench, chance, step)
+    if not processes:
+        return None
+    process = chance.choice(processes)
+    try:
+        if kind in SIGNALS:
+            os.kill(process.pid, SIGNALS[kind])
+            return Struck(kind, process.role, step)
+        if kind in STREAMS:
+            return _tear(kind, bench, process, chance, step)
+        full_disk = kind == "disk"
+        what = resource.RLIMIT_FSIZE if full_disk else resource.RLIMIT_DATA
+        lift = _limited(process.pid, what, 0 if full_disk else _data(process.pid) + _LITTLE)
+        return Struck(kind, process.role, step, lift)
+    except (OSError, ValueError, IndexError):
+        return None  # it has ended meanwhile
+
+
+def _edit(kind: str, bench: Any, step: str) -> Struck | None:
+    """A pass that is broken, at the end of the pipeline, by an edit as a user makes it."""
+    from msgspec.structs import replace
+
+    recipe = bench.workspace.recipe
+    if not bench.workspace.ready or not recipe.steps:
+        return None
+    added = PassStep(kind, phase=recipe.steps[-1].phase)
+    bench.editing.edit(replace(recipe, steps=(*recipe.steps, added)), f"with {kind}")
+    return Struck(kind, "compiler" if "kernel" not in kind else "runner", step)
+
+
+def _limited(pid: int, what: int, soft: int) -> Callable[[], None]:
+    """Cap something of a process; what is returned takes that back."""
+    before = resource.prlimit(pid, what)
+    resource.prlimit(pid, what, (soft, before[1]))
+
+    def lift() -> None:
+        with contextlib.suppress(OSError):
+            resource.prlimit(pid, what, before)
+
+    return lift
+
+
+def _data(pid: int) -> int:
+    """Bytes of private writable memory of a process."""
+    line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmData"))
+    return int(line.split()[1]) << 10
+
+
+def _close(bench: Any, chance: random.Random, step: str) -> Struck | None:
+    """Close the workbench's end of one of the two pipes to its engine."""
+    transport = getattr(bench.session._client, "_transport", None)
+    if transport is None:
+        return None
+    number = chance.choice((0, 1))
+    pipe = transport._process._transport.get_pipe_transport(number)
+    if pipe is None:
+        return None
+    pipe.close()
+    return Struck("closed pipe", "engine", f"{step} ({('stdin', 'stdout')[number]})")
+
+
+def _tear(kind: str, bench: Any, process: Process, chance: random.Random, step: str) -> Struck | None:
+    """Write what is no frame, or half of one, into a stream, beside what its owner writes."""
+    data = _NO_FRAME if kind == "garbage" else _LONG_FRAME
+    inward = chance.random() < 0.5 and kind != "half a frame, then kill"
+    if process.role == "engine":
+        way = _to_engine(bench, data) if inward else _write(f"/proc/{os.getpid()}/fd/{_from_engine(bench)}", data)
+    elif process.role in ("host", "compiler"):
+        # `-m MODULE READ WRITE PARENT`: the descriptors of its ends.
+        end = process.words[process.words.index("-m") + (2 if inward else 3)]
+        way = _write(f"/proc/{process.pid}/fd/{end}", data)
+    else:
+        return None
+    if kind == "half a frame, then kill":
+        os.kill(process.pid, signal.SIGKILL)
+    return Struck(f"{kind} {'to' if inward else 'from'}", process.role, step) if way else None
+
+
+def _to_engine(bench: Any, data: bytes) -> bool:
+    transport = getattr(bench.session._client, "_transport", None)
+    if transport is not None:
+        transport.write(data)
+    return transport is not None
+
+
+def _from_engine(bench: Any) -> int:
+    pipe = bench.session._client._transport._process._transport.get_pipe_transport(1)
+    found: int = pipe.get_extra_info("pipe").fileno()
+    return found
+
+
+def _write(path: str, data: bytes) -> bool:
+    """Write into a pipe that another process holds; whether there was room for it."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.write(fd, data) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

@@ -1,0 +1,86 @@
+"""The processes below the workbench, as Linux lists them: what each is, and which of them outlived their use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MODULES = {
+    "buddy.compiler.engine": "engine",
+    "buddy.compiler.engine.host": "host",
+    "buddy.compiler.engine.compiler": "compiler",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process: what it is (`engine`, `host`, `compiler`, `runner`, `helper`), and when it began, in clock ticks.
+
+    `words` are its command line; a number alone may be given to another process later.
+    """
+
+    pid: int
+    began: str
+    role: str = ""
+    words: tuple[str, ...] = ()
+
+    @property
+    def zombie(self) -> bool:
+        """Whether it had ended, and nobody had taken note of that, when it was looked at."""
+        return not self.words
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is still there, as a zombie too: somebody has to see to that."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[1] == self.began
+
+
+def engines() -> list[Process]:
+    """The engines that this process has started, and all below them, parents first."""
+    children: dict[int, list[int]] = {}
+    began = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _stat(int(name))) is not None:
+            children.setdefault(stat[0], []).append(int(name))
+            began[int(name)] = stat[1]
+    own = list(_walk(os.getpid(), "", children, began))
+    return [process for process in own if process.role]
+
+
+def _walk(parent: int, role: str, children: dict[int, list[int]], began: dict[int, str]) -> Iterator[Process]:
+    for pid in children.get(parent, ()):
+        words = _words(pid)
+        yield (found := Process(pid, began[pid], _role(words, role), words))
+        yield from _walk(pid, found.role, children, began)
+
+
+def _role(words: tuple[str, ...], parent: str) -> str:
+    module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    role = _MODULES.get(module, "helper" if parent else "")
+    # What the host forks runs and compiles. It has the host's command line, as has every process before its own one.
+    return role if role != parent else "runner" if role == "host" else "helper" if role else ""
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    """The parent and the start of a process, `None` where there is none."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(words[1]), words[19]
+    return None
+
+
+def _words(pid: int) -> tuple[str, ...]:
+    with contextlib.suppress(OSError):
+        return tuple(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0"))
+    return ()
+
+
+def survivors(seen: Collection[Process], now: Collection[Process]) -> list[Process]:
+    """Those of `seen` that live and are no longer among those of `now`, and the zombies among these."""
+    expected = {(process.pid, process.began) for process in now}
+    gone = [process for process in seen if (process.pid, process.began) not in expected and process.lives]
+    return gone + [process for process in now if process.zombie]

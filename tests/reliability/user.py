@@ -1,0 +1,203 @@
+"""Somebody at the workbench: presses keys, waits for the screen, and does what it says when something went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from textual import events
+from textual.widgets import Input
+
+from buddy.app import workbench
+from buddy.app.screens.editor import EditorScreen
+from buddy.app.state import Topic
+from buddy.app.widgets.prompt import Prompt
+from buddy.app.workbench import BenchScreen, Workbench
+
+_SCHEDULE = Path("/proc/thread-self/schedstat")
+# Seconds after which a key counts as dead: nothing but a dead screen takes that long.
+DEAD = 10.0
+
+
+class Reaction(NamedTuple):
+    """Seconds from a key to the screen that shows it: all of them, and those in which nobody else had the processor."""
+
+    whole: float
+    own: float
+
+
+class Drilled(Workbench):
+    """The workbench, which says when it has drawn and keeps what it has told."""
+
+    CSS_PATH = str(Path(workbench.__file__).with_name("workbench.tcss"))
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.told: list[str] = []
+        self.drawn = asyncio.Event()
+
+    def post_display_hook(self) -> None:
+        self.drawn.set()
+
+    def say(self, message: str) -> None:
+        self.told.append(message)
+        super().say(message)
+
+    def session_changed(self, topics: frozenset[Topic]) -> None:
+        super().session_changed(topics)
+        for cells in (self._header(120), self._status(120)):
+            text = "".join(text for text, _ in cells).strip()
+            if text not in self.told[-6:]:
+                self.told.append(text)
+
+
+class User:
+    """Drives `app`. What is random comes from `chance`; files are written to `folder`."""
+
+    def __init__(self, app: Drilled, folder: Path, chance: random.Random) -> None:
+        self.app, self._folder, self._chance = app, folder, chance
+        self._files = 0
+        self.steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "opening": self._open,
+            "toggling": self._toggle,
+            "running": self._run,
+            "paging": self._page,
+            "diffing": self._diff,
+            "searching": self._search,
+            "exporting": self._export,
+            "saving": self._save,
+            "trying passes": self._try,
+            "bisecting": self._bisect,
+            "editing IR": self._edit_ir,
+            "typing a name": self._type_name,
+        }
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            self._send(key)
+            await asyncio.sleep(0.01)
+
+    def _send(self, key: str) -> None:
+        event = events.Key(key, key if len(key) == 1 else None)
+        event.set_sender(self.app)
+        assert self.app._driver is not None
+        self.app._driver.send_message(event)
+
+    async def reaction(self) -> Reaction:
+        """How long the screen takes to show a key: one more letter, another pane with the keys, a list that closes."""
+        over = not self.typing and not isinstance(self.app.screen, BenchScreen)
+        before, key = self._visible(), "escape" if over else "x" if self.typing else "tab"
+        start, waited = time.perf_counter(), _waited()
+        self.app.drawn.clear()
+        self._send(key)
+        while True:
+            await asyncio.wait_for(self.app.drawn.wait(), DEAD)
+            self.app.drawn.clear()
+            if self._visible() != before:
+                break
+        self.app.screen._compositor.render_strips()
+        whole = time.perf_counter() - start
+        return Reaction(whole, whole - (_waited() - waited))
+
+    @property
+    def typing(self) -> bool:
+        return isinstance(self.app.screen, EditorScreen) or self._prompt.display
+
+    @property
+    def unsaved(self) -> tuple[str, str]:
+        """What is typed in an editor and on the line at the bottom, and nowhere else."""
+        screen = self.app.screen
+        editor = screen.area.text if isinstance(screen, EditorScreen) else ""
+        return editor, self._prompt.query_one(Input).value if self._prompt.display else ""
+
+    def _visible(self) -> object:
+        return self.unsaved if self.typing else (self.app.arrangement.pane_id, len(self.app.screen_stack))
+
+    @property
+    def _prompt(self) -> Prompt:
+        return self.app.screen_stack[0].query_one(Prompt)
+
+    async def go_back(self) -> None:
+        """Leave whatever is open, throwing away what is typed."""
+        for _ in range(6):
+            if self._prompt.display:
+                await self.press("escape")
+            elif not isinstance(self.app.screen, BenchScreen):
+                await self.press(*(("ctrl+c", "ctrl+c") if isinstance(self.app.screen, EditorScreen) else ("escape",)))
+            else:
+                return
+            await asyncio.sleep(0.03)
+
+    # ---- steps of a session --------------------------------------------------------------------------------------
+
+    def _file(self, ending: str) -> str:
+        self._files += 1
+        return str(self._folder / f"file{self._files}{ending}")
+
+    async def _open(self) -> None:
+        self.app.session.reload((self.app.workspace.source,))
+
+    async def _toggle(self) -> None:
+        # Those that no later pass depends on: the recipe stays right.
+        safe = {("cse", "mlir"), ("canonicalize", "mlir")}
+        rows = [
+            number
+            for number, row in enumerate(self.app.passes.rows)
+            if row.step is not None and (row.step.name, row.step.level) in safe and row.step.phase != "llvm"
+        ]
+        if rows:
+            self.app.show_pane("passes")
+            self.app.passes.cursor = self._chance.choice(rows)
+            await self.press("space")
+
+    async def _run(self) -> None:
+        await self.press("r")
+
+    async def _page(self) -> None:
+        self.app.show_pane("ir")
+        await self.press("[", "[", "pagedown", "]")
+
+    async def _diff(self) -> None:
+        self.app.show_pane("ir")
+        await self.press("]", "d")
+
+    async def _search(self) -> None:
+        self.app.show_pane("ir")
+        await self.press("/", *"add", "enter")
+
+    async def _export(self) -> None:
+        if self.app.state.captured:
+            self.app.exporting._folder_typed(self._file(".export"), ("object",))
+
+    async def _save(self) -> None:
+        self.app.editing._save_to(self._file(".recipe.toml"))
+
+    async def _try(self) -> None:
+        self.app.show_pane("passes")
+        await self.press("w")
+
+    async def _bisect(self) -> None:
+        if self.app.state.captured and not self.app.parting.searching:
+            self.app.parting._begin("differs", "1, 20 s")
+
+    async def _edit_ir(self) -> None:
+        self.app.show_pane("ir")
+        self.app.texts.edit_ir_here()
+        for _ in range(50):
+            await asyncio.sleep(0.02)
+            if isinstance(self.app.screen, EditorScreen):
+                return await self.press(*"// mine")
+
+    async def _type_name(self) -> None:
+        await self.press("ctrl+s", *"half a name")
+
+
+def _waited() -> float:
+    """Seconds that this thread has been ready to run and had no processor, as the scheduler counts them."""
+    return int(_SCHEDULE.read_text().split()[1]) / 1e9
