@@ -8,6 +8,7 @@ import torch
 
 from buddy.compiler.numerics_report import Deviation
 from buddy.compiler.runner.compare import EXACT, TOLERANCES, Tolerance, compare
+from buddy.compiler.runner.one_walk import Walked, can_walk, walked
 
 _SINGLE = (torch.float16, torch.bfloat16)
 
@@ -35,15 +36,22 @@ class Deviations:
 
     def _fast(self, ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
         """The deviation of finite numbers; `None` where some are not. The tolerance's relative part is left out."""
+        found = walked(ours, self._dense(reference)) if can_walk(ours, reference) else self._walked(ours, reference)
+        if not (math.isfinite(found.apart) and math.isfinite(found.size)):
+            return None
+        relative = math.sqrt(found.apart / found.size) if found.size else 0.0
+        rms = math.sqrt(found.size / reference.numel())
+        return Deviation(found.largest, relative, found.largest / (tolerance.absolute * max(1.0, rms)))
+
+    def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+        """The same of tensors of any type and layout, by torch's own walks."""
         difference = torch.sub(ours, reference, out=self._room(reference))
         least, most = torch.aminmax(difference)
-        largest = max(abs(float(least)), abs(float(most)))
-        scale = float(torch.linalg.vector_norm(reference))
-        if not math.isfinite(largest) or not math.isfinite(scale):
-            return None
-        relative = float(torch.linalg.vector_norm(difference)) / scale if scale and largest else 0.0
-        rms = scale / math.sqrt(reference.numel())
-        return Deviation(largest, relative, largest / (tolerance.absolute * max(1.0, rms)))
+        apart, size = (float(torch.linalg.vector_norm(found)) for found in (difference, reference))
+        return Walked(max(abs(float(least)), abs(float(most))), apart * apart, size * size)
+
+    def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_contiguous() else self._room(tensor).copy_(tensor)
 
     def _room(self, like: torch.Tensor) -> torch.Tensor:
         """A tensor of that shape and type, whose memory is that of the one before."""
@@ -51,6 +59,14 @@ class Deviations:
         if self._memory.numel() < size:
             self._memory = torch.empty(size, dtype=torch.uint8)
         return self._memory[:size].view(like.dtype).view(like.shape)
+
+
+def tells_places_apart(value: torch.Tensor) -> bool:
+    """Whether elements at other places would be seen: most neighbours differ. Those of a mask or of zeros do not."""
+    # In the order in which they lie in memory: a copy of a transposed weight takes longer than to look at it.
+    order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
+    flat = value.permute(order).reshape(-1)
+    return 2 * int(torch.count_nonzero(flat[1:] != flat[:-1])) >= flat.numel() > 1
 
 
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,7 +78,7 @@ def _parts(tensor: torch.Tensor) -> torch.Tensor:
 def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
     """The deviation told element by element, as that of a program's outputs is."""
     wide = reference.dtype
-    report = compare("", ours.to(wide), reference, tolerance)
+    report = compare("", ours.to(wide), reference, tolerance, equal_nan=True)
     if not math.isfinite(report.max_abs):
         return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
     share = _share(ours.to(wide), reference, tolerance)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
@@ -44,9 +43,11 @@ class InStep:
         self._pending = iter(graph.operations)
         self._symbols, self._on_node, self._wide = symbols, on_node, reference == "float64"
         self._nodes = {op.stable: op for op in graph.operations}
-        self._readers = Counter(parent.name for op in graph.operations for parent in op.parents)
-        self._reads = {name: tuple(found) for name, found in (reads or {}).items()}
-        self._readers.update(name for found in self._reads.values() for name in found)
+        looked_up = reads or {}
+        self._reads = {
+            op.name: (*(parent.name for parent in op.parents), *looked_up.get(op.stable, ())) for op in graph.operations
+        }
+        self._readers = Counter(name for found in self._reads.values() for name in found)
         self._readers.update(op.name for op in graph.results if isinstance(op, Op))
         self._readers.update(self._nodes[name].name for name in held if name in self._nodes)
         self._results = graph.results
@@ -82,7 +83,7 @@ class InStep:
             return None
         self._values[op.name] = self._computed(op)
         self._on_node(op, self._values[op.name])
-        for name in (*(parent.name for parent in op.parents), *self._reads.get(op.stable, ())):
+        for name in self._reads[op.name]:
             self._read(name)
         if not self._readers[op.name]:
             del self._values[op.name]
@@ -119,9 +120,7 @@ class InStep:
         return self._run(op, {parent.name: narrowed(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
-        # Compiled code that is being watched by AOTAutograd runs under modes that are not for this.
-        with torch.no_grad(), _disable_current_modes():
-            return computed(op, values, self._symbols)
+        return computed(op, values, self._symbols)
 
 
 def widened(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -16,6 +17,7 @@ from buddy.compiler.runner.huge_pages import collapse
 from buddy.compiler.runner.linker import BlockFunction, Library, functions_of
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
+from buddy.compiler.runner.packed_elsewhere import Borrowed, PackedElsewhere
 from buddy.compiler.runner.packed_store import PackedStore
 from buddy.compiler.runner.reused import Memory
 from buddy.compiler.runner.sizes import Shape, bind
@@ -67,13 +69,14 @@ class PackedArgument:
 
     The source is kept alive, so its address cannot come to mean another tensor. Writes that PyTorch does not count
     (`p.data.mul_()`) go unseen: `forget()` after them. Where calls come one after another, all copies may lie in the
-    same memory (`in_turn`).
+    same memory (`in_turn`), and none is made of what has been packed `elsewhere` in the same way.
     """
 
     def __init__(
-        self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, in_turn: bool = False
-    ) -> None:
-        self._in_turn = in_turn
+        self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, in_turn: bool = False,
+        elsewhere: PackedElsewhere | None = None,
+    ) -> None:  # fmt: skip
+        self._in_turn, self._borrowed = in_turn, None if elsewhere is None else Borrowed(elsewhere)
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
@@ -89,12 +92,23 @@ class PackedArgument:
         state = (source.data_ptr(), source._version, source.shape, source.stride())
         with self._lock:
             if self._source is None or state != self._state:
-                self._buffer, self._source, self._state = self._packed(source, self._place()), source, state
+                self._buffer, self._source, self._state = self._made(source), source, state
             return self._buffer
+
+    def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The weight that was packed last, with its copy."""
+        return None if self._source is None else (self._source, self._buffer)
 
     def forget(self) -> None:
         with self._lock:
             self._source, self._state = None, ()
+
+    def _made(self, source: torch.Tensor) -> torch.Tensor:
+        if self._borrowed is None:
+            return self._packed(source, self._place())
+        spec = self._argument.spec
+        # Packed here once or twice, if at all: that is worth no memory to keep.
+        return self._borrowed.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._packed, source))
 
     def _place(self) -> torch.Tensor | None:
         """The buffer in the store for the first packing; later ones get their own, since a call may still read it."""
@@ -116,10 +130,13 @@ class LoadedProgram:
     shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
     then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
     where the process has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
-    Raises `MachineError` for code of another machine than this one.
+    Weights that were packed `elsewhere` in the same way are not packed again. Raises `MachineError` for code of another
+    machine than this one.
     """
 
-    def __init__(self, artifact: Artifact, in_turn: bool = False, located: bool = False) -> None:
+    def __init__(
+        self, artifact: Artifact, in_turn: bool = False, located: bool = False, elsewhere: PackedElsewhere | None = None
+    ) -> None:
         check_runs_here(artifact.target)
         sizes = functions_of(artifact.objects) if located else {}
         self._eager = EagerOps(artifact.eager_calls)
@@ -144,7 +161,9 @@ class LoadedProgram:
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated
         self._arguments = [
-            PackedArgument(a, self._library[a.pack], store, next(numbers), in_turn) if a.pack else _unpacked(a)
+            PackedArgument(a, self._library[a.pack], store, next(numbers), in_turn, elsewhere)
+            if a.pack
+            else _unpacked(a)
             for a in artifact.arguments
         ]
         sources = [argument.source for argument in artifact.arguments]
@@ -193,6 +212,15 @@ class LoadedProgram:
         for value, source in self._values:
             if isinstance(getattr(value, "__self__", None), PackedArgument):
                 value(tensors[source], {})
+
+    def packed_pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The weights that have been packed, each with its copy."""
+        pairs = (argument.pair() for argument in self._arguments if isinstance(argument, PackedArgument))
+        return [pair for pair in pairs if pair is not None]
+
+    def packed_copies(self) -> PackedElsewhere:
+        """What has been packed, for other programs that work on the same weights while this one lives."""
+        return PackedElsewhere(self.packed_pairs())
 
     def refreeze(self) -> None:
         """Pack all weights anew at the next call, after writes that PyTorch does not count."""

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.artifact import from_bytes
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operation import Op, ReshapeFamilyOp
+from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp
 from buddy.compiler.numerics_report import (
     Deviation,
     NanOrigin,
@@ -19,18 +21,20 @@ from buddy.compiler.numerics_report import (
     OwnProgram,
     Reference,
 )
-from buddy.compiler.runner.deviations import Deviations, tolerance_of
+from buddy.compiler.runner.deviations import Deviations, tells_places_apart, tolerance_of
 from buddy.compiler.runner.in_step import InStep, narrowed
 from buddy.compiler.runner.loaded import LoadedProgram
 from buddy.compiler.runner.measure import SEED, with_threads
 from buddy.compiler.runner.node_by_node import symbols_at
 from buddy.compiler.runner.observing import observing
+from buddy.compiler.runner.packed_elsewhere import PackedElsewhere
 from buddy.compiler.torch_values import to_torch
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
+_PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
 _TOLD = 20
 
 
@@ -42,7 +46,8 @@ def compare_nodes(
 
     Both sides draw random numbers from one seed. Raises what an op in eager raises.
     """
-    with with_threads(threads), torch.no_grad():
+    # Compiled code that is being watched by AOTAutograd runs under modes that are not for this.
+    with with_threads(threads), torch.no_grad(), _disable_current_modes():
         on_progress("loading the compiled code", 0.0)
         compared = _Compared(captured, program, reference, on_progress)
         start = time.perf_counter()
@@ -54,12 +59,14 @@ def compare_nodes(
 class _Alone:
     """A node's own program, let go of after its last use.
 
-    What only moves elements is `settled` once it has moved some that can be told apart to where they belong.
+    What only moves elements is `settled` once it has moved some that can be told apart to where they belong. Weights
+    that the whole program has packed in the same way, which are `packed`, are not packed again.
     """
 
-    def __init__(self, found: OwnProgram) -> None:
+    def __init__(self, found: OwnProgram, packed: PackedElsewhere) -> None:
         self._left, self.moves, self.settled = len(found.uses), found.moves, False
-        self._program: LoadedProgram | None = LoadedProgram(from_bytes(found.artifact), in_turn=True)
+        artifact = from_bytes(found.artifact)
+        self._program: LoadedProgram | None = LoadedProgram(artifact, in_turn=True, elsewhere=packed)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._program is not None
@@ -88,6 +95,9 @@ class _Compared:
         self.errors: dict[str, Deviation] = {}
         self.own: dict[str, Deviation] = {}
         self.not_finite: dict[str, tuple[int, int]] = {}
+        self._finite: set[str] = set()
+        # Inputs that are moved, by name, of which nothing has said yet whether they are finite.
+        self._unread: dict[str, tuple[str, torch.Tensor]] = {}
         self._count = 0
         symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
         reads = {name: inputs for name, (_alone, inputs, _results) in self._alone.items()}
@@ -98,8 +108,9 @@ class _Compared:
 
     def _uses(self, own: Sequence[OwnProgram]) -> Iterator[tuple[str, tuple[_Alone, Any, Any]]]:
         """By the stable name of the node that computes: its program, its inputs and its results."""
+        packed = self._loaded.packed_copies()
         for found in own:
-            alone = _Alone(found)
+            alone = _Alone(found, packed)
             for inputs, results in found.uses:
                 name, number = results[0]
                 yield (name if number < 0 else self._nodes[name].args[0].stable), (alone, inputs, results)
@@ -110,6 +121,8 @@ class _Compared:
         with observing(self._value_came):
             self._loaded(captured.tensors, captured.numbers)
         self._steps.finish()
+        counts = {stable: _not_finite(value) for stable, value in self._unread.values()}
+        self.not_finite |= {stable: found for stable, found in counts.items() if found != (0, 0)}
 
     # ---- what comes ----------------------------------------------------------------------------------------------
 
@@ -126,11 +139,29 @@ class _Compared:
             self._tell(f"comparing nodes {self._count}/{len(self._nodes)}", done)
         if op.stable in self._alone:
             self._alone_on_right_inputs(op, value)
-        own = self.own.get(op.stable)
-        # Beside finite numbers, what is within tolerance is finite.
-        told = own is not None and own.ok and not (own.nans or own.infs or op.stable not in self._computing)
-        if isinstance(value, torch.Tensor) and not told and (found := _not_finite(value)) != (0, 0):
+        if isinstance(value, torch.Tensor):
+            self._look_for_not_finite(op, value)
+
+    def _look_for_not_finite(self, op: Op, value: torch.Tensor) -> None:
+        """Count the NaNs and infinities of a reference's value, unless something says that there are none.
+
+        Beside finite numbers, what is within tolerance is finite, and so is what only moves finite ones. Each element
+        of a product's operands is in some element of the result, so where that is finite, they are: weights that are
+        moved need not be read for it.
+        """
+        own, parents = self.own.get(op.stable), [parent.name for parent in op.parents]
+        moves = isinstance(op, ReshapeFamilyOp)
+        if moves and all(name in self._tensors for name in parents):
+            self._unread[op.name] = op.stable, value
+            return
+        told = own is not None and own.ok and not (own.nans or own.infs) and op.stable in self._computing
+        if not (told or (moves and self._finite.issuperset(parents))) and (found := _not_finite(value)) != (0, 0):
             self.not_finite[op.stable] = found
+            return
+        self._finite.add(op.name)
+        if isinstance(op, _PRODUCTS) and value.numel() and not op.kwargs:
+            for name in parents:
+                self._unread.pop(name, None)
 
     def _alone_on_right_inputs(self, op: Op, value: Any) -> None:
         alone, inputs, results = self._alone[op.stable]
@@ -145,7 +176,7 @@ class _Compared:
         for (name, number), ours in zip(results, found, strict=True):
             self.own[name] = self._deviations.of(ours, _result(value, number))
         same = alone.moves and all(self.own[name] == Deviation() for name, _ in results)
-        alone.settled = same and all(_tells_places_apart(_result(value, number)) for _, number in results)
+        alone.settled = same and all(tells_places_apart(_result(value, number)) for _, number in results)
 
     def _narrow(self, name: str) -> torch.Tensor:
         """The reference's value of a node as the program has it."""
@@ -259,12 +290,6 @@ def _result(value: Any, number: int) -> torch.Tensor:
     """A result of a node by its number, the only one by -1: a graph pass may have left but the first of several."""
     found: torch.Tensor = value[max(number, 0)] if isinstance(value, (list, tuple)) else value
     return found
-
-
-def _tells_places_apart(value: torch.Tensor) -> bool:
-    """Whether elements at other places would be seen: most neighbours differ. Those of a mask or of zeros do not."""
-    flat = value.reshape(-1)
-    return 2 * int((flat[1:] != flat[:-1]).sum()) >= flat.numel() > 1
 
 
 def _not_finite(value: torch.Tensor) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import torch
 
 from buddy.compiler.runner.compare import compare
 from buddy.compiler.runner.deviations import Deviations
+from buddy.compiler.runner.one_walk import can_walk, walked
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64])
@@ -23,6 +24,32 @@ def test_the_verdict_is_that_of_a_programs_outputs(dtype: torch.dtype) -> None:
         assert found.ok == (report.verdict == "ok"), size
         if dtype in (torch.float32, torch.float64):
             assert found.largest == pytest.approx(report.max_abs, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(64, 65), (3, 1367), (16, 16, 17)])
+def test_one_walk_tells_what_torch_tells(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    reference = torch.randn(shape) * 3
+    ours = reference + 1e-3 * torch.randn(shape)
+    assert can_walk(ours, reference)
+    found, apart = walked(ours, reference), ours - reference
+    assert found.largest == float(apart.abs().max())
+    # Single precision adds up a few hundred squares a lane: each adds half a unit in the last place at most.
+    assert found.apart == pytest.approx(float(apart.double().square().sum()), rel=1e-4)
+    assert found.size == pytest.approx(float(reference.double().square().sum()), rel=1e-4)
+    turned = reference.transpose(0, 1).contiguous().transpose(0, 1)
+    assert Deviations().of(ours, turned) == Deviations().of(ours, reference)
+
+
+@pytest.mark.parametrize("place", [0, 2047, 4098])
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_long_tensor_with_one_number_that_is_not_finite_is_wrong(place: int, wrong: float) -> None:
+    reference = torch.ones(4099)
+    ours = reference.clone()
+    ours[place] = wrong
+    for found in (Deviations().of(ours, reference), Deviations().of(reference, ours)):
+        assert not found.ok
+        assert found.where == f"[{place}]"
 
 
 def test_what_is_not_finite_on_one_side_alone_is_wrong_and_counted() -> None:

@@ -1,0 +1,146 @@
+"""What comparing every node with eager takes: seconds beside runs of the program and of eager, and memory at its peak.
+
+Rounds of a run, of eager and of the comparison take turns in one process, which has weights packed and code linked:
+`seconds` are medians, and `bound` is three runs and one of eager. The peak of memory is that of a process that loads
+the program and runs eager, and of another one that loads it, compiles what shows its values and compares every node:
+all that each has had in memory at one time, libraries and weights among it; `before` is what the second one has held
+until the comparison begins, compiling included. Prints one JSON object; names of samples choose some of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from support import printing
+from support.timing import seconds_of
+
+from buddy.compiler.bench.figures import spread
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.numerics import observed_program
+from buddy.compiler.numerics_report import ObservedProgram
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runner.measure import eager_results
+from buddy.compiler.runner.nodes import compare_nodes
+from buddy.compiler.sources import load_program
+from buddy.compiler.straight import compile_graph
+
+SAMPLES = Path(__file__).resolve().parent.parent / "samples"
+MODELS = ("bert", "gpt2")
+WANTED = {"runs": 3.0, "memory": 2.0}
+
+
+def measure(name: str, options: Any) -> dict[str, Any]:
+    """Each part in a process of its own."""
+    timed, eager, compared = (apart(part, name, options) for part in PARTS)
+    seconds = timed["seconds"]
+    bound = WANTED["runs"] * seconds["run"]["median"] + seconds["eager"]["median"]
+    memory = {"eager": eager["peak"], "compared": compared["peak"], "before": compared["before"]}
+    return {
+        **timed,
+        "bound": round(bound, 4),
+        "share": round(seconds["compared"]["median"] / bound, 3),
+        "memory": {**memory, "ratio": round(compared["peak"] / eager["peak"], 3)},
+    }
+
+
+def apart(part: str, name: str, options: Any) -> dict[str, Any]:
+    words = [sys.executable, __file__, "--part", part, "--repeats", str(options.repeats), name]
+    said = subprocess.run([*words, *["--tiny"] * options.tiny], stdout=subprocess.PIPE, text=True, check=True).stdout
+    # What a script imports may print lines of its own.
+    found: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    return found
+
+
+def _timed(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
+    program = _observed(captured)
+    plain = LoadedProgram(compile_graph(captured.graph, default_recipe()))
+    seconds: dict[str, list[float]] = {"run": [], "eager": [], "compared": []}
+    with torch.no_grad():
+        plain(captured.tensors, captured.numbers)
+        for _ in range(repeats):
+            seconds["run"].append(seconds_of(lambda: plain(captured.tensors, captured.numbers)))
+            seconds["eager"].append(seconds_of(lambda: eager_results(captured)))
+            report = compare_nodes(captured, program)
+            seconds["compared"].append(report.seconds)
+    return {
+        "nodes": len(report.nodes),
+        "wrong": report.first,
+        "alone": sum(found.own is not None for found in report.nodes),
+        "programs": len(program.own),
+        "compile_seconds": round(program.seconds, 2),
+        "seconds": {what: spread(found) for what, found in seconds.items()},
+    }
+
+
+def _eager(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
+    with torch.no_grad():
+        eager_results(captured)
+    return {"peak": most_bytes()}
+
+
+def _compared(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
+    program = _observed(captured)
+    before = most_bytes()
+    compare_nodes(captured, program)
+    return {"before": before, "peak": most_bytes()}
+
+
+PARTS: dict[str, Callable[[CapturedGraph, int], dict[str, Any]]] = {
+    "timed": _timed,
+    "eager": _eager,
+    "compared": _compared,
+}
+
+
+def _observed(captured: CapturedGraph) -> ObservedProgram:
+    start = time.perf_counter()
+    found = observed_program(captured.graph, default_recipe(), captured.first())
+    print(f"compiled in {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    return found
+
+
+def most_bytes() -> int:
+    """The most that this process has had in memory at one time, as Linux counts it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
+
+
+def row(name: str, found: dict[str, Any]) -> list[object]:
+    seconds = [f"{found['seconds'][what]['median']:.3f}" for what in ("run", "eager", "compared")]
+    memory = [f"{found['memory'][what] / 1e6:.0f}" for what in ("eager", "compared")]
+    return [name, found["nodes"], *seconds, found["share"], *memory, found["memory"]["ratio"]]
+
+
+def main() -> int:
+    parser = printing.parser(__doc__, 5, "rounds of a run, eager and the comparison")
+    parser.add_argument("models", nargs="*", metavar="SAMPLE", help=f"names of samples ({', '.join(MODELS)})")
+    parser.add_argument("--part", choices=PARTS, help="measure one part of one sample in this process, and end")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.part:
+        arguments = ("--tiny",) if options.tiny else ()
+        captured = load_program(str(SAMPLES / f"{options.models[0]}.py"), arguments).graphs[0]
+        print(json.dumps(PARTS[options.part](captured, options.repeats)))
+        return 0
+    machine = printing.machine()
+    found = {name: measure(name, options) for name in options.models or MODELS}
+    met = {
+        name: {"seconds": figures["share"] <= 1.0, "memory": figures["memory"]["ratio"] <= WANTED["memory"]}
+        for name, figures in found.items()
+    }
+    heading = ["program", "nodes", "run, s", "eager", "compared", "of bound", "eager, MB", "compared", "ratio"]
+    result = {"machine": machine, "models": found, "wanted": WANTED, "met": met}
+    printing.tell(result, heading, [row(name, figures) for name, figures in found.items()])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
