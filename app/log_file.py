@@ -35,7 +35,8 @@ class LogFile:
         self._file: BinaryIO = self._opened()
 
     def _opened(self) -> BinaryIO:
-        return self._path.open("ab", buffering=0)
+        # For the user alone: lines of programs stand in it, by which errors came.
+        return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
     def write(self, data: bytes) -> None:
         """Add `data`. What cannot be written, on a full disk, is left out: nobody waits for a log."""

@@ -22,6 +22,8 @@ from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage,
 from buddy.compiler.recipe import Recipe, to_toml
 
 FORMAT = 1
+# Of what is opened without running anything, by suffix; whether it is what it is called, the engine sees.
+_NO_PYTHON = (".mlir", ".mlirbc", ".pt2", ".pt", ".pth", ".onnx")
 DESCRIPTION, RECIPE, VALUES, COMMAND = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
 
 
@@ -240,7 +242,22 @@ def read_description(folder: Path) -> Description:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if found.format > FORMAT:
         raise ValueError(f"{folder} was written by a later version of buddy-tui ({found.engine})")
+    if found.script and not _inside(folder, found.script):
+        raise ValueError(f"{path} names {found.script} as its script, which is not in the folder")
     return found
+
+
+def _inside(folder: Path, name: str) -> bool:
+    """Whether a file that a description names lies in its folder, links looked through."""
+    try:
+        return (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # links that lead to each other, a character 0
+        return False
+
+
+def runs_elsewhere(found: Description) -> str:
+    """The Python that a replay would run and that is not in the folder, "" where there is none."""
+    return "" if found.script or Path(found.source.partition(":")[0]).suffix in _NO_PYTHON else found.source
 
 
 def source_of(folder: Path, found: Description) -> str:

@@ -11,6 +11,7 @@ from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
 from buddy.app.typed import read_file, typed_path
 from buddy.compiler.recipe import Recipe, from_toml
+from buddy.compiler.recipe_claims import claims, refusal
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench
@@ -70,6 +71,11 @@ class Versus:
             found = from_toml(read_file(typed_path(path)))
         except (OSError, ValueError) as error:
             self._bench.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
+            return
+        # What a recipe's plug-ins are does not matter: they are left out below.
+        asked = claims(replace(found, plugins=()))
+        if asked and not self._bench.session.trusts:
+            self._bench.say(f"{path.strip()} is not used: {refusal(asked)}")
             return
         mine = self._bench.workspace.recipe
         # Plug-ins are code: a file of somebody's names its own, and those loaded are the user's choice.

@@ -91,7 +91,7 @@ async def _other(engine: Headless, options: argparse.Namespace, mine: Recipe, se
     presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
     if options.against and wanted in [preset.name for preset in presets]:
         return engine.from_preset(preset_named(presets, wanted).recipe, mine)
-    read = recipe_in(wanted, [preset.name for preset in presets] if options.against else [])
+    read = recipe_in(wanted, [preset.name for preset in presets] if options.against else [], options.trust)
     if not read.steps:
         read = replace(read, steps=preset_named(presets, read.preset or "default").recipe.steps)
     return replace(read, source=mine.source, arguments=mine.arguments, graph=mine.graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +18,7 @@ from buddy.app.typed import read_file
 from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo, Preset
 from buddy.compiler.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml, preset_of
+from buddy.compiler.recipe_claims import claims, refusal
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 
@@ -30,7 +31,9 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
 
     Raises `UsageError`.
     """
-    files = [_from_file(path) for path in options.recipe] or [Recipe(preset="")]
+    named = [Path(plugin.path) for plugin in plugins(options)]
+    trusted = None if options.trust else {str(path) for one in named for path in (one, one.resolve())}
+    files = [_from_file(path, trusted) for path in options.recipe] or [Recipe(preset="")]
     graphs = [recipe.graph for recipe in files]
     if len(set(graphs)) < len(graphs):
         raise UsageError(f"two recipes are for one graph: {', '.join(map(str, options.recipe))}")
@@ -142,18 +145,29 @@ def _pipeline(given: str, before: Sequence[PassStep]) -> tuple[PassStep, ...]:
         raise UsageError(f"{given}: {error}") from error
 
 
-def _from_file(path: Path) -> Recipe:
+def _from_file(path: Path, trusted: Collection[str] | None) -> Recipe:
+    """The recipe in a file, which may ask for the plug-ins at the `trusted` paths, and with `None` for anything.
+
+    Raises `UsageError`.
+    """
     try:
-        return from_toml(read_file(path))
+        found = from_toml(read_file(path))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from error
+    asked = claims(found, trusted) if trusted is not None else []
+    if asked:
+        raise UsageError(f"{path} is not used: {refusal(asked)}")
+    return found
 
 
-def recipe_in(path: str, presets: Sequence[str]) -> Recipe:
-    """The recipe in a file; raises `UsageError`, which also names `presets` where a preset could have been meant."""
+def recipe_in(path: str, presets: Sequence[str], trusts: bool) -> Recipe:
+    """The recipe in a file; raises `UsageError`, which also names `presets` where a preset could have been meant.
+
+    Unless the user `trusts` the file, it may ask for nothing but computing.
+    """
     if presets and not Path(path).exists():
         raise UsageError(f"{path!r} is neither a file nor a preset; there are {', '.join(presets)}")
-    return _from_file(Path(path))
+    return _from_file(Path(path), None if trusts else ())
 
 
 def preset_named(presets: Sequence[Preset], name: str) -> Preset:

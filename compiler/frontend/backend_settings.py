@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
+from buddy.compiler.recipe_claims import claims
 from buddy.compiler.tuning.space import SpaceError, varied
 
 Fallback = Literal["eager", "error"]
@@ -127,11 +128,16 @@ def _read(given: Any) -> Recipe:
     if not isinstance(given, (str, Path)):
         raise ValueError(f"recipe is {given!r}; it may be a Recipe, or the path of one in TOML")
     try:
-        return from_toml(Path(given).read_text("utf-8"))
+        found = from_toml(Path(given).read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"recipe: {given} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise ValueError(f"recipe: {given} is {error}") from error
+    asked = claims(replace(found, plugins=()))
+    if asked:
+        todo = "if you trust who wrote it, give the Recipe that buddy.compiler.recipe.from_toml makes of it"
+        raise ValueError(f"recipe: {given} asks for {'; '.join(asked)}; {todo}")
+    return found
 
 
 def _field(name: str, value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from buddy.compiler.archives import too_large
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.run_report import InputChoice
@@ -67,10 +68,18 @@ def _read(choice: InputChoice) -> Any:
     """What a `.npy`, `.npz` or `.pt` holds; nothing in it is ever executed."""
     data = io.BytesIO(choice.content)
     try:
+        if zipfile.is_zipfile(data):
+            with zipfile.ZipFile(data) as archive:
+                words = too_large(archive, len(choice.content))
+            if words:
+                raise InputError(f"{choice.title} is {words}", "give a file of the tensors alone")
+        data.seek(0)
         if choice.title.endswith((".npy", ".npz")):
             found = np.load(data, allow_pickle=False)
             return {name: found[name] for name in found.files} if isinstance(found, np.lib.npyio.NpzFile) else found
         return torch.load(data, weights_only=True, map_location="cpu")
+    except InputError:
+        raise
     except (ValueError, OSError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt of tensors alone") from error
     except Exception as error:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from buddy.compiler.archives import too_large
+
 Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
 
 # The first bytes of MLIR's bytecode (mlir/docs/BytecodeFormat.md).
@@ -85,9 +87,10 @@ def _of_archive(path: Path) -> Sniffed:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
+            words = too_large(archive, path.stat().st_size)
     except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
         return Sniffed("other", "a zip archive that is cut off or damaged")
-    return of_members(names)
+    return Sniffed("other", words) if words else of_members(names)
 
 
 def of_members(names: Iterable[str]) -> Sniffed:

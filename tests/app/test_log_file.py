@@ -24,6 +24,7 @@ def test_a_log_goes_on_where_it_ended(tmp_path: Path) -> None:
         log.write(text)
         log.close()
     assert (tmp_path / "log").read_bytes() == b"one two"
+    assert (tmp_path / "log").stat().st_mode & 0o077 == 0, "it is for the user alone"
 
 
 def test_two_that_add_to_one_log_put_it_aside_once(tmp_path: Path) -> None:

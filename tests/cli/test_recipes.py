@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from buddy.app.cli import arguments, run
-from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, with_eager_nodes
+from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, recipe_in, with_eager_nodes
 from buddy.app.roads import as_wanted
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import GraphInfo, NodeRow
@@ -64,6 +64,20 @@ def test_a_recipe_without_steps_gets_those_of_its_frontend(tmp_path: Path) -> No
     assert (found.frontend, found.flavour) == ("torch-mlir", "tosa")
     assert found.steps == presets()["torch-mlir-tosa"].recipe.steps
     assert recipe("--recipe", str(tmp_path / "mine.toml"), "--preset", "default").frontend == "dynamo"
+
+
+def test_a_recipes_file_names_plugins_and_files_only_where_it_is_trusted(tmp_path: Path) -> None:
+    plugin = tmp_path / "theirs.py"
+    text = f"[[plugins]]\npath = '{plugin}'\n[[steps]]\nname = 'snapshot-op-locations'\noptions = [['filename', 'x']]"
+    path = written(tmp_path / "theirs.toml", text)
+    with pytest.raises(UsageError, match=r"theirs\.py, which is Python code; .*--trust allows it"):
+        recipe("--recipe", path)
+    assert [found.path for found in recipe("--recipe", path, "--trust").plugins] == [str(plugin)]
+    mine = written(tmp_path / "mine.toml", text.partition("[[steps]]")[0])
+    named = recipe("--recipe", mine, "--plugin", str(plugin))
+    assert {found.path for found in named.plugins} == {str(plugin)}, "the user has named it"
+    with pytest.raises(UsageError, match=r"theirs\.toml is not used"):
+        recipe_in(path, [], False)
 
 
 def test_recipes_of_several_frontends_are_refused(tmp_path: Path) -> None:
