@@ -238,10 +238,12 @@ class EngineClient:
         return await self.ask(Compile(self.next_request(), recipe, beside=True), Compiled, came)
 
     async def run_beside(
-        self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False
-    ) -> Ran:
+        self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False,
+        equal_nan: bool = False,
+    ) -> Ran:  # fmt: skip
         """What running a recipe that is compared with others gives; with `values`, inputs and outputs, too."""
-        frame = Run(self.next_request(), recipe, repeats, beside=True, inputs=inputs, values=values)
+        request = self.next_request()
+        frame = Run(request, recipe, repeats, beside=True, inputs=inputs, values=values, equal_nan=equal_nan)
         return await self.ask(frame, Ran)
 
     async def try_passes(

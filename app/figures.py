@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from buddy.compiler.run_report import Load, OutputReport
+
 
 @dataclass(frozen=True)
 class Glyphs:
@@ -54,6 +56,34 @@ def size(value: int) -> str:
         return f"{value} B"
     scale, unit = next((s, u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if value >= 0.9995 * s)
     return f"{value / scale:.3g} {unit}"
+
+
+def nans(output: OutputReport) -> str:
+    """How many NaN an output has, and how many eager's, where there are any."""
+    if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
+        return f"{output.nans} NaN" if output.nans else ""
+    return f"{output.nans} NaN, {output.eager_nans} in eager's"
+
+
+def load(found: Load) -> str:
+    """How busy the machine was while something was timed."""
+    facts = [f"load {found.average:.2f} on {found.cores} core{'s' * (found.cores != 1)}"] * (found.average >= 0)
+    if found.others >= 0:
+        facts.append(f"others kept {found.others:.1f} busy meanwhile" if found.disturbs else "nobody else at work")
+    facts += [f"{found.megahertz:.0f} MHz"] * (found.megahertz > 0)
+    return f"machine: {', '.join(facts) or 'its load is not told'}"
+
+
+def load_json(load: Load | None) -> dict[str, float | None] | None:
+    """How busy the machine was; what nobody tells as null."""
+    if load is None:
+        return None
+    return {
+        "average": load.average if load.average >= 0 else None,
+        "others": load.others if load.others >= 0 else None,
+        "cores": load.cores,
+        "megahertz": load.megahertz or None,
+    }
 
 
 def thread_count(number: int) -> str:

@@ -38,8 +38,8 @@ def standing(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
         if told.ran != recipe:
             return ("stale", "stale")
         if told.report.wrong:
-            return ("MISMATCH", "bad")
-        if not told.report.compared:
+            return (told.report.word, "bad")
+        if told.report.not_compared:
             return ("ran", "warn")
         in_eager = told.report.nodes_eager
         return (f"ok, {in_eager} in eager", "warn") if in_eager else ("ok", "ok")

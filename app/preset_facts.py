@@ -61,7 +61,7 @@ class PipelineFacts:
             "compile_seconds": self.milliseconds / 1e3,
             "ops": self.operations,
             "assembly_lines": self.assembly_lines,
-            "ok": report.ok if report and (report.compared or report.wrong) else None,
+            "ok": report.ok if report and (not report.not_compared or report.wrong) else None,
             "run_seconds": report.compiled.median if report else None,
             "eager_seconds": report.eager.median if report else None,
             "problem": self.problem or None,

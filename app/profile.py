@@ -181,10 +181,14 @@ def told(report: ProfileReport) -> list[str]:
         f"nodes {_ratio(report.inside, whole):.1%} of a run with counters, calls {_ratio(report.outside, whole):.1%}"
     )
     runs = f"{report.plain.runs} runs, {figures.thread_count(report.plain.threads)}"
+    spread = f"{figures.seconds(report.plain.low)} to {figures.seconds(report.plain.high)}"
     lines = [
-        f"a run takes {figures.seconds(report.plain.median)} ({runs}); counting adds {report.overhead:+.1%}",
+        f"a run takes {figures.seconds(report.plain.median)} (quartiles {spread}, {runs}); "
+        f"counting adds {report.overhead:+.1%}",
         f"{shares}; counted by {report.counter} at {report.ticks_per_second / 1e9:.3f} GHz",
     ]
+    if report.load is not None:
+        lines.append(figures.load(report.load))
     if report.peak.gflops:
         lines.append(f"this machine: {_peak_words(report.peak)}")
     if any(_from_caches(node, report.peak) for node in report.nodes):
@@ -236,6 +240,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
         "runs": report.plain.runs,
         "threads": report.plain.threads,
         "counted": report.counted.median,
+        "load": figures.load_json(report.load),
         "overhead": report.overhead,
         "whole": report.whole,
         "in_nodes": report.inside,

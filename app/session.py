@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from buddy.app.heartbeat import Heartbeat
 from buddy.app.lines import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.log_file import NO_LOG, Log
+from buddy.app.on_disk import OnDisk
 from buddy.app.roads import as_wanted
+from buddy.app.ssh import Remote
 from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.watching import Watcher, told
 from buddy.app.workspace import Workspace
@@ -47,7 +49,8 @@ class Session:
         self.auto_run = False
         self.watching = False
         self.say: Callable[[str], object] = lambda text: None
-        self.inputs = InputChoice()
+        self.disk = OnDisk()
+        self.equal_nan = False
         self.shapes: tuple[str, ...] = ()
         self.trusts = False
         self.wanted: Mapping[str, Any] = {}
@@ -63,6 +66,15 @@ class Session:
         self._hopeless = False
         self._closing = False
         self._shutting: dict[EngineClient, asyncio.Future[None]] = {}
+
+    @property
+    def inputs(self) -> InputChoice:
+        """What the next run is on."""
+        return self.state.wanted_inputs
+
+    @inputs.setter
+    def inputs(self, chosen: InputChoice) -> None:
+        self.state.wanted_inputs = chosen
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -217,6 +229,8 @@ class Session:
         if isinstance(frame, p.Presets):
             self._begin(frame)
         if isinstance(frame, p.Captured):
+            # Paths on another machine may be there on this one, and be other files.
+            self.disk.take(() if isinstance(self._place, Remote) else frame.files)
             self.workspace.plugins = frame.plugins
             self.workspace.opened(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
@@ -311,7 +325,7 @@ class Session:
         request = client.next_request()
         self._sent_at = time.monotonic()
         self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
-        run = p.Run(request, recipe, inputs=self.inputs, keep=True)
+        run = p.Run(request, recipe, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
         client.send(run if job == "run" else p.Compile(request, recipe))
         self.changed(ALL)
 
@@ -370,12 +384,14 @@ class Session:
 
     async def run_beside(self, recipe: Recipe) -> p.RunReport:
         """What a recipe to compare with gives when it is run."""
-        return (await self._asked(lambda client: client.run_beside(recipe, inputs=self.inputs))).report
+        return (
+            await self._asked(lambda client: client.run_beside(recipe, inputs=self.inputs, equal_nan=self.equal_nan))
+        ).report
 
     async def run_values(self, recipe: Recipe) -> p.Ran:
         """One run, with its inputs and outputs as a file."""
         inputs = self.inputs
-        return await self._asked(lambda client: client.run_beside(recipe, 1, inputs=inputs, values=True))
+        return await self._asked(lambda client: client.run_beside(recipe, 1, inputs, True, self.equal_nan))
 
     async def compare_nodes(
         self, recipe: Recipe, reference: Reference, came: Callable[[p.Frame], None]

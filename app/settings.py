@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auto_run: bool = False
     keys: dict[str, str | list[str]] = {}
     bell_after: float = 10.0
+    equal_nan: bool = False
     memory: float | None = None
 
 
@@ -36,6 +37,7 @@ FIELDS = {
     "auto_run": "run the program after each edit, and not only on r",
     "bell_after": "ring the terminal's bell when what took so many seconds ends; 0 never rings",
     "memory": "GiB that each process of the engine may take; 0 for no cap, without it nine tenths of the machine's",
+    "equal_nan": "NaN equals NaN where outputs are compared with eager's",
     "keys": "other keys for actions, by the actions' ids",
 }
 

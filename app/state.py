@@ -89,6 +89,7 @@ class State:
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     graph: int = 0
+    wanted_inputs: InputChoice = OWN_INPUTS
     captured: bool = False
     presets: tuple[p.Preset, ...] = ()
     passes: tuple[p.PassInfo, ...] = ()

@@ -113,7 +113,7 @@ class Workbench(App[int]):
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
         here = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
-        self.session.auto_run = self.settings.auto_run
+        self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.watching, self.session.say = watch, self.say
         self.arrangement, self.strokes = Layout(self), Strokes(self)
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)

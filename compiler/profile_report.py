@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.run_report import Timing
+from buddy.compiler.run_report import Load, Timing
 
 
 class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,3 +109,4 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     same: bool = True
     sampling: Sampling = Sampling()
     notes: tuple[str, ...] = ()
+    load: Load | None = None

@@ -73,13 +73,18 @@ class Session:
             self._compilers[graph] = Compiler(captured.graph, dict(first) if first else None)  # type: ignore[arg-type]
         return self._compilers[graph].compile(recipe or self.recipe)
 
-    def run(self, graph: int = 0, recipe: Recipe | None = None, repeats: int = 10) -> RunReport:
-        """One graph compiled, run in this process on its recorded inputs, and held beside eager."""
+    def run(
+        self, graph: int = 0, recipe: Recipe | None = None, repeats: int = 10, *, equal_nan: bool = False
+    ) -> RunReport:
+        """One graph compiled, run in this process on its recorded inputs, and held beside eager.
+
+        NaN equals NaN only with `equal_nan`.
+        """
         made = self.compile(graph, recipe)
         eager = sum(assignment.lowering == "eager" for assignment in made.assignments)
         return run_and_compare(
             self.graphs[graph], made.artifact, repeats=repeats, threads=made.artifact.threads,
-            nodes=(len(made.assignments), eager), compile_seconds=made.seconds,
+            nodes=(len(made.assignments) - eager, eager), compile_seconds=made.seconds, equal_nan=equal_nan,
         )  # fmt: skip
 
     def save(self, folder: str | Path) -> Path:

@@ -31,6 +31,10 @@ OWN_INPUTS = InputChoice()
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One output compared with eager. `where` is the first index that differs beyond tolerance.
 
+    The verdict `nan` is that of an output that has NaN just where eager's has, and is right otherwise, while nobody has
+    said that NaN equals NaN. `nans` and `eager_nans` count them on either side; `zero_signs` are zeros that are of
+    the other sign than eager's, which no comparison minds.
+
     `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of
     the output, laid out as rows of its last dim.
     """
@@ -40,7 +44,7 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str
     max_abs: float
     max_rel: float
-    verdict: Literal["ok", "mismatch", "missing", "unchecked"]
+    verdict: Literal["ok", "mismatch", "missing", "unchecked", "nan"]
     tolerance: str = ""
     where: str = ""
     nans: int = 0
@@ -53,6 +57,8 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     deviation: float = 0.0
     zeros: int = 0
     map: tuple[tuple[float, ...], ...] = ()
+    eager_nans: int = 0
+    zero_signs: int = 0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,6 +83,24 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     packed: int = 0
 
 
+class Load(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How busy the machine was while something was timed.
+
+    `average` is that of the last minute, in processes; `others` are the cores that other processes kept at work just
+    then, of `cores` that there are for this one. Both are -1 where nobody tells, and `megahertz` is 0.
+    """
+
+    average: float
+    others: float
+    cores: int
+    megahertz: float = 0.0
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether others had a tenth of a core or more: timings are then theirs too."""
+        return self.others >= 0.1
+
+
 class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What another compiler's code gave in the same run, timed in turn with the rest; or `problem`, why it did not."""
 
@@ -94,7 +118,10 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What running a graph gave, beside eager; without it (`compared`), outputs have figures and no verdict."""
+    """What running a graph gave, beside eager; without it (`compared`), outputs have figures and no verdict.
+
+    `equal_nan` is whether NaN was to equal NaN; `load` is that of the machine while the timings were taken.
+    """
 
     graph: int
     outputs: tuple[OutputReport, ...]
@@ -111,13 +138,31 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     backend: Backend = NATIVE
     beside: tuple[SideReport, ...] = ()
     compared: bool = True
+    load: Load | None = None
+    equal_nan: bool = False
+
+    @property
+    def not_compared(self) -> str:
+        """Why nothing says whether the run is right, "" where something does."""
+        if not self.compared:
+            return "there is no eager program beside it"
+        return "" if self.outputs else "the graph returns no tensor"
 
     @property
     def ok(self) -> bool:
-        """Whether every output was compared and is right."""
-        return self.compared and self.inputs_unchanged and all(output.verdict == "ok" for output in self.outputs)
+        """Whether every output was compared and is right, and there is one."""
+        return not self.not_compared and self.inputs_unchanged and all(each.verdict == "ok" for each in self.outputs)
+
+    @property
+    def word(self) -> str:
+        """The run in a word or two."""
+        if self.wrong:
+            unasked = self.inputs_unchanged and all(each.verdict in ("ok", "nan") for each in self.outputs)
+            return "NaN" if unasked else "MISMATCH"
+        return "not compared" if self.not_compared else "ok"
 
     @property
     def wrong(self) -> bool:
-        """Whether something is known to be wrong. A run without anything to compare with is neither right nor wrong."""
+        """Whether something is wrong, NaN that nobody asked for included. A run without anything to compare with is
+        neither right nor wrong."""
         return not self.inputs_unchanged or any(output.verdict not in ("ok", "unchecked") for output in self.outputs)

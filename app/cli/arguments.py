@@ -97,6 +97,11 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--inputs", type=Path, metavar="FILE", help="run on the tensors of a .npy, .npz or .pt")
 
 
+def add_comparison_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    text = "NaN equals NaN: an output that has it where eager's has it is ok; else it is told of, and fails"
+    parser.add_argument("--equal-nan", action="store_true", help=text)
+
+
 def shapes_of(options: argparse.Namespace) -> tuple[str, ...]:
     """The shapes that the command line gives, for verbs that take some."""
     return tuple(getattr(options, "shape", ()))

@@ -71,7 +71,8 @@ def _actions() -> list[dict[str, Any]]:
 
 def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     """What a person reads: the places, the values that hold, what is wrong."""
-    values = {"theme": settings.theme or DEFAULT, "auto_run": str(settings.auto_run).lower()}
+    values = {"theme": settings.theme or DEFAULT}
+    values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan")}
     rows = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
     keys = [
         [action.id, ", ".join(action.keys) or "no key", ", ".join(action.own_keys)]
@@ -96,6 +97,8 @@ def template() -> str:
         f'theme = "{DEFAULT}"',
         f"# {FIELDS['auto_run']}",
         "auto_run = false",
+        f"# {FIELDS['equal_nan']}",
+        "equal_nan = false",
         f"# {FIELDS['bell_after']}",
         "bell_after = 10.0",
         f"# {FIELDS['memory']}",

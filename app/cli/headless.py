@@ -163,9 +163,12 @@ class Headless:
         """All stages of `recipe`. Raises `Failure`."""
         return await self._followed(Compile(self.client.next_request(), recipe), Compiled)
 
-    async def run(self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS) -> Compilation:
+    async def run(
+        self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False
+    ) -> Compilation:
         """All stages of `recipe` and its report. Raises `Failure`."""
-        return await self._followed(Run(self.client.next_request(), recipe, repeats, timeout, inputs=inputs), Ran)
+        request = self.client.next_request()
+        return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan), Ran)
 
     async def answer(self, frame: Any, last: type[Answer]) -> Answer:
         """The frame of type `last` that answers `frame`; progress is told on the console. Raises `Failure`."""

@@ -10,7 +10,6 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import table
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import preset_named
-from buddy.app.cli.report import verdict_of
 from buddy.app.preset_facts import PipelineFacts
 from buddy.compiler.protocol import ListPresets, Presets
 from buddy.compiler.recipe import Recipe
@@ -73,6 +72,6 @@ def _table(rows: Sequence[PipelineFacts]) -> str:
 def _row(row: PipelineFacts) -> list[object]:
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
-    verdict = "failed" if row.problem else "" if report is None else verdict_of(report)
+    verdict = "failed" if row.problem else "" if report is None else report.word
     figures = [row.passes, row.changing, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
     return [row.title, *figures, *times, verdict]

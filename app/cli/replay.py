@@ -13,7 +13,7 @@ from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import as_text
 from buddy.app.input_files import file_choice
-from buddy.app.reproducer import RECIPE, VALUES, Description, read_description, source_of, text_hash
+from buddy.app.reproducer import RECIPE, VALUES, Description, read_description, runs_elsewhere, source_of, text_hash
 from buddy.compiler.protocol import Stage
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
@@ -25,6 +25,9 @@ def parser() -> arguments.Parser:
     )
     text = "timed runs (10)"
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help=text)
+    text = "run what the folder names but does not hold: a script elsewhere, plug-ins, files of passes"
+    found.add_argument("--trust", action="store_true", help=text)
+    arguments.add_comparison_options(found)
     arguments.add_engine_options(found)
     arguments.add_output_options(found)
     return found
@@ -37,6 +40,10 @@ def main(words: Sequence[str]) -> int:
         found = read_description(options.folder)
     except ValueError as error:
         parser().error(str(error))
+    elsewhere = "" if options.trust else runs_elsewhere(found)
+    if elsewhere:
+        what = f"{options.folder} holds no copy of its program: {elsewhere} would be run"
+        parser().error(f"{what} · --trust allows it, if you trust who wrote the folder")
     return converse(options, console, lambda engine: _replay(engine, options, found))
 
 
@@ -44,8 +51,8 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     recipe_words = ["--recipe", str(options.folder / RECIPE), "--graph", str(found.graph)]
     as_run = arguments.source_parser("replay", "")
     arguments.add_recipe_options(as_run)
-    shapes = [f"--shape={shape}" for shape in found.shapes]
-    words = [source_of(options.folder, found), *recipe_words, *shapes, *arguments.engine_words(options)]
+    shapes = [f"--shape={shape}" for shape in found.shapes] + ["--trust"] * options.trust
+    words = [*recipe_words, *shapes, *arguments.engine_words(options), "--", source_of(options.folder, found)]
     opened = as_run.parse_args(words)
     recipe = (await engine.program(opened, found.arguments))[0]
     compilation = await engine.compile(recipe)
@@ -53,7 +60,7 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     values = options.folder / VALUES
     ran = None
     if not found.problem:
-        ran = await engine.client.run_beside(recipe, options.repeats, _inputs(values), values=True)
+        ran = await engine.client.run_beside(recipe, options.repeats, _inputs(values), True, options.equal_nan)
     same_values = _same_values(values, ran.values) if ran is not None and values.exists() else []
     ok = not changed and (ran is None or not ran.report.wrong)
     if options.json:

@@ -26,7 +26,7 @@ from buddy.compiler.recipe import EAGER, IREE, NATIVE
 SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}
 SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code"}
 
-NOT_COMPARED = "not compared: there is no eager program beside it, so nothing says whether these numbers are right"
+NAN_TODO = "NaN equals NaN only when asked: --equal-nan"
 _SHOWN = 5
 _LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
@@ -38,8 +38,10 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "graph": report.graph,
         "name": info.name,
         **broke,
-        "ok": report.ok if report.compared or report.wrong else None,
-        "compared": report.compared,
+        "ok": report.ok if not report.not_compared or report.wrong else None,
+        "compared": not report.not_compared,
+        **({"not_compared": report.not_compared} if report.not_compared else {}),
+        "equal_nan": report.equal_nan,
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
         "lowered_by": dict(Counter(a.lowering for a in assignments)),
         "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
@@ -53,6 +55,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "ratio": _number(report.ratio),
         "beside": [_side_json(side, report.eager) for side in report.beside],
         "memory": _memory_json(report.memory),
+        "load": figures.load_json(report.load),
         "inputs_unchanged": report.inputs_unchanged,
         "notes": list(report.notes),
     }
@@ -74,8 +77,11 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         *(_side_text(side) for side in report.beside),
         *_beside_eager(report),
         *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
+        *([figures.load(report.load)] if report.load else []),
         *_memory_lines(report.memory, report.compared),
     ]
+    if any(output.verdict == "nan" for output in report.outputs):
+        lines.append(f"not ok: outputs have NaN, as eager's do; {NAN_TODO}")
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallen = [*_lines("in eager", in_eager(assignments)), *_lines("not by the first registry", _elsewhere(assignments))]
@@ -86,14 +92,9 @@ def _last_column(report: RunReport) -> str:
     return "first differs at" if report.compared else "values"
 
 
-def verdict_of(report: RunReport) -> str:
-    """A run in a word."""
-    return "MISMATCH" if report.wrong else "ok" if report.ok else "not compared"
-
-
 def _beside_eager(report: RunReport) -> list[str]:
-    if not report.compared:
-        return [NOT_COMPARED]
+    if report.not_compared:
+        return [f"not compared: {report.not_compared}, so nothing says whether this is right"]
     ratio = f"{SIDE_WORDS[report.backend]} takes {report.ratio:.2f} x the time of eager"
     return [f"eager    {_timing_text(report.eager)}", ratio]
 
@@ -177,6 +178,8 @@ def _output_json(output: OutputReport) -> dict[str, Any]:
         "tolerance": output.tolerance,
         "first_difference": output.where,
         "nans": output.nans,
+        "eager_nans": output.eager_nans,
+        "zeros_of_other_sign": output.zero_signs,
         "infs": output.infs,
         "mean": output.mean,
         "deviation": output.deviation,
@@ -213,7 +216,9 @@ def _output_row(output: OutputReport) -> list[object]:
         told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
         return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
-    return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", output.where]
+    facts = [output.where, figures.nans(output)]
+    told = "; ".join(fact for fact in facts if fact)
+    return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", told]
 
 
 def _timing_text(timing: Timing) -> str:

@@ -24,6 +24,7 @@ def parser() -> arguments.Parser:
     group = found.add_argument_group("run")
     group.add_argument("--all", action="store_true", help="every graph of the program, as without --graph")
     group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
+    arguments.add_comparison_options(group)
     return found
 
 
@@ -52,7 +53,8 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
 
 async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, found: _Result) -> None:
     try:
-        compilation = await engine.run(recipe, options.repeats, options.timeout, inputs_of(options))
+        inputs, nan = inputs_of(options), options.equal_nan
+        compilation = await engine.run(recipe, options.repeats, options.timeout, inputs, equal_nan=nan)
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         found.failed(failure, recipe.graph)
@@ -97,7 +99,7 @@ class _Result:
         error = {} if broken is None else {"ok": False, "error": failure_json(broken)}
         self._graphs.append({**as_json(info, report, assignments), **error})
         self.ok &= not report.wrong and broken is None
-        self._compared &= report.compared
+        self._compared &= not report.not_compared
 
     def failed(self, failure: Failure, graph: int | None = None) -> None:
         self.ok = False

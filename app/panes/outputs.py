@@ -42,7 +42,8 @@ class OutputsPane(Pane):
             self.rows_changed()
 
     def _make(self) -> None:
-        self._lines = outputs_lines(self.state, self.workspace.recipe, max(self.width - 1, 20), self.glyphs)
+        width, changed = max(self.width - 1, 20), self.bench.session.disk.changed()
+        self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_detail(self) -> None:
         self.bench.overlays.open_problem()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 
 from buddy.app import figures
 from buddy.app.figures import UNICODE, Glyphs, short_place
@@ -19,6 +20,7 @@ VERDICTS = {
     "mismatch": ("MISMATCH", "bad"),
     "missing": ("MISSING", "bad"),
     "unchecked": ("RAN", "warn"),
+    "nan": ("NaN", "bad"),
 }
 BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
 PRINTED = 200
@@ -28,12 +30,15 @@ MANY_ULP = 10_000
 EARLIER = 3
 
 
-def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Cells]:
-    """Everything the pane holds: problem, outputs, timings, notes, printout."""
+def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str] = ()) -> list[Cells]:
+    """Everything the pane holds: problem, outputs, timings, notes, printout.
+
+    `changed` are names of the program's files that hold something else by now.
+    """
     lines: list[Cells] = []
     if state.problem is not None:
         lines += [*diagnostic_lines(state.problem, width), []]
-    lines += _report(state, recipe, width, glyphs) if state.report else _no_report(state)
+    lines += _report(state, recipe, width, glyphs, changed) if state.report else _no_report(state)
     lines += _ending(state, width) + _notes(state, width)
     return lines + _printout(state, width)
 
@@ -61,15 +66,25 @@ def _no_report(state: State) -> list[Cells]:
     return [[("r", "key"), (" runs the program and compares it with eager", "dim")]] if state.captured else []
 
 
-def _report(state: State, recipe: Recipe, width: int, glyphs: Glyphs) -> list[Cells]:
+def _stale(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
+    """Why what is shown is not what a run would give now; nothing where it is."""
+    told: Cells = [(" runs again", "dim")]
+    if state.ran != recipe:
+        return [("STALE: ", "stale"), ("as it was before the last edit; ", "dim"), ("r", "key"), *told]
+    if changed:
+        told = [(" loads it", "dim")]
+        return [("STALE: ", "stale"), (f"{', '.join(changed)} changed on disk since; ", "dim"), ("R", "key"), *told]
+    if state.shown.inputs != state.wanted_inputs:
+        return [("STALE: ", "stale"), (f"it ran on {state.shown.inputs}; ", "dim"), ("r", "key"), *told]
+    return []
+
+
+def _report(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str]) -> list[Cells]:
     report = state.report
     assert report is not None
     was = {output.name: output for output in (state.was.outputs if state.was else ())}
     lines: list[Cells] = []
-    if state.ran != recipe:
-        lines.append(
-            [("STALE: ", "stale"), ("as it was before the last edit; ", "dim"), ("r", "key"), (" runs again", "dim")]
-        )
+    lines += [stale] if (stale := _stale(state, recipe, changed)) else []
     for output in report.outputs:
         lines += _output(output, was.get(output.name), width, glyphs)
     return [*lines, *_timings(report, state, width, glyphs), *_facts(report, state.shown.inputs, width, glyphs)]
@@ -93,8 +108,10 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
         f"first differs at {output.where}" if output.where else "",
         f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MANY_ULP else "",
-        f"{output.nans} NaN" if output.nans else "",
+        figures.nans(output),
+        "NaN equals NaN only when asked: setting equal_nan" if output.verdict == "nan" else "",
         f"{output.infs} Inf" if output.infs else "",
+        f"{output.zero_signs} zeros of the other sign" if output.zero_signs else "",
     ]
     text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
     lines: list[Cells] = [[(f"{'':9}{text}", "warn" if output.verdict != "ok" else "dim")]] if text else []
@@ -133,10 +150,8 @@ def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> lis
     slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in others), 1e-12)
     room = max(6, min(40, width - 40))
     own = _timing(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
-    if not report.compared:
-        words = wrapped(
-            "not compared: there is no eager program beside it to say whether these numbers are right", width
-        )
+    if report.not_compared:
+        words = wrapped(f"not compared: {report.not_compared}, so nothing says whether this is right", width)
         return [[], own, *([(piece, "warn")] for piece in words)]
     lines = [_timing("eager", report.eager, slowest, room, "bar-other", glyphs), own]
     if report.compiled.median > 0:
@@ -194,6 +209,7 @@ def _facts(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -
         facts.append(f"at its peak {figures.size(memory.compiled)}{eager}")
         facts += [f"packed weights {figures.size(memory.packed)}"] * (memory.packed > 0)
     pieces = wrapped(f" {glyphs.dot} ".join(facts), width - 9)
+    pieces += wrapped(figures.load(report.load), width - 9) if report.load is not None else []
     pieces += [piece for note in report.notes for piece in wrapped(note, width - 9)]
     lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]
     if not report.inputs_unchanged:

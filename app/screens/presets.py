@@ -105,9 +105,9 @@ def _ratio(row: PipelineFacts) -> Cell:
     if row.report is None:
         return ("", "dim")
     if row.report.wrong:
-        return ("MISMATCH", "bad")
+        return (row.report.word, "bad")
     median = row.report.compiled.median
-    if not row.report.compared:
+    if row.report.not_compared:
         return ("ran", "warn")
     return (f"{row.report.eager.median / median:.2f}x" if median else "", "ok")
 

@@ -44,7 +44,15 @@ class RunsScreen(TableScreen[RunRecord]):
     def about(self, row: RunRecord) -> str:
         report = row.report
         nodes = f"{report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager"
-        return f"graph {row.recipe.graph}; {row.inputs}; {nodes}; compiled in {figures.seconds(report.compile_seconds)}"
+        spread = f"{figures.seconds(report.compiled.low)} to {figures.seconds(report.compiled.high)}"
+        facts = [
+            f"graph {row.recipe.graph}",
+            str(row.inputs),
+            nodes,
+            f"{report.compiled.runs} runs, quartiles {spread}",
+        ]
+        facts += [figures.load(report.load)] if report.load is not None else []
+        return "; ".join([*facts, f"compiled in {figures.seconds(report.compile_seconds)}"])
 
     def action_choose(self) -> None:
         if self.current is not None:
@@ -65,6 +73,6 @@ def _worst(row: RunRecord) -> float:
 
 
 def _verdict(row: RunRecord) -> Cell:
-    if not row.report.compared and not row.report.wrong:
+    if row.report.not_compared and not row.report.wrong:
         return ("ran", "warn")
-    return ("OK", "ok") if row.report.ok else ("MISMATCH", "bad")
+    return ("OK", "ok") if row.report.ok else (row.report.word, "bad")

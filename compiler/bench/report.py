@@ -33,6 +33,9 @@ def _section(found: dict[str, Any], threads: str) -> str:
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     if mean["geometric_mean"]:
         lines += ["", f"Geometric mean over {mean['models']} models: {mean['geometric_mean']:.2f} × the fastest other."]
+    loads = [subject["load"] for subject in subjects if "load" in subject]
+    if loads:
+        lines += ["", f"Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}."]
     failures = [
         f"- {subject['name']}, {side}: {figures['error']}"
         for subject in subjects

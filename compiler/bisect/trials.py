@@ -249,7 +249,7 @@ def _difference(subject: Subject, results: Sequence[torch.Tensor], times: float)
         if not isinstance(value, torch.Tensor):
             continue
         allowed = _allowed(value.dtype, times)
-        report = compare(name, next(found, None), value, allowed)
+        report = compare(name, next(found, None), value, allowed, equal_nan=True)
         if report.verdict == "ok":
             continue
         ratio = _ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")

@@ -74,7 +74,8 @@ def _leaf(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, 
 
 
 def _values(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> tuple[str, float]:
-    report = compare("", ours.resolve_conj().resolve_neg(), theirs.resolve_conj().resolve_neg(), tolerance)
+    one, other = (tensor.resolve_conj().resolve_neg() for tensor in (ours, theirs))
+    report = compare("", one, other, tolerance, equal_nan=True)
     if report.verdict == "ok":
         return "", report.max_abs
     at = tuple(int(word) for word in report.where.strip("[]").split(",") if word.strip())

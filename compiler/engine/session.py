@@ -346,6 +346,7 @@ class Session:
                 frame.values,
                 str(folder or ""),
                 native,
+                frame.equal_nan,
             )
             try:
                 executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from buddy.compiler.artifact import Artifact
+from buddy.compiler.machine_load import LoadMeter
 from buddy.compiler.profile_report import ProfileReport, Sampling
 from buddy.compiler.profiling.attribution import attributed
 from buddy.compiler.profiling.counter import Counter, Pace, counter, reader
@@ -49,7 +50,9 @@ def profile(
         pair = LoadedProgram(plain, located=True), LoadedProgram(counted)
         same = _equal(captured, *pair)
         pace = Pace(reader(found))
+        meter = LoadMeter()
         seconds, ticks = _interleaved(captured, *pair, repeats, tell)
+        load = meter.load()
         per_second = pace.per_second()
         tell("sampling", 1.0)
         hot = _hot(captured, pair[0], repeats)
@@ -75,6 +78,7 @@ def profile(
         same=same,
         sampling=hot,
         notes=tuple(_notes(found, same, told.inside + told.outside, whole)),
+        load=load,
     )
 
 

@@ -142,6 +142,7 @@ from buddy.compiler.protocol.values import Which as Which
 from buddy.compiler.protocol.watching import FilesChanged as FilesChanged
 from buddy.compiler.protocol.watching import Watch as Watch
 from buddy.compiler.run_report import InputChoice as InputChoice
+from buddy.compiler.run_report import Load as Load
 from buddy.compiler.run_report import Memory as Memory
 from buddy.compiler.run_report import OutputReport as OutputReport
 from buddy.compiler.run_report import RunReport as RunReport

@@ -48,7 +48,7 @@ class Run(Frame, frozen=True):
     """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`.
 
     `beside` is as for `Compile`. With `values`, `Ran` brings inputs and outputs, too; with `keep`, the engine keeps
-    them for `FetchValues` until the graph's next such run.
+    them for `FetchValues` until the graph's next such run. NaN equals NaN only with `equal_nan`.
     """
 
     request: int
@@ -59,6 +59,7 @@ class Run(Frame, frozen=True):
     inputs: InputChoice = InputChoice()
     values: bool = False
     keep: bool = False
+    equal_nan: bool = False
 
 
 class Captured(Frame, frozen=True):

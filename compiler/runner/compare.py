@@ -2,16 +2,17 @@
 
 Integers and booleans must be equal. For floats,
 `|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
-with the figures of `torch.testing.assert_close`, which allow for a few roundings of one op. The root mean square scales
-the absolute part because sums taken in another order differ by roundings of the addends, however small the sum comes
-out. The size of the program does not widen it.
+with the figures of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
+part because sums taken in another order differ by roundings of the addends, however small the sum comes out. The size
+of the program does not widen it. An infinity equals only itself; NaN equals NaN only where that is asked for; zeros
+are equal whatever their sign.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
@@ -23,31 +24,44 @@ _ROWS, _COLUMNS = 12, 48
 
 @dataclass(frozen=True)
 class Tolerance:
+    """`source` says where the figures are from."""
+
     absolute: float
     relative: float
+    source: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}" if self.absolute else "equal"
 
 
-EXACT = Tolerance(0.0, 0.0)
+_TORCH = "torch.testing.assert_close"
+EXACT = Tolerance(0.0, 0.0, "what is no float, and floats of 8 bits: torch.testing.assert_close")
 TOLERANCES = {
-    torch.float64: Tolerance(1e-7, 1e-7),
-    torch.complex128: Tolerance(1e-7, 1e-7),
-    torch.float32: Tolerance(1e-5, 1.3e-6),
-    torch.complex64: Tolerance(1e-5, 1.3e-6),
-    torch.bfloat16: Tolerance(1e-2, 1.6e-2),
-    torch.float16: Tolerance(1e-2, 1e-3),
+    torch.float64: Tolerance(1e-7, 1e-7, _TORCH),
+    torch.complex128: Tolerance(1e-7, 1e-7, _TORCH),
+    torch.float32: Tolerance(1e-5, 1.3e-6, _TORCH),
+    torch.complex64: Tolerance(1e-5, 1.3e-6, _TORCH),
+    # A rounding to 8 bits of mantissa is 2^-8 of the number: `absolute` is that of two or three addends.
+    torch.bfloat16: Tolerance(1e-2, 1.6e-2, f"relative: {_TORCH}; absolute: three roundings of 2^-8 of an addend"),
+    # And 2^-11 for 11 bits, on both sides: twenty addends that cancel, which is a row of a small product.
+    torch.float16: Tolerance(1e-2, 1e-3, f"relative: {_TORCH}; absolute: twenty roundings of 2^-11 of an addend"),
+    torch.complex32: Tolerance(1e-5, 1e-3, _TORCH),
 }
 _INTEGER_VIEW = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
 def compare(
-    name: str, compiled: torch.Tensor | None, eager: torch.Tensor, allowed: Tolerance | None = None
+    name: str,
+    compiled: torch.Tensor | None,
+    eager: torch.Tensor,
+    allowed: Tolerance | None = None,
+    *,
+    equal_nan: bool = False,
 ) -> OutputReport:
     """One output's report. `compiled` is None when the program did not return it.
 
-    `allowed` stands in for the element type's own tolerance.
+    `allowed` stands in for the element type's own tolerance. Unless `equal_nan`, an output that has NaN where eager's
+    has is not ok.
     """
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
@@ -55,6 +69,8 @@ def compare(
     tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
     wrong = _wrong(compiled, eager, tolerance)
+    ours, theirs = _nans(compiled), _nans(eager)
+    unasked = None if equal_nan or ours is None or theirs is None or not bool(theirs.any()) else ours & theirs
     low, high, bins = _histogram(compiled)
     return OutputReport(
         name,
@@ -62,18 +78,51 @@ def compare(
         dtype,
         max_abs=_maximum(error),
         max_rel=_maximum(relative),
-        verdict="mismatch" if bool(wrong.any()) else "ok",
+        verdict=_verdict(wrong, unasked),
         tolerance=str(tolerance),
-        where=_first_index(wrong),
-        nans=int(compiled.isnan().sum()),
-        infs=int(compiled.isinf().sum()),
+        where=_first_index(wrong) or _first_index(unasked),
+        nans=_count(ours),
+        infs=_count(_infs(compiled)),
         max_ulp=_max_ulp(compiled, eager),
         histogram=bins,
         low=low,
         high=high,
         **_statistics(compiled),
         map=_blocks(error),
+        eager_nans=_count(theirs),
+        zero_signs=_zero_signs(compiled, eager),
     )
+
+
+def _verdict(wrong: torch.Tensor, unasked: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
+    if bool(wrong.any()):
+        return "mismatch"
+    return "nan" if unasked is not None and bool(unasked.any()) else "ok"
+
+
+def _nans(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Which elements are NaN; `None` where none can be."""
+    return tensor != tensor if tensor.is_floating_point() and tensor.itemsize > 1 else _wide_nans(tensor)
+
+
+def _wide_nans(tensor: torch.Tensor) -> torch.Tensor | None:
+    return _wide(tensor).isnan() if tensor.is_floating_point() or tensor.is_complex() else None
+
+
+def _infs(tensor: torch.Tensor) -> torch.Tensor | None:
+    return _wide(tensor).isinf() if tensor.is_floating_point() or tensor.is_complex() else None
+
+
+def _count(found: torch.Tensor | None) -> int:
+    return 0 if found is None else int(found.sum())
+
+
+def _zero_signs(compiled: torch.Tensor, eager: torch.Tensor) -> int:
+    """How many elements are zero on both sides, with another sign."""
+    if not eager.is_floating_point():
+        return 0
+    ours, theirs = _wide(compiled), _wide(eager)
+    return int(((ours == 0) & (theirs == 0) & (ours.signbit() != theirs.signbit())).sum())
 
 
 def unchecked(name: str, compiled: torch.Tensor) -> OutputReport:
@@ -86,8 +135,8 @@ def unchecked(name: str, compiled: torch.Tensor) -> OutputReport:
         math.nan,
         math.nan,
         "unchecked",
-        nans=int(compiled.isnan().sum()),
-        infs=int(compiled.isinf().sum()),
+        nans=_count(_nans(compiled)),
+        infs=_count(_infs(compiled)),
         histogram=bins,
         low=low,
         high=high,
@@ -142,10 +191,12 @@ def _same(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 
 
 def _wrong(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Which elements differ by more than the tolerance. NaN equals NaN; an infinity only itself."""
-    if tolerance == EXACT:
+    """Which elements differ by more than the tolerance. An infinity equals only itself, NaN here NaN."""
+    if not eager.is_floating_point() and not eager.is_complex():
         return compiled != eager
     ours, theirs = _wide(compiled), _wide(eager)
+    if tolerance == EXACT:
+        return ~_same(ours, theirs)
     finite = theirs.isfinite()
     rms = float(theirs[finite].abs().square().mean().sqrt()) if bool(finite.any()) else 0.0
     allowed = tolerance.absolute * max(1.0, rms) + tolerance.relative * theirs.abs()
@@ -153,7 +204,9 @@ def _wrong(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) ->
     return ~(close | _same(ours, theirs))
 
 
-def _first_index(wrong: torch.Tensor) -> str:
+def _first_index(wrong: torch.Tensor | None) -> str:
+    if wrong is None:
+        return ""
     flat = wrong.reshape(-1)
     if not bool(flat.any()):
         return ""
@@ -171,7 +224,7 @@ def _maximum(values: torch.Tensor) -> float:
 
 def _max_ulp(compiled: torch.Tensor, eager: torch.Tensor) -> float:
     """The largest distance counted in representable values between the two, over pairs of finite floats."""
-    if not eager.is_floating_point() or not eager.numel():
+    if not eager.is_floating_point() or not eager.numel() or eager.itemsize == 1:
         return 0.0
     both = compiled.isfinite() & eager.isfinite()
     ours, theirs = _ordered(compiled[both]), _ordered(eager[both])

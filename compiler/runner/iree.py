@@ -11,6 +11,7 @@ import torch
 from buddy.compiler.artifact import from_bytes
 from buddy.compiler.iree import flags as iree_flags
 from buddy.compiler.iree.artifact import IreeArtifact
+from buddy.compiler.machine_load import LoadMeter
 from buddy.compiler.plain_values import Diagnostic
 from buddy.compiler.recipe import IREE, NATIVE
 from buddy.compiler.run_report import RunReport, SideReport
@@ -46,6 +47,7 @@ def run_by_iree(
     graph: int = 0,
     on_progress: OnProgress | None = None,
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    equal_nan: bool = False,
 ) -> RunReport:
     """As `run_and_compare`, of IREE's module, with `native` beside it.
 
@@ -66,12 +68,15 @@ def run_by_iree(
         if on_values is not None:
             on_values(results, expected)
         calls = [process.seconds, *beside.calls, lambda: timed(lambda: eager_results(captured))[1]]
+        # IREE's runtime works in a process of its own.
+        meter = LoadMeter(alone=False)
         seconds = in_turn(calls, repeats, tell)
+        load_then = meter.load()
         after = fingerprints(captured.tensors)
     compiled, eager = summary(seconds[0], threads), summary(seconds[-1] if captured.eager else (), threads)
     return RunReport(
         graph,
-        reports(captured, results, expected),
+        reports(captured, results, expected, equal_nan),
         compiled,
         eager,
         nodes_compiled=nodes[0],
@@ -83,7 +88,9 @@ def run_by_iree(
         notes=(*_notes(artifact, threads), *changed_tensors(captured, before, after)),
         compared=captured.eager is not None,
         backend=IREE,
-        beside=(beside.report(captured, expected, seconds[1:-1], threads),),
+        beside=(beside.report(captured, expected, seconds[1:-1], threads, equal_nan),),
+        load=load_then,
+        equal_nan=equal_nan,
     )
 
 
@@ -113,11 +120,13 @@ class _Native:
             self._problem = str(found) if isinstance(found, Diagnostic) else f"{type(error).__name__}: {error}"
 
     def report(
-        self, captured: CapturedGraph, expected: Sequence[Any], seconds: Sequence[Sequence[float]], threads: int
-    ) -> SideReport:
+        self, captured: CapturedGraph, expected: Sequence[Any], seconds: Sequence[Sequence[float]], threads: int,
+        equal_nan: bool,
+    ) -> SideReport:  # fmt: skip
         if self._problem:
             return SideReport(NATIVE, problem=self._problem)
-        outputs, timing = reports(captured, self._results, expected), summary(seconds[0], threads)
+        outputs = reports(captured, self._results, expected, equal_nan)
+        timing = summary(seconds[0], threads)
         return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)
 
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from buddy.compiler.artifact import Artifact
+from buddy.compiler.machine_load import LoadMeter
 from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
 from buddy.compiler.runner.allocations import with_peak
 from buddy.compiler.runner.compare import compare, unchecked
@@ -36,12 +38,13 @@ def run_and_compare(
     graph: int = 0,
     on_progress: OnProgress | None = None,
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    equal_nan: bool = False,
 ) -> RunReport:
     """Link `artifact`, run it and eager on the captured inputs, and report values and `repeats` interleaved timings.
 
     `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
     linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's. Where
-    the graph has no eager program, results are told without a verdict.
+    the graph has no eager program, results are told without a verdict. NaN equals NaN only with `equal_nan`.
     """
     tell = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -53,17 +56,15 @@ def run_and_compare(
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
         torch.manual_seed(SEED)
         expected, eager_peak = with_peak(lambda: eager_results(captured))
-        outputs = reports(captured, results, expected)
+        outputs = reports(captured, results, expected, equal_nan)
         if on_values is not None:
             on_values(results, expected)
-        ours, theirs = in_turn(
-            [
-                lambda: timed(lambda: program(captured.tensors, captured.numbers))[1],
-                lambda: timed(lambda: eager_results(captured))[1],
-            ],
-            repeats,
-            tell,
-        )
+        calls = [
+            lambda: timed(lambda: program(captured.tensors, captured.numbers))[1],
+            lambda: timed(lambda: eager_results(captured))[1],
+        ]
+        meter = LoadMeter()
+        ours, theirs = in_turn(calls, repeats, tell)
         after = fingerprints(captured.tensors)
     alone = _on_one_thread(artifact, program)
     compiled, eager = summary(ours, 1 if alone else threads), summary(theirs if captured.eager else (), threads)
@@ -81,6 +82,8 @@ def run_and_compare(
         notes=(*alone, *program.notes(), *changed_tensors(captured, before, after)),
         memory=_memory(program, first_peak, eager_peak),
         compared=captured.eager is not None,
+        load=meter.load(),
+        equal_nan=equal_nan,
     )
 
 
@@ -90,18 +93,24 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def reports(
-    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any]
+    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any], equal_nan: bool
 ) -> tuple[OutputReport, ...]:
     """Compiled results beside eager's tensors, in order; what is no tensor needs no computing.
 
-    Where there is no eager program, they are told as they are.
+    Where there is no eager program, they are told as they are. A result that eager has none for is missing there.
     """
     found = iter(results)
     names = [str(result) for result in captured.graph.results]
     if captured.eager is None:
         return tuple(unchecked(name, value) for name, value in zip(names, results, strict=True))
     pairs = [(name, value) for name, value in zip(names, expected, strict=True) if isinstance(value, torch.Tensor)]
-    return tuple(compare(name, next(found, None), value) for name, value in pairs)
+    told = [compare(name, next(found, None), value, equal_nan=equal_nan) for name, value in pairs]
+    return (*told, *(_eager_lacks(value) for value in found))
+
+
+def _eager_lacks(value: torch.Tensor) -> OutputReport:
+    report = unchecked("(one more)", value)
+    return msgspec.structs.replace(report, verdict="missing", where="eager gives no such result")
 
 
 def eager_results(captured: CapturedGraph) -> list[Any]:

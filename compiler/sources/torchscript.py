@@ -114,7 +114,7 @@ def _beside_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[
     with torch.no_grad():
         script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
     pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]
-    wrong = len(script) != len(converted) or any(compare("", c, s).verdict != "ok" for s, c in pairs)
+    wrong = len(script) != len(converted) or any(compare("", c, s, equal_nan=True).verdict != "ok" for s, c in pairs)
     said = "PyTorch's converter made a program of it that gives OTHER NUMBERS than the script; runs are compared with "
     return [f"{said}the converted program"] if wrong else []
 

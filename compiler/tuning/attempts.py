@@ -99,7 +99,7 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
     torch.manual_seed(SEED)
     for name, value in zip(map(str, captured.graph.results), eager(captured.tensors), strict=True):
         if isinstance(value, torch.Tensor):
-            report = compare(name, next(results, None), value)
+            report = compare(name, next(results, None), value, equal_nan=True)
             if report.verdict != "ok":
                 return f"{name} differs from eager by {report.max_abs:.3g}"
     return ""

@@ -115,7 +115,8 @@ def _results(architecture: Architecture, compiled: Callable[[Any], Any]) -> list
 def _compared(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> tuple[str, float]:
     if len(found) != len(expected):
         return f"{len(found)} results, eager has {len(expected)}", 0.0
-    reports = [compare(str(i), ours, theirs) for i, (ours, theirs) in enumerate(zip(found, expected, strict=True))]
+    pairs = enumerate(zip(found, expected, strict=True))
+    reports = [compare(str(i), ours, theirs, equal_nan=True) for i, (ours, theirs) in pairs]
     wrong = [report for report in reports if report.verdict != "ok"]
     said = f"result {wrong[0].name} {wrong[0].verdict}: {wrong[0].max_abs:.2g} at {wrong[0].where}" if wrong else ""
     return said, max((report.max_abs for report in reports), default=0.0)

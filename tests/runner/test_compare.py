@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
+from torch.testing._comparison import default_tolerances
 
+from buddy.app.figures import load as figures_of
 from buddy.compiler.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.frontend.capture import capture
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.machine_load import LoadMeter
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.runner import run_and_compare
-from buddy.compiler.runner.compare import compare
-from buddy.compiler.runner.measure import summary
+from buddy.compiler.runner.compare import TOLERANCES, compare
+from buddy.compiler.runner.measure import reports, summary
 from tests.runner.objects import compile_object
 
 
@@ -80,11 +91,60 @@ def test_integers_must_be_equal(dtype: torch.dtype) -> None:
 
 def test_nan_equals_nan_and_infinities_only_themselves() -> None:
     eager = torch.tensor([math.nan, math.inf, -math.inf])
-    report = compare("out", eager.clone(), eager)
-    assert (report.verdict, report.nans, report.infs, report.max_abs) == ("ok", 1, 2, 0.0)
+    report = compare("out", eager.clone(), eager, equal_nan=True)
+    assert (report.verdict, report.nans, report.eager_nans, report.infs, report.max_abs) == ("ok", 1, 1, 2, 0.0)
     assert verdict(torch.tensor([math.nan, math.inf, math.inf]), eager) == "mismatch"
     assert verdict(torch.tensor([0.0, math.inf, -math.inf]), eager) == "mismatch"
     assert verdict(torch.tensor([1.0]), torch.tensor([math.inf])) == "mismatch"
+
+
+def test_nan_equals_nan_only_when_asked() -> None:
+    eager = torch.tensor([1.0, math.nan, math.nan, 0.0])
+    report = compare("out", eager.clone(), eager)
+    assert (report.verdict, report.where, report.nans, report.eager_nans) == ("nan", "[1]", 2, 2)
+    fewer = torch.tensor([1.0, math.nan, 0.0, 0.0])
+    report = compare("out", fewer, eager)
+    assert (report.verdict, report.where, report.nans, report.eager_nans) == ("mismatch", "[2]", 1, 2)
+    for asked in (False, True):
+        assert compare("out", eager, torch.ones(4), equal_nan=asked).verdict == "mismatch"
+        assert compare("out", torch.ones(3), torch.ones(3), equal_nan=asked).verdict == "ok"
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCES, torch.float8_e5m2])
+def test_of_every_kind_of_float_nan_infinities_and_signed_zeros_are_told_apart(dtype: torch.dtype) -> None:
+    def of(*values: float) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
+
+    eager = of(1.0, math.inf, 0.0)
+    assert compare("out", of(1.0, math.inf, 0.0), eager).verdict == "ok"
+    assert compare("out", of(1.0, -math.inf, 0.0), eager).verdict == "mismatch"
+    assert compare("out", of(1.0, 1.0, 0.0), eager).verdict == "mismatch"
+    assert compare("out", of(math.nan, math.inf, 0.0), eager).verdict == "mismatch"
+    assert compare("out", of(math.nan), of(math.nan)).verdict == "nan"
+    assert compare("out", of(math.nan), of(math.nan), equal_nan=True).verdict == "ok"
+    assert compare("out", of(1.5), of(1.0)).verdict == "mismatch"
+    if not dtype.is_complex:
+        report = compare("out", of(1.0, math.inf, -0.0), eager)
+        assert (report.verdict, report.zero_signs, report.max_ulp) == ("ok", 1, 0.0)
+
+
+def test_every_tolerance_says_where_it_is_from() -> None:
+    for dtype, found in TOLERANCES.items():
+        assert "assert_close" in found.source
+        relative, absolute = default_tolerances(dtype)
+        assert found.relative == relative
+        assert found.absolute == absolute or "absolute: " in found.source
+    assert default_tolerances(torch.int64) == (0.0, 0.0)
+
+
+def test_the_page_has_the_same_tolerances() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "numerics.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([\w, ]+) \| ([\d.e-]+) \| ([\d.e-]+) \| (.*) \|$", page, re.MULTILINE)
+    told = {name: (float(absolute), float(relative), source.replace("`", ""))
+            for names, absolute, relative, source in rows for name in names.split(", ")}  # fmt: skip
+    assert told.pop("all others")[:2] == (0.0, 0.0)
+    held = {str(dtype).removeprefix("torch."): each for dtype, each in TOLERANCES.items()}
+    assert told == {name: (each.absolute, each.relative, each.source) for name, each in held.items()}
 
 
 def test_nan_where_eager_has_a_number_is_a_mismatch() -> None:
@@ -99,6 +159,8 @@ def test_a_result_of_another_kind_is_missing(compiled: torch.Tensor | None) -> N
 
 def test_empty_and_scalar_results() -> None:
     assert verdict(torch.empty(0, 3), torch.empty(0, 3)) == "ok"
+    assert verdict(torch.empty(0, 3), torch.empty(3, 0)) == "missing"
+    assert verdict(torch.empty(0), torch.empty(0, dtype=torch.float64)) == "missing"
     assert compare("out", torch.tensor(2.0), torch.tensor(1.0)).where == "[]"
 
 
@@ -145,6 +207,53 @@ def test_a_run_beside_eager() -> None:
     assert (report.compiled.runs, report.eager.runs, report.nodes_compiled, report.compile_seconds) == (5, 5, 1, 0.5)
     assert report.ratio == pytest.approx(report.compiled.median / report.eager.median)
     assert told[-1] == 1.0
+
+
+def test_a_run_tells_how_busy_the_machine_was() -> None:
+    captured = capture(lambda x: x * 2, (torch.tensor([1.0, 2.0, 3.0, 4.0]),))[0]
+    report = run_and_compare(captured, _artifact("out"), repeats=2, threads=1, nodes=(1, 0), compile_seconds=0.5)
+    assert report.load is not None
+    assert report.load.cores >= 1
+    assert report.load.others == -1.0 or 0.0 <= report.load.others <= os.cpu_count()  # type: ignore[operator]
+
+
+def test_what_is_computed_meanwhile_by_another_process_is_told_apart() -> None:
+    meter = LoadMeter()
+    if meter.load().others < 0:
+        pytest.skip("the system does not tell how busy it is")
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        begin = time.process_time()
+        meter = LoadMeter()
+        while time.process_time() < begin + 0.3:
+            pass
+        found = meter.load()
+        other.kill()
+    assert found.disturbs
+    assert figures_of(found).startswith(f"machine: load {found.average:.2f} on {found.cores} core")
+
+
+def test_nan_on_both_sides_is_not_ok_and_neither_is_what_returns_nothing() -> None:
+    nan = captured_with(torch.tensor([1.0, math.nan, 3.0, 4.0]))
+    told = [
+        run_and_compare(nan, _artifact("out"), repeats=1, threads=1, nodes=(1, 0), compile_seconds=0.0, equal_nan=asked)
+        for asked in (False, True)
+    ]
+    assert [(each.ok, each.wrong, each.word) for each in told] == [(False, True, "NaN"), (True, False, "ok")]
+    nothing = replace(told[1], outputs=())
+    assert (nothing.ok, nothing.wrong, nothing.word) == (False, False, "not compared")
+    assert "no tensor" in nothing.not_compared
+
+
+def test_results_that_eager_lacks_are_not_passed_over() -> None:
+    captured = captured_with(torch.ones(4))
+    (one,) = captured.eager(captured.tensors)  # type: ignore[misc]
+    assert [each.verdict for each in reports(captured, [one, one], [one], False)] == ["ok", "missing"]
+    assert [each.verdict for each in reports(captured, [], [one], False)] == ["missing"]
+    assert [each.verdict for each in reports(captured, [one[:2]], [one], False)] == ["missing"]
+
+
+def captured_with(x: torch.Tensor) -> CapturedGraph:
+    return capture(lambda x: x * 2, (x,))[0]
 
 
 def test_code_that_writes_to_its_input_is_found_out() -> None:

@@ -1,0 +1,62 @@
+"""How busy the machine was while something was timed: what the timings of two runs have to be read by.
+
+Imports neither torch nor MLIR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from pathlib import Path
+
+from buddy.compiler.run_report import Load
+from buddy.compiler.target import cores
+
+_STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
+# Of the times in `/proc/stat` (proc_stat(5)): idle and waiting for a disk are no work, a guest's are in the user's.
+_WORK = (0, 1, 2, 5, 6, 7)
+
+
+class LoadMeter:
+    """Measures from when it is made. With `alone`, this process does all the work that is timed."""
+
+    def __init__(self, alone: bool = True) -> None:
+        self._alone = alone
+        self._began = self._now()
+
+    def load(self) -> Load:
+        """What the machine was at until now."""
+        (wall, busy, own), (then, before, mine) = self._now(), self._began
+        known = self._alone and busy is not None and before is not None and wall > then
+        others = max(0.0, (busy - before - (own - mine)) / (wall - then)) if known else -1.0  # type: ignore[operator]
+        average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
+        return Load(round(average, 2), round(others, 2), cores(), round(_megahertz()))
+
+    def _now(self) -> tuple[float, float | None, float]:
+        """Seconds: by the clock, of work on all cores, and of this process and the children it has waited for."""
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        return time.monotonic(), _busy(), own
+
+
+def _busy() -> float | None:
+    """Seconds that the cores have worked since the start; `None` where the system does not tell."""
+    try:
+        times = [int(word) for word in _STAT.read_text().split("\n", 1)[0].split()[1:]]
+        return sum(times[place] for place in _WORK) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _megahertz() -> float:
+    """How fast the cores run now, the mean of all; 0 where nobody tells."""
+    found = []
+    for path in _FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(path.read_text()) / 1e3)
+    if not found:
+        with contextlib.suppress(OSError):
+            found = [float(text) for text in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _CPUINFO.read_text(), re.MULTILINE)]
+    return sum(found) / len(found) if found else 0.0
