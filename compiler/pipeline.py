@@ -150,6 +150,9 @@ class _Diagnostics:
 
     def __exit__(self, *_: object) -> None:
         self._handler.detach()
+        # It holds this object, through `_take`, where Python's collector does not look: both, the context with its
+        # whole IR and the location sets would stay for good.
+        del self._handler
 
     def _take(self, diagnostic: Any) -> bool:
         self.messages.append(str(diagnostic.message))
