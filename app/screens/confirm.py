@@ -7,11 +7,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from buddy.app.screens.modal import AnsweringScreen
 
-class ConfirmScreen(ModalScreen[bool]):
+
+class ConfirmScreen(AnsweringScreen[bool]):
     """Returns whether the answer was yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar, Literal, NamedTuple
 
 from textual import work
@@ -9,9 +10,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
+from buddy.app.drafts import Draft
 from buddy.app.widgets.look import Cells, look_of
+
+# Seconds without a key after which what has been typed is kept.
+DRAFT_SECONDS = 0.5
 
 
 class Wrong(NamedTuple):
@@ -23,7 +29,10 @@ class Wrong(NamedTuple):
 
 
 class EditorScreen(ModalScreen[str]):
-    """Returns the text once `check` finds nothing wrong with it, `None` when the user goes back."""
+    """Returns the text once `check` finds nothing wrong with it, `None` when the user goes back.
+
+    Until then what is typed is kept in `draft`, and is there again where the workbench has ended meanwhile.
+    """
 
     NOTE_LINES: ClassVar[int] = 1
     TAB: ClassVar[Literal["focus", "indent"]] = "indent"
@@ -32,12 +41,19 @@ class EditorScreen(ModalScreen[str]):
         Binding("escape,ctrl+c", "leave", "Cancel", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, text: str, wrong: Wrong | None = None, before: str = "") -> None:
+    def __init__(
+        self, title: str, text: str, wrong: Wrong | None = None, before: str = "", draft: Draft | None = None
+    ) -> None:
         super().__init__()
         # What has been edited elsewhere already is not thrown away unasked either.
         self._before = before or text
         self._title, self._text, self._wrong = title, text, wrong
-        self._warned = False
+        self._warned = self._answered = False
+        self._draft = draft
+        self._later: Timer | None = None
+        left = draft.left() if draft is not None and wrong is None else None
+        if left is not None and left != text:
+            self._text, self._wrong = left, Wrong("typed when the workbench ended; ctrl+c twice throws it away")
 
     async def check(self, text: str) -> Wrong | None:
         """What is wrong with the text, if anything."""
@@ -51,7 +67,7 @@ class EditorScreen(ModalScreen[str]):
             yield Static("", id="note")
 
     def on_mount(self) -> None:
-        area = self.area
+        area = self._area = self.area
         area.cursor_blink = False
         area.indent_width = 2
         self.query_one("#note").styles.height = self.NOTE_LINES
@@ -86,17 +102,44 @@ class EditorScreen(ModalScreen[str]):
         self.note([[("checking", "accent")]])
         wrong = await self.check(text)
         if wrong is None:
-            self.dismiss(text)
+            self._answer(text)
         else:
             self.show_wrong(wrong)
 
     def action_leave(self) -> None:
         """Go back; what has been typed is thrown away only when this is asked for twice."""
         if self.area.text == self._before or self._warned:
-            self.dismiss(None)
+            self._answer(None)
         else:
             self._warned = True
             self.note([[("[?] ", "warn"), ("the text has been changed: ctrl+c once more throws that away", "text")]])
 
     def on_text_area_changed(self) -> None:
         self._warned = False
+        if self._later is not None:
+            self._later.stop()
+        if self._draft is not None:
+            self._later = self.set_timer(DRAFT_SECONDS, self._keep)
+
+    # ---- what is typed -------------------------------------------------------------------------------------------
+
+    @work(exclusive=True, group="draft")
+    async def _keep(self) -> None:
+        """Keep what has been typed, on a thread: the disk may be slow and the text long."""
+        if self._draft is None or self._answered:
+            return
+        problem = await asyncio.to_thread(self._draft.keep, self._area.text)
+        if problem and not self._answered:
+            self.note([[("[!] ", "bad"), (problem, "text")]])
+
+    def _answer(self, text: str | None) -> None:
+        """Close, with the text that is accepted or without: either way nothing is left to be kept."""
+        self._answered = True
+        if self._draft is not None:
+            self._draft.drop()
+        self.dismiss(text)
+
+    def on_unmount(self) -> None:
+        """The workbench is left while the editor is open."""
+        if self._draft is not None and not self._answered and self._area.text != self._before:
+            self._draft.keep(self._area.text)

@@ -7,15 +7,16 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen, ScreenResultType
+from textual.screen import ScreenResultType
 
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import CursorView
 
 # Lines of a box on a screen too small for any.
 LEAST = 6
 
 
-class ListScreen(ModalScreen[ScreenResultType]):
+class ListScreen(AnsweringScreen[ScreenResultType]):
     """Shows `view` until it is closed, under `title` and over the keys that `keys` tells."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -7,11 +7,11 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
 from buddy.app.pipeline_text import misfit, option_text, option_value
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.still_input import StillInput
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.recipe import OptionValue, PassStep
@@ -19,7 +19,7 @@ from buddy.compiler.recipe import OptionValue, PassStep
 Options = tuple[tuple[str, OptionValue], ...]
 
 
-class OptionScreen(ModalScreen[Options]):
+class OptionScreen(AnsweringScreen[Options]):
     """Returns the options that differ from their defaults, or `None` when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

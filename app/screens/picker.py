@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.fuzzy import Matcher
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from buddy.app import figures
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.still_input import StillInput
@@ -82,7 +82,7 @@ class ChoiceList(CursorView, can_focus=False):
         return self.shown[self.cursor] if self.shown else None
 
 
-class PickerScreen(ModalScreen[Any]):
+class PickerScreen(AnsweringScreen[Any]):
     """Returns the value chosen, or `None`. `preview` is told the value of each entry that the cursor comes to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -8,17 +8,17 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from buddy.app import figures
 from buddy.app.figures import Glyphs
 from buddy.app.plots import Plot
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.look import Cells, cut
 from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
 
 
-class PlotScreen(ModalScreen[str | None]):
+class PlotScreen(AnsweringScreen[str | None]):
     """Returns the name of the point that was chosen, or `None`: what to do with it is whose plots they are.
 
     `chooses` says what `enter` does with a point; where it is "", points are only looked at.

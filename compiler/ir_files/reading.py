@@ -83,6 +83,9 @@ def _parsed(content: str | bytes, title: str, context: Any, lines_before: int = 
         said = [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [message]
         where = f"{title}:{line + lines_before}:{column}" if line else title
         raise UnreadableError(_told("\n".join(said), title, where)) from error
+    except RuntimeError as error:  # of the bindings, where MLIR's own words quote bytes that are no text
+        what = f"{title} cannot be read: MLIR's reader refuses it with a message that is no text"
+        raise UnreadableError(Diagnostic(what, title, "check that all of the file has arrived")) from error
 
 
 def _told(said: str, title: str, where: str) -> Diagnostic:

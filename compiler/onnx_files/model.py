@@ -90,8 +90,21 @@ def _check(onnx: Any, model: Any, path: Path) -> None:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise _refused(path, f"it is not valid: {_first_line(error)}") from error
+    if not _is_text(model):
+        raise _refused(path, "it has names that are no text in UTF-8")
     if not model.graph.output:
         raise _refused(path, "it gives no result")
+
+
+def _is_text(message: Any) -> bool:
+    """Whether all strings of a message are text: protobuf gives those that are not UTF-8 as bytes."""
+    for entry, value in message.ListFields():
+        if entry.type not in (entry.TYPE_STRING, entry.TYPE_MESSAGE):
+            continue
+        for item in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
+            if isinstance(item, bytes) or (entry.type == entry.TYPE_MESSAGE and not _is_text(item)):
+                return False
+    return True
 
 
 def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:

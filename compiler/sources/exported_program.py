@@ -7,6 +7,7 @@ import logging
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,8 @@ from buddy.compiler.torch_values import from_torch
 # Ops that touch files; a model has no need to.
 FILE_OPS = ("from_file", "save", "_save", "load")
 _NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
+# What `zipfile` raises of archives that are cut off, encrypted, or have names that are no text.
+DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError, KeyError)
 _PLAIN_MODULES = (b"builtins", b"collections")
 _TODO = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
 
@@ -73,7 +76,12 @@ def _read(opening: Opening) -> ExportedProgram:
 
 
 def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """The first of `kind` among an error and its causes, which may lead back to it."""
+    seen: set[int] = set()
     while error is not None and not isinstance(error, kind):
+        if id(error) in seen:
+            return None
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return error
 
@@ -112,7 +120,7 @@ def _check_modules(opening: Opening) -> None:
                     module = sorted(strange)[0].decode()
                     what = f"{opening.title} would import the module {module} by being read"
                     raise source_error(what, opening.title, "export it with inputs of Python's own containers")
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+    except DAMAGED as error:
         raise source_error(
             f"{opening.title} is damaged: {error}", opening.title, "check that all has arrived"
         ) from error

@@ -57,7 +57,10 @@ def nothing_runs() -> Iterator[None]:
         try:
             return load(file, *args, **options)
         except Exception as error:
-            raise _unsafe(error) from error
+            refusal = _refusal_of(error)
+            if refusal is None:
+                raise
+            raise refusal from error
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "load", weights))
@@ -97,11 +100,11 @@ def _is_plain(node: ast.AST, known: Any) -> bool:
     return not isinstance(node, ast.Call) or isinstance(node.func, ast.Name)
 
 
-def _unsafe(error: Exception) -> Exception:
-    """A refusal in words of one line; other errors as they are."""
+def _refusal_of(error: Exception) -> UnsafeError | None:
+    """What PyTorch says of a pickle that would run code, in words of one line; `None` for other errors."""
     found = _REFUSAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
-        return error
+        return None
     return UnsafeError(f"it would run {found[1]}" if found else "it holds more than tensors")
 
 

@@ -1,0 +1,27 @@
+"""What a soak has found: each ended the workbench, or grew without end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual import events
+
+from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.settings import Settings
+from buddy.app.workbench import BenchScreen, Workbench
+
+
+async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> None:
+    """The second of them took the workbench's own screen away, which ended it."""
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    answers: list[object] = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(PickerScreen("which", [Choice("one", "", 1), Choice("two", "", 2)]), answers.append)
+        await pilot.pause()
+        assert isinstance(app.screen, PickerScreen)
+        for key in ("enter", "escape", "enter", "escape"):
+            app._driver.send_message(events.Key(key, None))  # type: ignore[union-attr]
+        await pilot.pause(0.2)
+        assert app.is_running
+        assert isinstance(app.screen, BenchScreen)
+        assert len(answers) == 1
