@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 
 from buddy.app import chrome, figures
 from buddy.app.actions import PANES, Situation
+from buddy.app.on_disk import OnDisk
 from buddy.app.panes.report import outputs_lines
 from buddy.app.runs import RunRecord
 from buddy.app.screens.detail import folded
+from buddy.app.screens.runs import RunsScreen
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells, length
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.run_report import Load
 
 EAGER, BUDDY = p.Timing(0.4, 0.39, 0.41, 10), p.Timing(0.2, 0.19, 0.21, 10)
 
@@ -79,6 +85,54 @@ def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(st
     assert "STALE" in text
     assert "(was 3.1e-02)" in text
     assert "STALE" not in shown(state, recipe)
+
+
+def test_a_report_is_stale_when_its_script_or_its_inputs_are_others_by_now(state: State, recipe: Recipe) -> None:
+    text = text_of(outputs_lines(state, recipe, 90, figures.UNICODE, ["model.py"]))
+    assert "STALE: model.py changed on disk since; R loads it" in text
+    state.wanted_inputs = p.InputChoice("random", 3)
+    assert "STALE: it ran on the script's own inputs; r runs again" in shown(state, recipe)
+    state.shown.inputs = p.InputChoice("random", 3)
+    assert "STALE" not in shown(state, recipe)
+
+
+def test_files_that_changed_are_known_and_those_out_of_sight_are_not(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.py", tmp_path / "b.py"
+    for path in (first, second):
+        path.write_text("1")
+    disk = OnDisk()
+    disk.take([str(first), str(second), str(tmp_path / "elsewhere.py"), "no\0path"])
+    assert disk.changed() == []
+    first.write_text("22")
+    second.unlink()
+    assert disk.changed() == ["a.py", "b.py"]
+    disk.take([str(first)])
+    assert disk.changed() == []
+
+
+def test_nan_on_both_sides_is_no_ok_and_counted_on_either(state: State, recipe: Recipe) -> None:
+    state.shown.report = report(verdict="nan", nans=3, eager_nans=3, where="[0, 1]", zero_signs=2)
+    text = shown(state, recipe, 120)
+    assert "NaN      out0" in text
+    assert "3 NaN, 3 in eager's · NaN equals NaN only when asked: setting equal_nan" in text
+    assert "2 zeros of the other sign" in text
+    assert "OK" not in text
+
+
+def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
+    state.shown.report = replace(report(), outputs=())
+    assert "not compared: the graph returns no tensor, so nothing says whether this is right" in shown(state, recipe)
+    state.shown.report = replace(report(verdict="unchecked"), compared=False)
+    assert "not compared: there is no eager program beside it" in shown(state, recipe)
+
+
+def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:
+    state.shown.report = replace(report(), load=Load(1.5, 0.7, 2, 2450))
+    assert "machine: load 1.50 on 2 cores, others kept 0.7 busy meanwhile, 2450 MHz" in shown(state, recipe, 120)
+    assert figures.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, nobody else at work"
+    assert figures.load(Load(-1.0, -1.0, 1)) == "machine: its load is not told"
+    told = RunsScreen([], []).about(RunRecord(0.0, recipe, state.shown.report))
+    assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told
 
 
 def test_inputs_that_changed_are_never_hidden(state: State, recipe: Recipe) -> None:
