@@ -28,6 +28,7 @@ from buddy.compiler.lowering import Lowered, NodeError, lower, new_context
 from buddy.compiler.machines import MachineError, machine_of
 from buddy.compiler.notebook import html_of
 from buddy.compiler.objects.remarks import RemarksError
+from buddy.compiler.ops import OWN_FLAVOURS
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
@@ -326,13 +327,15 @@ def lowered_graph(
 ) -> Lowered:
     """Top-level IR: the graph's nodes lowered one by one, or the IR that it comes with.
 
-    Raises `CompilationError` for a node that can be neither compiled nor called in eager, and for given IR that is no
-    module.
+    Raises `CompilationError` for a node that can be neither compiled nor called in eager, for a flavour that nodes are
+    not lowered to, and for given IR that is no module.
     """
     try:
         given = given_for(graph, recipe)
         if given is not None:
             return lowered_given(graph, given, context, locations)
+        if recipe.flavour not in OWN_FLAVOURS:
+            raise CompilationError(diagnosis.no_lowerings(recipe.flavour))
         return lower(graph, recipe, context, locations, first)
     except GivenIRError as error:
         raise CompilationError(error.diagnostic) from error

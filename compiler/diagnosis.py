@@ -35,6 +35,11 @@ def of_node(error: NodeError) -> Diagnostic:
     return Diagnostic(str(error), where, "take the op out of the program, or add a lowering for it", node=node.stable)
 
 
+def no_lowerings(flavour: str) -> Diagnostic:
+    todo = "choose linalg or tosa, or the frontend torch-mlir, which has passes of its own to it"
+    return Diagnostic(f"nothing here lowers ops to {flavour}", "the recipe's flavour", todo)
+
+
 def of_step(
     error: StepError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
 ) -> Diagnostic:

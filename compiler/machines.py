@@ -36,6 +36,8 @@ _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", 
 _OF_ARCHITECTURE = {"riscv64": ("generic-rv64", _RV64GC)}
 # As far as LLVM's option `abiname` is concerned, only RISC-V has a choice: doubles in registers, as on all of Linux.
 _ABIS = {"riscv64": "lp64d"}
+# What a CPU of the name has to have: LLVM ends the process over one that it does not know, or that has 32 bits alone.
+_NEEDED = {"x86_64": "+64bit"}
 _IGNORED = re.compile(r"'([^']*)' is not a recognized (processor|feature)")
 
 # What LLVM makes of a vector of 64 bytes tells the width of registers, and whether there is a fused multiply-add.
@@ -171,9 +173,8 @@ def target_machine(machine: Machine, opt_level: int = 2) -> Any:
     """LLVM's code generator for `machine`."""
     found = _llvm().Target.from_triple(machine.triple)
     abi = _ABIS.get(machine.architecture, "")
-    return found.create_target_machine(
-        machine.cpu, machine.features, opt_level, reloc="pic", codemodel="default", abiname=abi
-    )
+    features = ",".join(filter(None, (machine.features, _NEEDED.get(machine.architecture, ""))))
+    return found.create_target_machine(machine.cpu, features, opt_level, reloc="pic", codemodel="default", abiname=abi)
 
 
 @lru_cache(maxsize=1)

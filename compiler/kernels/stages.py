@@ -37,7 +37,10 @@ Cut = Callable[[Product, Sequence[int]], Product]
 
 @dataclass(frozen=True)
 class Neighbours(Generic[Product]):
-    """What a kernel for `contraction` takes over: the ops `taken`, which `erase` removes; `notes` say it in words."""
+    """What a kernel for `contraction` takes over: the ops `taken`, which `erase` removes; `notes` say it in words.
+
+    `locations` are those of the ops that the kernel does the work of; a fill with zeros is no work of its.
+    """
 
     contraction: Product
     spec: ResultSpec
@@ -55,7 +58,7 @@ class Neighbours(Generic[Product]):
 
 
 def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[Product]:
-    """What stands around `op` (on memrefs) and goes into its kernel.
+    """What stands around `op` (on memrefs) and goes into its kernel. It stays there: a kernel may yet be refused.
 
     `cut` gives the contraction with loops that end at some strides in C, where it can.
     """
@@ -76,13 +79,12 @@ def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[P
         notes.append(_noted(mark, other))
     fill = None if stages[PROLOGUE] else zero_fill_before(op, result)
     accumulate = fill is None and stages[PROLOGUE] is None
-    if fill is not None:
-        fill.erase()
     if accumulate:
         notes.append("adds to C")
     strides = tuple(loop.strides[C] for loop in contraction.loops)
     spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
-    return Neighbours(contraction, spec, tuple(taken), tuple(notes), tuple(other.location for other in taken))
+    locations = tuple(other.location for other in taken)
+    return Neighbours(contraction, spec, (*taken, *([] if fill is None else [fill])), tuple(notes), locations)
 
 
 def extents(contraction: _Looped) -> list[Extent]:

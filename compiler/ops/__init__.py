@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol import OpInfo
 
 _ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
+# The flavours that nodes are lowered to one by one.
+OWN_FLAVOURS = frozenset(_ORDER)
 
 
 def registries(flavour: str = "linalg") -> dict[str, Registry]:

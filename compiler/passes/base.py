@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 from buddy.compiler.machines import target_of
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import OptionValue, Recipe
+from buddy.compiler.step_options import typed_options
 from buddy.compiler.target import Target, host
 
 
@@ -63,13 +64,10 @@ class MlirPass:
     def create(cls, options: dict[str, OptionValue]) -> MlirPass:
         """The pass with `options`.
 
-        Raises `ValueError` that names an option it does not have, and those it has.
+        Raises `ValueError` that names an option it does not have, and those it has, or what an option takes.
         """
-        known = cls.options()
-        for key in options:
-            if key not in known:
-                raise ValueError(f"{cls.name} has no option {key!r}; it has {', '.join(known) or 'none'}")
-        return cls(**{key.replace("-", "_"): type(known[key])(value) for key, value in options.items()})
+        given = typed_options(cls.name, cls.options(), options)
+        return cls(**{key.replace("-", "_"): value for key, value in given.items()})
 
 
 class PassError(Exception):

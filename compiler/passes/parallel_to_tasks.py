@@ -16,6 +16,7 @@ from buddy.compiler.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.kernels.emit import Emitter, Index
 from buddy.compiler.kernels.walk import collect, unique_symbol
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.recipe import MAX_THREADS
 
 # On a task: how many threads share its calls.
 THREADS = "buddy.threads"
@@ -30,6 +31,10 @@ class ParallelToTasks(MlirPass):
     summary: ClassVar[str] = "outline loops whose iterations are independent, so that threads share them"
 
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threads <= MAX_THREADS:
+            raise ValueError(f"{self.name}: threads is 0 (the recipe's) to {MAX_THREADS}, not {self.threads}")
 
     def run(self, root: Any, context: PassContext) -> None:
         threads = self.threads or context.threads

@@ -120,6 +120,8 @@ WRONG = {
     ":": "no target ''",
     "aarch64:nosuch": "no CPU 'nosuch'",
     "x86-64::+nosuch": r"no feature '\+nosuch'",
+    # Over a CPU of which it knows no 64 bits LLVM ends the process.
+    "x86-64:nosuch": "no CPU 'nosuch'",
 }
 
 
@@ -128,6 +130,10 @@ def test_what_is_no_machine_is_told_of(name: str) -> None:
     for _ in range(2):  # LLVM says it once
         with pytest.raises(MachineError, match=WRONG[name]):
             machine_of(name)
+
+
+def test_a_cpu_that_had_no_64_bits_yet_has_them_where_the_machine_does() -> None:
+    assert target_of("x86-64:i686").vector_bytes == 16
 
 
 def test_a_recipe_for_no_machine_does_not_compile(network: Line) -> None:

@@ -119,6 +119,16 @@ def test_few_rows_against_long_rows_of_b_stream_these(target: str) -> None:
         check(compiled, f"f{i}", "mk,kn->mn", sizes)
 
 
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_a_product_whose_register_block_is_refused_still_starts_from_zero(target: str) -> None:
+    """The fill before it may only go where a kernel does its work."""
+    sizes = {"m": 16, "n": 64, "k": 32}
+    wanted = ContractionsToKernels(rows=64, vectors=64)
+    compiled = Compiled(function("f", "mk,kn->mn", sizes), [wanted], target=TARGETS[target])
+    assert "registers do not hold" in " ".join(compiled.remarks)
+    check(compiled, "f", "mk,kn->mn", sizes)
+
+
 def convolution(n: int, c: int, o: int, size: int, kernel: int, stride: int, dilation: int) -> tuple[str, int]:
     """Text of a convolution [n, c, size, size] by [o, c, kernel, kernel] on padded input, and its output's size."""
     out = (size - dilation * (kernel - 1) - 1) // stride + 1

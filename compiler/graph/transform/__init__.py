@@ -19,6 +19,7 @@ from buddy.compiler.graph.transform.observe import observe
 from buddy.compiler.graph.transform.pools import maxpool2d_simplify
 from buddy.compiler.graph.transform.transposes import eliminate_matmul_transpose_reshape, eliminate_transpose
 from buddy.compiler.recipe import OptionValue
+from buddy.compiler.step_options import typed_options
 
 __all__ = [
     "Note",
@@ -83,15 +84,14 @@ def options_of(transform: Transform) -> dict[str, OptionValue]:
 def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -> list[Note]:
     """Rewrite `graph` in place by the graph pass `name`; what it says.
 
-    Raises `TransformError` when there is none of that name, it has no such option, or it refuses the graph.
+    Raises `TransformError` when there is none of that name, its options are wrong, or it refuses the graph.
     """
     transform = transforms().get(name)
     if transform is None:
         raise TransformError("no such graph pass")
-    known = options_of(transform)
-    for key in options:
-        if key not in known:
-            raise TransformError(f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}")
+    try:
+        given = typed_options(name, options_of(transform), options)
+    except ValueError as error:
+        raise TransformError(str(error)) from error
     with graph.rewriting():
-        given = {key.replace("-", "_"): type(known[key])(value) for key, value in options.items()}
-        return transform(graph, **given) or []
+        return transform(graph, **{key.replace("-", "_"): value for key, value in given.items()}) or []
