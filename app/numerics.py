@@ -48,6 +48,8 @@ def sentences(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 
 def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
+    if not report.compared:
+        return ["not compared: no node has a value to hold beside the reference, so nothing says whether this is right"]
     if not report.first:
         return [f"every value is within its tolerance of {REFERENCES[report.reference]}"]
     found, row = report.by_node()[report.first], rows_of(info).get(report.first)
@@ -148,7 +150,8 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
     return {
         "graph": report.graph,
         "name": info.name,
-        "ok": report.ok,
+        "ok": report.ok if report.compared else None,
+        "compared": report.compared,
         "reference": report.reference,
         "first": _first_json(report, rows),
         "origins": [

@@ -86,8 +86,14 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
 
     @property
+    def compared(self) -> int:
+        """How many nodes have a value that was held beside the reference."""
+        return sum(found.error is not None or found.own is not None for found in self.nodes)
+
+    @property
     def ok(self) -> bool:
-        return not self.first
+        """Whether something was compared, and all of it is within its tolerance."""
+        return not self.first and self.compared > 0
 
     def by_node(self) -> dict[str, NodeNumbers]:
         return {found.node: found for found in self.nodes}

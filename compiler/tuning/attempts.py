@@ -97,12 +97,16 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))
     torch.manual_seed(SEED)
+    compared = 0
     for name, value in zip(map(str, captured.graph.results), eager(captured.tensors), strict=True):
         if isinstance(value, torch.Tensor):
             report = compare(name, next(results, None), value, equal_nan=True)
+            compared += 1
             if report.verdict != "ok":
                 return f"{name} differs from eager by {report.max_abs:.3g}"
-    return ""
+    if next(results, None) is not None:
+        return "it gives more results than eager"
+    return "" if compared else "it returns no tensor, so nothing says whether it is right"
 
 
 def _pairs(

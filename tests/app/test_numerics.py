@@ -40,6 +40,13 @@ def test_nothing_is_said_of_what_was_not_measured() -> None:
     assert "in the program; alone it was not tried: it has an effect: 3e-02" in told[0]
 
 
+def test_where_nothing_was_compared_nothing_is_called_right() -> None:
+    nothing = NumericsReport(0, "eager", tuple(NodeNumbers(name, "folded") for name in ("a", "b")))
+    assert not nothing.ok
+    assert numerics.sentences(nothing, INFO)[0].startswith("not compared")
+    assert numerics.as_json(nothing, INFO)["ok"] is None
+
+
 def test_where_double_precision_has_a_nan_eager_is_not_named() -> None:
     origins = tuple(NanOrigin("nan", side, "exp.0") for side in ("eager", "compiled"))
     told = numerics.sentences(replace(REPORT, reference="float64", origins=origins), INFO)
