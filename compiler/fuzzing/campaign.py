@@ -32,6 +32,8 @@ from buddy.compiler.presets import presets
 # The statements that eager has died of, by the seed of their batch.
 Deadly = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
+# For how many seconds a program that fails is made smaller: most of what can be left out is found by then.
+SHRINKING = 60.0
 
 
 class _Failed(Exception):
@@ -78,6 +80,7 @@ class _Trial:
         self._faults: list[Fault] = []
         # The one that is being made smaller, larger before smaller.
         self._failing: list[Fault] = []
+        self._until = 0.0
 
     def batch(self) -> Batch:
         start = time.perf_counter()
@@ -107,6 +110,8 @@ class _Trial:
         return self._failing[-1:]
 
     def _try(self, drawn: Drawn) -> None:
+        if self._failing and time.perf_counter() > self._until:
+            return
         verdict = verdict_of(self._worker, drawn.script, self._plan)
         if not self._failing:
             self._outcomes[verdict.outcome] += 1
@@ -116,6 +121,7 @@ class _Trial:
             return
         is_new = not any(_alike(fault, verdict) for fault in self._faults)
         if _alike(self._failing[0], verdict) if self._failing else is_new:
+            self._until = self._until if self._failing else time.perf_counter() + SHRINKING
             self._failing.append(Fault(verdict.outcome, verdict.why, drawn.script))
             raise _Failed
 

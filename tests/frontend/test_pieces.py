@@ -34,6 +34,10 @@ def chosen(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda t: t.sin() * 2, lambda t: t.cos(), (y,)) * x
 
 
+def chosen_beside_complex_numbers(x: torch.Tensor) -> torch.Tensor:
+    return torch.fft.fft(x).imag + chosen(x)
+
+
 def selected_from_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x.t()[x[0] > 0].sum() * 2, (x.exp() + 1).sin()
 
@@ -68,6 +72,7 @@ REASONS: dict[Callable[..., Any], str] = {
     eight_bits: "has the element type torch.float8_e4m3fn",
     quantised: "works on a quantised tensor",
     chosen: "is a higher-order op's subgraph",
+    chosen_beside_complex_numbers: "is a higher-order op's subgraph",
     selected_from_columns: "index (aten.index.Tensor) has the size u0, which no input tells",
     read_by_strides: "reads the strides of a tensor that is not contiguous",
     read_through_views: "reads the strides of a tensor that is not contiguous",

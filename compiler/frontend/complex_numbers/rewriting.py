@@ -60,8 +60,9 @@ class _Rewriting:
 
     def run(self) -> GraphModule:
         for node in self.module.graph.nodes:
-            if node.op == "get_attr" and "val" not in node.meta:
-                node.meta["val"] = self.emitter.fake(getattr(self.module, node.target))
+            constant = getattr(self.module, node.target) if node.op == "get_attr" else None
+            if isinstance(constant, torch.Tensor) and "val" not in node.meta:
+                node.meta["val"] = self.emitter.fake(constant)
             if self._is_plain(node) or not (_ruled(node) and self._apply(node)):
                 self._copy(node)
         self.emitter.drop_unused()

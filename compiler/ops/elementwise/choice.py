@@ -57,6 +57,8 @@ def masked_fill(x: Scalar, mask: Scalar, value: Operand) -> Scalar:
 
 
 @elementwise("ConvertElementTypeOp", uncast=(0,))
-def convert(x: Scalar, _dtype: object = None) -> Scalar:
-    """The result's element type says all; prims also pass it by position."""
-    return x
+def convert(x: Operand, _dtype: object = None) -> Scalar:
+    """The result's element type says all; prims also pass it by position. `vmap` has numbers converted as well."""
+    if isinstance(x, Scalar):
+        return x
+    return as_scalar(x, TensorDType.Float64 if isinstance(x, float) else TensorDType.Int64)

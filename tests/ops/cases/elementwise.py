@@ -161,6 +161,14 @@ GROUPS: dict[str, Group] = {
     "casts of floats": Group((normal(3, 9) * 5,), CASTS),
     "casts of doubles": Group((normal(3, 9, dtype=torch.float64) * 5,), CASTS),
     "casts of integers": Group((whole(-300, 300, 9),), {**CASTS, "float32": lambda x: x.float()}),
+    "casts of numbers": Group(
+        (whole(-9, 9, 3, 4).int(),),
+        {
+            "an integer": lambda x: torch.vmap(lambda row: row * 2)(x),
+            "a float": lambda x: torch.vmap(lambda row: row + 0.1)(x.double()),
+            "a float to halves": lambda x: torch.vmap(lambda row: row * 0.1)(x.half()),
+        },
+    ),
     "casts of bools": Group((normal(9) > 0,), {**CASTS, "float32": lambda x: x.float()}),
     "casts of bytes": Group((whole(0, 256, 9).byte(),), {**CASTS, "float32": lambda x: x.float()}),
 }
