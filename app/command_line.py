@@ -28,7 +28,8 @@ class Shown(NamedTuple):
 
 def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: Shown) -> str:
     """The command line; `kept` is the file that holds the recipe, for what options cannot say of it."""
-    verbs = {"graph": ["dump", "--nodes"], "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
+    nodes = ["dump", "--nodes"]
+    verbs = {"graph": nodes, "source": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
     verb = {**verbs, "export": ["export", *shown.words]}[shown.pane]
     if shown.pane == "ir" and shown.stage:
         verb = ["dump", "--stage", shown.stage]

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from buddy.app.client import Place
+from buddy.app.hang_up import leave_with_terminal
 from buddy.app.keeping import FIRST_SCRIPT, is_first_script
 from buddy.app.log_file import NO_LOG, Log
 from buddy.app.settings import settings_path, take_up
@@ -64,9 +65,11 @@ def run_workbench(
 async def _stay(bench: Workbench, mouse: bool) -> int | None:
     """Run until the user leaves, and the engine has ended."""
     asyncio.get_running_loop().call_later(STARTED, _collect_garbage)
+    watching = asyncio.ensure_future(leave_with_terminal(bench))
     try:
         return await bench.run_async(mouse=mouse)
     finally:
+        watching.cancel()
         await bench.session.close()
 
 

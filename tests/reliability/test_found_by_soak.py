@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pty
 from pathlib import Path
 
 from textual import events
 
+from buddy.app.actions import PANES
+from buddy.app.command_line import Shown, command
+from buddy.app.hang_up import is_gone
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.settings import Settings
 from buddy.app.workbench import BenchScreen, Workbench
+from buddy.compiler.recipe import Recipe
 
 
 async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> None:
@@ -25,3 +31,19 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
         assert app.is_running
         assert isinstance(app.screen, BenchScreen)
         assert len(answers) == 1
+
+
+def test_every_pane_has_a_command_line(tmp_path: Path) -> None:
+    for pane in PANES:
+        assert command(Recipe("a.py"), Recipe("a.py"), tmp_path, Shown(pane)).startswith("buddy-tui ")
+
+
+def test_a_terminal_that_hung_up_is_seen() -> None:
+    """Such a terminal reads as empty, at once and for ever: the workbench took a core for itself, and never ended."""
+    master, slave = pty.openpty()
+    try:
+        assert not is_gone(slave)
+        os.close(master)
+        assert is_gone(slave)
+    finally:
+        os.close(slave)

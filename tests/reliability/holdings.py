@@ -1,0 +1,163 @@
+"""What the processes of a session hold: memory, open files, threads, children, Python's objects; whether it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from tests.reliability.processes import Process, engines
+
+WORKBENCH = "workbench"
+ROLES = (WORKBENCH, "engine", "host", "compiler")
+# The part of a session in which caches fill up to their bounds, libraries are loaded, and screens are drawn first.
+WARM_UP = 0.4
+# How much of its mean may be gained over what comes after the warm-up, by a straight line through the samples.
+MOST_GROWTH = 0.01
+_WATCHED = Path(__file__).with_name("watched")
+_PATIENCE = 120.0
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """One process: KiB that are its own and not a file's, KiB of its share of all (PSS), and counts."""
+
+    own: int
+    pss: int
+    files: int
+    threads: int
+    objects: int
+    kinds: dict[str, int] = {}
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What all hold after so many actions; `processes` are those there are by role, `zombies` among them."""
+
+    actions: int
+    held: dict[str, Holding]
+    processes: dict[str, int]
+    zombies: int = 0
+
+
+class Watch:
+    """Asks this process and those below it what they hold; a folder takes their answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def sample(self, actions: int) -> Sample:
+        """Raises `TimeoutError` where a process does not answer."""
+        gc.collect()
+        if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+            libc.malloc_trim(0)
+        found = engines()
+        known = [process for process in found if process.role in ROLES and not process.zombie]
+        kinds = Counter(type(thing).__qualname__ for thing in gc.get_objects())
+        held = {WORKBENCH: _holding(os.getpid(), kinds)}
+        for process in known:
+            held[process.role] = _holding(process.pid, Counter(await self._told(process)))
+        return Sample(
+            actions, held, dict(Counter(process.role for process in found)), sum(each.zombie for each in found)
+        )
+
+    async def _told(self, process: Process) -> dict[str, int]:
+        path = self._folder / str(process.pid)
+        path.unlink(missing_ok=True)
+        os.kill(process.pid, signal.SIGRTMIN + 7)
+        end = time.monotonic() + _PATIENCE
+        while not path.exists():
+            if time.monotonic() > end:
+                raise TimeoutError(f"the {process.role} does not say what it holds")
+            await asyncio.sleep(0.01)
+        found = json.loads(path.read_text())
+        return {**found["kinds"], "": found["objects"] - sum(found["kinds"].values())}
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Processes that are started meanwhile can be asked."""
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "BUDDY_WATCHED")}
+    with tempfile.TemporaryDirectory(prefix="buddy-watched-") as folder:
+        paths = [str(_WATCHED), *filter(None, [before["PYTHONPATH"]])]
+        os.environ.update({"PYTHONPATH": os.pathsep.join(paths), "BUDDY_WATCHED": folder})
+        try:
+            yield Watch(Path(folder))
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _holding(pid: int, kinds: Counter[str]) -> Holding:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    status = Path(f"/proc/{pid}/status").read_text()
+    threads = int(status.partition("Threads:")[2].split()[0])
+    files = len(os.listdir(f"/proc/{pid}/fd"))
+    return Holding(sizes["Anonymous"], sizes["Pss"], files, threads, kinds.total(), dict(kinds.most_common(60)))
+
+
+# ---- growth ----------------------------------------------------------------------------------------------------------
+
+
+def after_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
+    return samples[int(len(samples) * WARM_UP) :]
+
+
+def slope(values: Sequence[float]) -> float:
+    """By how much a straight line through `values` (least squares) rises from one to the next."""
+    count = len(values)
+    middle, mean = (count - 1) / 2, sum(values) / count
+    spread = sum((place - middle) ** 2 for place in range(count))
+    return sum((place - middle) * (value - mean) for place, value in enumerate(values)) / spread if spread else 0.0
+
+
+def growth(values: Sequence[float]) -> float:
+    """What a straight line through `values` gains from the first to the last, as a part of their mean."""
+    return slope(values) * (len(values) - 1) * len(values) / sum(values) if sum(values) else 0.0
+
+
+def growths(samples: Sequence[Sample]) -> dict[str, float]:
+    """The growth of memory after the warm-up: of each process, and of all together."""
+    late = after_warm_up(samples)
+    found = {role: growth([sample.held[role].own for sample in late]) for role in late[0].held}
+    return found | {"all": growth([sum(held.own for held in sample.held.values()) for sample in late])}
+
+
+def leaks(samples: Sequence[Sample], most: float = MOST_GROWTH) -> list[str]:
+    """What is not flat after the warm-up, in words: memory by its line, counts by what is there at the end."""
+    late = after_warm_up(samples)
+    said = [
+        f"memory of {name} grew by {value:.2%}, of at most {most:.0%}"
+        for name, value in growths(samples).items()
+        if value > most
+    ]
+    for role in late[0].held:
+        for count in ("files", "threads"):
+            said += _rises(f"{count} of {role}", [getattr(sample.held[role], count) for sample in late])
+    for role in sorted({role for sample in late for role in sample.processes}):
+        said += _rises(f"processes: {role}", [sample.processes.get(role, 0) for sample in late])
+    return said + [f"{sample.zombies} zombies after {sample.actions} actions" for sample in samples if sample.zombies]
+
+
+def _rises(name: str, counts: Sequence[int]) -> list[str]:
+    """Counts may go up and down; the least of the last quarter is no more than the most of the first."""
+    quarter = max(1, len(counts) // 4)
+    first, last = max(counts[:quarter]), min(counts[-quarter:])
+    return [f"{name} rose from {first} to {last}"] if last > first else []
+
+
+def risen_kinds(samples: Sequence[Sample], role: str, most: int = 8) -> list[tuple[str, int]]:
+    """The kinds of objects that became more after the warm-up, those that became most first."""
+    late = after_warm_up(samples)
+    before, after = late[0].held[role].kinds, late[-1].held[role].kinds
+    return Counter({kind: count - before.get(kind, count) for kind, count in after.items()}).most_common(most)

@@ -1,0 +1,305 @@
+"""Soak: a working day at one workbench in an hour. Nothing that a session does may leave anything behind.
+
+One session of the real workbench on the real engine, over a small program of several graphs: whatever the workbench can
+do is done in an order drawn from the seed, thousands of times, and now and then every process is asked what it holds.
+
+    python -m tests.reliability soak --output soak.jsonl                     # the campaign
+    python -m tests.reliability.soak soak.jsonl.samples --plot soak.svg      # what was held, as a table and a picture
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from textual.geometry import Size
+from textual.widgets import Input
+
+from buddy.app import actions
+from buddy.app.settings import Settings
+from buddy.app.workbench import BenchScreen
+from buddy.compiler import json_lines
+from buddy.themes.palette import themes
+from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
+from tests.reliability.holdings import Sample, Watch, growths, leaks, risen_kinds, watched
+from tests.reliability.user import Drilled, User
+
+SAMPLES = Path(__file__).resolve().parents[2] / "samples"
+COUNT = 5_000
+EVERY = 100
+# Seconds in which what an action has begun ends.
+PATIENCE = 120.0
+# Sizes of terminals.
+_SIZES = ((80, 24), (100, 30), (60, 20), (40, 10))
+# Not drawn from the registry: leaving, an engine of its own, what edits the recipe or writes files (which is done in
+# ways of its own), editors outside, searches and measurements that take minutes.
+_NOT = frozenset({
+    "quit", "rerun", "cancel", "run-all", "palette", "graph.toggle", "graph.lowering", "graph.extract", "graph.script",
+    "graph.numerics", "graph.beside", "outputs.numerics", "ir.write", "ir.edit", "ir.edit-here", "edits", "reset",
+    "save", "compare-recipes", "compare-presets", "inputs", "reproducer", "frontend", "backend", "backend.flags",
+    "export", "target", "profile", "profile.modules", "profile.roofline", "profile.hot", "threads", "auto", "watch",
+    "bisect", "phase.number",
+})  # fmt: skip
+# What is typed where the workbench asks for something.
+_TYPED = ("add", "3", "op:mm", "", "%0", "x", "12")
+
+
+class Day:
+    """Somebody at work: each action is done, waited for, and left again."""
+
+    def __init__(self, app: Drilled, pilot: Any, folder: Path, chance: random.Random) -> None:
+        self.app, self._pilot, self._folder, self._chance = app, pilot, folder, chance
+        self._user = User(app, folder, chance)
+        self.done: Counter[str] = Counter()
+        self.cost: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self._acts: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
+            "toggle": (10, self._toggle),
+            "undo or redo": (12, self._undo),
+            "run": (6, self._run),
+            "resize": (4, self._resize),
+            "open": (1, self._open),
+            "page": (20, self._page),
+            "diff": (8, self._diff),
+            "search": (8, self._search),
+            "export": (2, self._export),
+            "another graph": (6, self._graph),
+            "theme": (2, self._theme),
+            "any action": (34, self._any),
+        }
+
+    async def begin(self) -> None:
+        await self._until(lambda: self.app.state.engine == "ready" and bool(self.app.state.captured), "the program")
+        await self._settled()
+
+    async def act(self) -> None:
+        """One action, until nothing of it is under way and the main screen is back."""
+        names = list(self._acts)
+        (name,) = self._chance.choices(names, [weight for weight, _ in self._acts.values()])
+        start = time.process_time()
+        await self._acts[name][1]()
+        await self._settled()
+        await self._user.go_back()
+        self.done[name] += 1
+        self.cost[name] += time.process_time() - start
+
+    async def rest(self) -> None:
+        """Nothing under way, and nothing left of what is not the program's."""
+        await self._user.go_back()
+        await self._settled()
+        self.app.told.clear()
+        for path in self._folder.iterdir():
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+
+    async def _settled(self) -> None:
+        await asyncio.sleep(0.01)
+        await self._until(lambda: self.app.state.engine == "ready" and not self._busy(), "what was begun to end")
+        await asyncio.sleep(0.01)
+
+    def _busy(self) -> bool:
+        state = self.app.state
+        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.waiting)
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited {PATIENCE:g} s for {what}: {self.app.state.jobs} {self.app.state.problem}")
+            await asyncio.sleep(0.005)
+
+    # ---- actions -------------------------------------------------------------------------------------------------
+
+    async def _press(self, *keys: str) -> None:
+        await self._user.press(*keys)
+
+    async def _toggle(self) -> None:
+        """One of few passes, so that the recipes there are, and their stages, are soon all known."""
+        rows = [
+            number
+            for number, row in enumerate(self.app.passes.rows)
+            if row.step is not None and row.step.name in ("cse", "canonicalize") and row.step.level == "mlir"
+        ][:4]
+        if rows:
+            self.app.show_pane("passes")
+            self.app.passes.cursor = self._chance.choice(rows)
+            await self._press("space")
+
+    async def _undo(self) -> None:
+        await self._press(self._chance.choice(("u", "ctrl+r")))
+
+    async def _run(self) -> None:
+        await self._press("r")
+
+    async def _resize(self) -> None:
+        width, height = self._chance.choice(_SIZES)
+        await self._pilot.resize_terminal(width, height)
+        assert self.app.size == Size(width, height)
+
+    async def _open(self) -> None:
+        self.app.session.reload((self.app.workspace.source,))
+        await self._until(lambda: bool(self.app.state.captured), "the program")
+
+    async def _page(self) -> None:
+        self.app.show_pane("ir")
+        await self._press(*self._chance.choice((("[", "["), ("]",), ("pagedown",), ("G",), ("g", "g"), ("W",), ("m",))))
+
+    async def _diff(self) -> None:
+        self.app.show_pane("ir")
+        await self._press("]", self._chance.choice("dD"), "c")
+
+    async def _search(self) -> None:
+        self.app.show_pane(self._chance.choice(("ir", "graph", "passes")))
+        await self._press("/", *self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter", "n")
+
+    async def _export(self) -> None:
+        self.app.exporting._folder_typed(str(self._folder / "made"), ("object",))
+        await self._settled()
+        shutil.rmtree(self._folder / "made", ignore_errors=True)
+
+    async def _graph(self) -> None:
+        self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
+
+    async def _theme(self) -> None:
+        self.app.show_theme(self._chance.choice(list(themes())))
+
+    async def _any(self) -> None:
+        """Whatever the workbench can do now in a pane; what it asks is answered, what it opens is walked through."""
+        self.app.show_pane(pane := self._chance.choice(actions.PANES))
+        possible = [action for action in actions.ACTIONS if self._may(action, pane)]
+        action = self._chance.choice(possible)
+        self.done[f"action {action.id}"] += 1
+        await self.app.do(action)
+        await self._settled()
+        if self._user.typing:
+            await self._press(*self._chance.choice(_TYPED), "escape" if self._chance.random() < 0.3 else "enter")
+        elif not isinstance(self.app.screen, BenchScreen):
+            await self._press("down", "down", "pagedown", "up")
+        elif self.app.screen.query(Input):
+            await self._press("x", "backspace")
+
+    def _may(self, action: actions.Action, pane: str) -> bool:
+        edits = action.pane == "passes" and action.id != "passes.details"
+        here = action.pane in (pane, "any", "app")
+        return here and not edits and action.id not in _NOT and not action.blocked(self.app.situation())
+
+
+async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], None]) -> Tried:
+    """`count` actions in one session; `told` gets a sample every so often."""
+    chance = random.Random(f"soak {seed}")
+    samples: list[Sample] = []
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder, tempfile.TemporaryDirectory(prefix="soak-") as store:
+        app = Drilled(str(SAMPLES / "two_models.py"), store=Path(store), settings=Settings(), directory=folder)
+        async with app.run_test(size=_SIZES[0]) as pilot:
+            day = Day(app, pilot, Path(folder), chance)
+            await day.begin()
+            for number in range(count + 1):
+                if number % EVERY == 0 or number == count:
+                    await day.rest()
+                    samples.append(await watch.sample(number))
+                    told(samples[-1])
+                if number < count:
+                    await day.act()
+    facts = _facts(samples) | {f"ms of {name}": [round(day.cost[name] * 1000 / day.done[name], 1)] for name in day.cost}
+    return Tried(dict(day.done), tuple(Fault("leak", said, f"seed {seed}") for said in leaks(samples)), facts)
+
+
+def _facts(samples: list[Sample]) -> dict[str, list[float]]:
+    found = {f"growth of {name}, %": [round(value * 100, 2)] for name, value in growths(samples).items()}
+    for role in samples[-1].held:
+        found[f"MiB of {role}"] = [round(sample.held[role].own / 1024, 1) for sample in samples if role in sample.held]
+    return found
+
+
+@contextmanager
+def environment() -> Iterator[None]:
+    """Caches of its own, one thread, and an allocator that returns what is free: what is measured is what is held."""
+    wanted = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    before = {name: os.environ.get(name) for name in (*wanted, "BUDDY_CACHE")}
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="soak-cache-") as cache:
+        os.environ.update(wanted | {"BUDDY_CACHE": cache})
+        os.chdir(cache)
+        try:
+            yield
+        finally:
+            os.chdir(here)
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def _trial() -> Iterator[Attempt]:
+    kept = Path(os.environ.get("BUDDY_SOAK_SAMPLES") or "soak.samples").resolve()
+    with environment(), watched() as watch:
+        yield lambda seed, cases: asyncio.run(soak(seed, cases, watch, lambda each: json_lines.append(kept, each)))
+
+
+CAMPAIGN = Campaign("soak", "a day's work in one session, and what is left of it", COUNT, COUNT, _trial)
+
+
+# ---- looking at it ---------------------------------------------------------------------------------------------------
+
+
+def table(samples: list[Sample]) -> list[str]:
+    """Memory, files, threads and objects at the end of the warm-up and at the end, and the growth by the line."""
+    first, last = samples[int(len(samples) * 0.4)], samples[-1]
+    lines = ["| process | MiB | growth | open files | threads | objects of Python |", "|---|---:|---:|---:|---:|---:|"]
+    for role, value in growths(samples).items():
+        if role == "all":
+            lines.append(f"| all | | {value:+.2%} | | | |")
+            continue
+        before, after = first.held[role], last.held[role]
+        lines.append(
+            f"| {role} | {before.own / 1024:.1f} to {after.own / 1024:.1f} | {value:+.2%} | {before.files} to "
+            f"{after.files} | {before.threads} to {after.threads} | {before.objects:,} to {after.objects:,} |"
+        )
+    return lines
+
+
+def plot(samples: list[Sample], path: Path) -> None:
+    """Memory of each process over the actions, as a part of what it was at the end of the warm-up."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    for role in samples[-1].held:
+        axes.plot([s.actions for s in samples], [s.held[role].own / 1024 for s in samples], label=role)
+    axes.axvline(samples[int(len(samples) * 0.4)].actions, color="grey", linestyle=":", label="end of warm-up")
+    axes.set_xlabel("actions")
+    axes.set_ylabel("memory of its own, MiB")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="the samples of a soak")
+    parser.add_argument("--plot", type=Path, help="write a picture")
+    options = parser.parse_args()
+    samples = json_lines.read(options.file, Sample)
+    print("\n".join(table(samples)))
+    for role in samples[-1].held:
+        print(role, risen_kinds(samples, role))
+    print("\n".join(leaks(samples)) or "nothing grew")
+    if options.plot:
+        plot(samples, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

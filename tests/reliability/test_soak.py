@@ -1,0 +1,61 @@
+"""A short soak, what is said of one that leaks, and nothing left after any way of ending."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.reliability import soak
+from tests.reliability.endings import WAYS, Ending
+from tests.reliability.holdings import ROLES, Holding, Sample, growth, growths, leaks, risen_kinds, watched
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads what processes hold in /proc")
+ACTIONS = 40
+
+
+def _samples(count: int, rate: float = 0.0, files: int = 0, zombies: int = 0) -> list[Sample]:
+    """Processes that warm up in 20 samples and then grow by `rate` of what they hold from one to the next."""
+    found = []
+    for number in range(count):
+        size = 50_000 * (1 - math.exp(-number / 5)) * (1 + rate * number) + (number % 3) * 50
+        held = Holding(int(size) + 50_000, 0, 10 + files * number // 10, 3, 1000, {"Strip": number, "dict": 5})
+        found.append(Sample(number * 100, {"engine": held}, {"engine": 1}, zombies * (number == 70)))
+    return found
+
+
+def test_what_grows_is_told_and_what_warms_up_is_not() -> None:
+    assert leaks(_samples(100)) == []
+    assert 0.05 < growths(_samples(100, rate=0.002))["engine"] < 0.2
+    (memory, everything) = leaks(_samples(100, rate=0.002))
+    assert "memory of engine grew by" in memory
+    assert "memory of all grew by" in everything
+    assert leaks(_samples(100, files=1)) == ["files of engine rose from 15 to 18"]
+    assert leaks(_samples(100, zombies=1)) == ["1 zombies after 7000 actions"]
+    assert growth([100.0, 101.0, 102.0]) == pytest.approx(2 / 101)
+    assert risen_kinds(_samples(100), "engine")[0] == ("Strip", 59)
+
+
+async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory takes thousands of actions to say anything."""
+    monkeypatch.setattr(soak, "EVERY", ACTIONS // 5)
+    samples: list[Sample] = []
+    with soak.environment(), watched() as watch:
+        tried = await soak.soak(1, ACTIONS, watch, samples.append)
+    assert sum(tried.outcomes[name] for name in ("toggle", "run", "page", "any action")) > ACTIONS // 2
+    assert [sample.actions for sample in samples] == list(range(0, ACTIONS + 1, ACTIONS // 5))
+    assert all(set(sample.held) == set(ROLES) for sample in samples)
+    assert [said for said in leaks(samples, most=math.inf) if "threads" not in said] == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_left_after(way: str, tmp_path: Path) -> None:
+    one = Ending(tmp_path)
+    try:
+        one.ready()
+        WAYS[way](one)
+        assert one.left() == []
+    finally:
+        one.close()
