@@ -144,7 +144,11 @@ class Parting:
             self.searching = False
             bench.update_chrome()
         self.finding = found.finding
-        self._show(found.finding)
+        if bench.engaged:
+            # Keys that are being typed elsewhere must not answer what comes up under them.
+            bench.say("the search has its answer: b shows it")
+        else:
+            self._show(found.finding)
 
     def _came(self, frame: Any) -> None:
         if isinstance(frame, Progress):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buddy.app.command_line import Shown, command
+from buddy.app.drafts import drafts
 from buddy.app.keeping import Kept, read_kept, write_kept
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import HOW
@@ -50,6 +51,8 @@ class Sessions:
         if kept.stage is not None:
             bench.ir.expect(kept.stage)
         self._restore_bookmarks(kept)
+        if left := drafts(bench.workspace.path):
+            bench.say(f"typed and not accepted when the workbench ended: {', '.join(left)}; its editor has it")
 
     def _restore_bookmarks(self, kept: Kept) -> None:
         bookmarks = getattr(self._bench, "bookmarks", None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual.app import SuspendNotSupported
 
+from buddy.app.drafts import Draft
 from buddy.app.lines import UnavailableError
 from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
 from buddy.app.stages import StageRow, phase_of
@@ -38,7 +39,9 @@ class TextEditing:
         from buddy.app.screens.pipeline import PipelineScreen
 
         steps = self._bench.workspace.recipe.steps
-        self._bench.push_screen(PipelineScreen(pipeline_text(steps), self._bench.state.passes), self._use_pipeline)
+        draft = Draft(self._bench.workspace.path, "pipeline")
+        screen = PipelineScreen(pipeline_text(steps), self._bench.state.passes, draft)
+        self._bench.push_screen(screen, self._use_pipeline)
 
     def _use_pipeline(self, text: str | None) -> None:
         if text is None:
@@ -106,7 +109,8 @@ class TextEditing:
             return None
         from buddy.app.screens.ir_editor import IrEditor
 
-        screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong, before)
+        draft = Draft(self._bench.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
+        screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong, before, draft)
         return await self._bench.push_screen_wait(screen)
 
     def _resume(self, recipe: Recipe, row: StageRow, before: str, after: str) -> None:

@@ -208,6 +208,11 @@ class Workbench(App[int]):
         """Whether a job in the background is waited for."""
         return self._waits > 0
 
+    @property
+    def engaged(self) -> bool:
+        """Whether the user is at something that lies over the panes, or types on the line at the bottom."""
+        return len(self.screen_stack) > 1 or bool(self.screen_stack[0].query_one(Prompt).display)
+
     @contextmanager
     def wait(self) -> Iterator[None]:
         """Be busy until the job of this block has ended; several may be under way at once."""

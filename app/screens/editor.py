@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import ClassVar, Literal, NamedTuple
 
 from textual import work
@@ -47,13 +46,14 @@ class EditorScreen(ModalScreen[str]):
         super().__init__()
         # What has been edited elsewhere already is not thrown away unasked either.
         self._before = before or text
-        self._title, self._text, self._wrong = title, text, wrong
+        self._title, self._wrong = title, wrong
         self._warned = self._answered = False
         self._draft = draft
         self._later: Timer | None = None
         left = draft.left() if draft is not None and wrong is None else None
         if left is not None and left != text:
-            self._text, self._wrong = left, Wrong("typed when the workbench ended; ctrl+c twice throws it away")
+            text, self._wrong = left, Wrong("typed when the workbench ended; ctrl+c twice throws it away")
+        self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
     async def check(self, text: str) -> Wrong | None:
         """What is wrong with the text, if anything."""
@@ -63,21 +63,17 @@ class EditorScreen(ModalScreen[str]):
         with Vertical(id="box", classes="editor") as box:
             box.border_title = self._title
             box.border_subtitle = "ctrl+s accepts, ctrl+z undoes, ctrl+c goes back"
-            yield TextArea(self._text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
+            yield self.area
             yield Static("", id="note")
 
     def on_mount(self) -> None:
-        area = self._area = self.area
+        area = self.area
         area.cursor_blink = False
         area.indent_width = 2
         self.query_one("#note").styles.height = self.NOTE_LINES
         area.focus()
         if self._wrong is not None:
             self.show_wrong(self._wrong)
-
-    @property
-    def area(self) -> TextArea:
-        return self.query_one(TextArea)
 
     def note(self, lines: list[Cells]) -> None:
         """Say something under the text."""
@@ -123,14 +119,13 @@ class EditorScreen(ModalScreen[str]):
 
     # ---- what is typed -------------------------------------------------------------------------------------------
 
-    @work(exclusive=True, group="draft")
-    async def _keep(self) -> None:
-        """Keep what has been typed, on a thread: the disk may be slow and the text long."""
-        if self._draft is None or self._answered:
-            return
-        problem = await asyncio.to_thread(self._draft.keep, self._area.text)
-        if problem and not self._answered:
-            self.note([[("[!] ", "bad"), (problem, "text")]])
+    def _keep(self) -> None:
+        """Keep what has been typed; where it cannot be, that is said under it."""
+        if self._draft is not None and not self._answered:
+            if self.area.text == self._before:
+                self._draft.drop()
+            elif problem := self._draft.keep(self.area.text):
+                self.note([[("[!] ", "bad"), (problem, "text")]])
 
     def _answer(self, text: str | None) -> None:
         """Close, with the text that is accepted or without: either way nothing is left to be kept."""
@@ -141,5 +136,5 @@ class EditorScreen(ModalScreen[str]):
 
     def on_unmount(self) -> None:
         """The workbench is left while the editor is open."""
-        if self._draft is not None and not self._answered and self._area.text != self._before:
-            self._draft.keep(self._area.text)
+        if self._draft is not None and not self._answered and self.area.text != self._before:
+            self._draft.keep(self.area.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from buddy.app.drafts import Draft
 from buddy.app.lines import UnavailableError
 from buddy.app.screens.editor import EditorScreen, Wrong
 from buddy.app.session import Session
@@ -10,8 +11,11 @@ from buddy.app.session import Session
 class IrEditor(EditorScreen):
     """An editor that lets go of a module only once MLIR has parsed and verified it."""
 
-    def __init__(self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "") -> None:
-        super().__init__(title, text, wrong, before)
+    def __init__(
+        self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "",
+        draft: Draft | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(title, text, wrong, before, draft)
         self._session = session
 
     async def check(self, text: str) -> Wrong | None:

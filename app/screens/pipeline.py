@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from buddy.app import figures
+from buddy.app.drafts import Draft
 from buddy.app.pipeline_text import Candidate, PipelineError, check, completions, parse
 from buddy.app.screens.editor import EditorScreen, Wrong
 from buddy.app.widgets.look import Cells
@@ -28,8 +29,8 @@ class PipelineScreen(EditorScreen):
         Binding("ctrl+p", "turn(-1)", show=False, priority=True),
     ]
 
-    def __init__(self, text: str, catalogue: Sequence[PassInfo]) -> None:
-        super().__init__("Pipeline", text)
+    def __init__(self, text: str, catalogue: Sequence[PassInfo], draft: Draft | None = None) -> None:
+        super().__init__("Pipeline", text, draft=draft)
         self._catalogue = catalogue
         self._candidates: list[Candidate] = []
         self._chosen = 0

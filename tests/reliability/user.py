@@ -112,9 +112,8 @@ class User:
     @property
     def unsaved(self) -> tuple[str, str]:
         """What is typed in an editor and on the line at the bottom, and nowhere else."""
-        screen = self.app.screen
-        editor = screen.area.text if isinstance(screen, EditorScreen) else ""
-        return editor, self._prompt.query_one(Input).value if self._prompt.display else ""
+        editors = [screen.area.text for screen in self.app.screen_stack if isinstance(screen, EditorScreen)]
+        return "\n".join(editors), self._prompt.query_one(Input).value if self._prompt.display else ""
 
     def _visible(self) -> object:
         return self.unsaved if self.typing else (self.app.arrangement.pane_id, len(self.app.screen_stack))

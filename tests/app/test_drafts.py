@@ -1,0 +1,131 @@
+"""What is typed in an editor outlives the workbench, however that ends, until it is accepted or thrown away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.drafts import Draft, drafts
+from buddy.app.screens.editor import EditorScreen
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+PATIENCE = 240.0
+# A session with an edit of the recipe and an open editor; it says what it has, and stays as it is.
+SESSION = """
+import asyncio, sys
+from pathlib import Path
+from buddy.app.screens.editor import EditorScreen
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
+
+async def main(source, store):
+    app = Workbench(source, store=Path(store), settings=Settings())
+    async with app.run_test(size=(120, 40)) as pilot:
+        while app.state.compiled is None or app.state.busy:
+            await asyncio.sleep(0.05)
+        app.editing._use_threads(2)
+        while app.state.compiled != app.workspace.recipe:
+            await asyncio.sleep(0.05)
+        app.show_pane("ir")
+        app.texts.edit_ir_here()
+        while not isinstance(app.screen, EditorScreen) or not app.screen.area.has_focus:
+            await asyncio.sleep(0.05)
+        await pilot.press(*"// mine")
+        print(app.state.welcome.pid, flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+    recipe = tmp_path / "kept" / "program.toml"
+    draft = Draft(recipe, "03 one/two: x")
+    assert (draft.left(), drafts(recipe)) == (None, [])
+    draft.drop()
+    assert draft.keep("typed") == ""
+    assert (Draft(recipe, "03 one/two: x").left(), drafts(recipe)) == ("typed", ["03 one two x"])
+    assert drafts(recipe.with_name("another.toml")) == []
+    draft.drop()
+    assert drafts(recipe) == []
+    (tmp_path / "file").write_text("")
+    assert "could not be kept" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed")
+
+
+def _opened(app: Any) -> bool:
+    return isinstance(app.screen, EditorScreen) and app.focused is not None and app.focused is app.screen.area
+
+
+async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        bench.app.texts.edit_pipeline()
+        await bench.until(lambda: _opened(bench.app), "the editor")
+        await bench.press(*"cse,")
+        typed = bench.app.screen.area.text
+    async with workbench("arith_add.py") as bench:
+        app = bench.app
+        assert drafts(app.workspace.path) == ["pipeline"]
+        app.texts.edit_pipeline()
+        await bench.until(lambda: _opened(app), "the editor")
+        assert app.screen.area.text == typed
+        await bench.press("ctrl+c")
+        assert _opened(app), "it is not thrown away unasked"
+        await bench.press("ctrl+c")
+        await bench.until(lambda: not _opened(app), "the end of the editor")
+        assert drafts(app.workspace.path) == []
+        app.texts.edit_pipeline()
+        await bench.until(lambda: _opened(app), "the editor")
+        assert app.screen.area.text != typed
+        await bench.press(*"cse,", "ctrl+s")
+        await bench.until(lambda: not _opened(app), "the end of the editor")
+        assert app.workspace.journal[0][1].title == "the pipeline edited as text"
+        assert drafts(app.workspace.path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends what a killed process has started")
+async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench: Open, tmp_path: Path) -> None:
+    source = Path(__file__).resolve().parents[2] / "samples" / "arith_add.py"
+    command = [sys.executable, "-c", SESSION, str(source), str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        engine = int(process.stdout.readline())
+        below = [engine, *map(int, Path(f"/proc/{engine}/task/{engine}/children").read_text().split())]
+        kept = tmp_path / "kept"
+        _wait(lambda: any("mine" in path.read_text() for path in kept.rglob("*.unsaved")), "the draft")
+        os.kill(process.pid, signal.SIGKILL)
+    _wait(lambda: not any(map(_lives, below)), f"the end of {below}")
+    async with workbench("arith_add.py") as bench:
+        app = bench.app
+        assert app.workspace.recipe.threads == 2
+        assert len(drafts(app.workspace.path)) == 1
+        app.show_pane("ir")
+        app.texts.edit_ir_here()
+        await bench.until(lambda: _opened(app), "the editor")
+        assert "// mine" in app.screen.area.text
+        await bench.press("ctrl+c", "ctrl+c")
+        await bench.until(lambda: not _opened(app), "the end of the editor")
+        await bench.press("u")
+        assert app.workspace.recipe.threads == 1
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited for {what}"
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
