@@ -14,6 +14,7 @@ TERMINAL = ("textual", "rich")
 DOOR = (
     "buddy.app",
     "buddy.compiler.recipe",
+    "buddy.compiler.recipe_claims",
     "buddy.compiler.protocol",
     "buddy.compiler.plain_values",
     "buddy.compiler.entering",
@@ -122,7 +123,10 @@ def test_the_compiler_names_no_terminal_library():
 
 def test_the_application_knows_the_compiler_by_its_door_alone():
     """Only verbs that work on this machine by themselves reach further: no engine elsewhere stands between."""
-    local = [ROOT / "app" / "cli" / f"{verb}.py" for verb in ("bench", "cache", "coverage", "doctor", "engine", "fuzz")]
+    local = [
+        ROOT / "app" / "cli" / f"{verb}.py"
+        for verb in ("bench", "cache", "coverage", "doctor", "engine", "fuzz", "surroundings")
+    ]
     clients = [path for path in sources("app") if path not in local]
     inside = tuple(name for name in modules("compiler") if not is_door(name))
     assert offenders(clients, inside) == []
