@@ -68,7 +68,7 @@ def _loaded(channel: Channel, begin: Begin) -> Any:
         if isinstance(reply, Refused):
             channel.send(reply)
             return None
-        captured.graph.given = reply.given  # type: ignore[attr-defined]
+        captured.graph.given = reply.given
     return captured
 
 
