@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from buddy.app.input_files import file_choice
 from buddy.app.runs import RunRecord, content_hash
-from buddy.app.typed import typed_path, typed_seed
+from buddy.app.typed import typed_path, typed_seconds, typed_seed
 from buddy.app.versus import Side
 from buddy.compiler.run_report import InputChoice
 
@@ -24,6 +24,18 @@ class Running:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
+
+    def ask_timeout(self) -> None:
+        """How long a run may take before it is stopped: it may never end."""
+        self._bench.ask("seconds after which a run is stopped", f"{self._bench.session.timeout:g}", self._use_timeout)
+
+    def _use_timeout(self, text: str) -> None:
+        try:
+            self._bench.session.timeout = typed_seconds(text)
+        except ValueError as error:
+            self._bench.say(str(error))
+            return
+        self._bench.say(f"a run is stopped after {self._bench.session.timeout:g} s")
 
     def choose_inputs(self) -> None:
         """The script's own inputs, random ones by a seed, or those of a file."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 COALESCE_SECONDS = 0.15
 LIVES = 3
 LIFE_SECONDS = 20.0
+# Times of a run that a comparison of every node may take: it compiles each node by itself.
+_COMPARING = 5
 
 Answer = TypeVar("Answer")
 Changed = Callable[[frozenset[Topic]], None]
@@ -47,6 +49,7 @@ class Session:
         self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
         self.changed = changed
         self.auto_run = False
+        self.timeout = p.Run(0, Recipe()).timeout
         self.watching = False
         self.say: Callable[[str], object] = lambda text: None
         self.disk = OnDisk()
@@ -325,7 +328,7 @@ class Session:
         request = client.next_request()
         self._sent_at = time.monotonic()
         self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
-        run = p.Run(request, recipe, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
+        run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
         client.send(run if job == "run" else p.Compile(request, recipe))
         self.changed(ALL)
 
@@ -399,7 +402,8 @@ class Session:
         """Every node of `recipe` beside its reference; `came` is told how far that is. The graph's columns fill."""
 
         def request(client: EngineClient) -> Awaitable[p.NodesCompared]:
-            frame = p.CompareNodes(client.next_request(), recipe, reference, inputs=self.inputs)
+            number, timeout = client.next_request(), _COMPARING * self.timeout
+            frame = p.CompareNodes(number, recipe, reference, timeout=timeout, inputs=self.inputs)
             return client.ask(frame, p.NodesCompared, came)
 
         report = (await self._asked(request)).report
@@ -409,12 +413,13 @@ class Session:
 
     async def profile(self, recipe: Recipe, came: Callable[[p.Frame], None]) -> p.ProfileReport:
         """Where the time of a recipe's runs goes; what is on the screen stays."""
-        inputs = self.inputs
-        return (
-            await self._asked(
-                lambda client: client.ask(p.Profile(client.next_request(), recipe, inputs=inputs), p.Profiled, came)
-            )
-        ).report
+        inputs, timeout = self.inputs, self.timeout
+
+        def request(client: EngineClient) -> Awaitable[p.Profiled]:
+            frame = p.Profile(client.next_request(), recipe, timeout=timeout, inputs=inputs)
+            return client.ask(frame, p.Profiled, came)
+
+        return (await self._asked(request)).report
 
     def told_path(self, path: str) -> str:
         """A path of the engine's machine as one says it from the folder that the program's is relative to."""

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bell_after: float = 10.0
     equal_nan: bool = False
     memory: float | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] = 120.0
 
 
 FIELDS = {
@@ -38,6 +39,7 @@ FIELDS = {
     "bell_after": "ring the terminal's bell when what took so many seconds ends; 0 never rings",
     "memory": "GiB that each process of the engine may take; 0 for no cap, without it nine tenths of the machine's",
     "equal_nan": "NaN equals NaN where outputs are compared with eager's",
+    "timeout": "seconds after which a run is stopped",
     "keys": "other keys for actions, by the actions' ids",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def typed_seed(text: str) -> int:
     if not LEAST_SEED <= seed <= GREATEST_SEED:
         raise ValueError(f"{text.strip():.40} is no seed: give a whole number of at most 64 bits with its sign")
     return seed
+
+
+def typed_seconds(text: str) -> float:
+    """How long something may take, by `text`. Raises `ValueError` that says what is wrong."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text.strip():.40} is no time: give a number of seconds")
+    return seconds
 
 
 def from_here(location: str) -> str:

@@ -114,6 +114,7 @@ class Workbench(App[int]):
         here = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
+        self.session.timeout = self.settings.timeout
         self.session.watching, self.session.say = watch, self.say
         self.arrangement, self.strokes = Layout(self), Strokes(self)
         self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)

@@ -82,6 +82,9 @@ _KERNELS = _steps(
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
 
+# Off at first: a profile switches it on. Functions have their memory by then, and loops are still whole.
+_COUNTING = [msgspec.structs.replace(_step("kernels", "count-cycles"), enabled=False)]
+
 # The passes that pack weights unless told not to.
 _PACKING = ("contractions-to-kernels", "convolutions-to-kernels")
 
@@ -189,7 +192,7 @@ def _preset(
 
 
 # What all programs share once they are linalg on tensors.
-_SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_LOOPS, *_LLVM]
+_SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM]
 
 
 def _by_torch_mlir(flavour: Flavour, what: str) -> Preset:
@@ -212,7 +215,7 @@ def presets() -> dict[str, Preset]:
         _preset(
             "upstream",
             "MLIR's own passes to scalar loops; only memory is ours",
-            [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_LOOPS, *_LLVM],
+            [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM],
         ),
         _preset(
             "gpu",

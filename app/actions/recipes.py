@@ -62,6 +62,7 @@ ACTIONS: tuple[Action, ...] = (
         "app",
         needs_captured,
     ),
+    A("timeout", (), "Time of a run", "After how many seconds a run that does not end is stopped", "ask_timeout"),
     A(
         "reproducer",
         ("S",),

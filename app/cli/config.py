@@ -103,6 +103,8 @@ def template() -> str:
         "bell_after = 10.0",
         f"# {FIELDS['memory']}",
         "# memory = 16.0",
+        f"# {FIELDS['timeout']}",
+        "timeout = 120.0",
         "",
         f"# {FIELDS['keys']} (`buddy-tui config --keys`): a character, a name such as",
         '# "space" or "ctrl+g", two strokes such as "g d", a list of these, or "" for none',

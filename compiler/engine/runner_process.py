@@ -262,4 +262,5 @@ def _diagnostic(error: Exception, failed: str) -> Diagnostic:
 
 def _too_slow(timeout: float) -> Diagnostic:
     what = f"the run took longer than {timeout:g} s and was stopped"
-    return Diagnostic(what, "the runner", "give it more time (--timeout) or fewer repeats")
+    todo = "give it more time (--timeout, in the palette Time of a run) or fewer repeats"
+    return Diagnostic(what, "the runner", todo)

@@ -70,6 +70,9 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         assert output.low == output.high == sum(range(1, len(rows) + 1))
         bench.app.running._use_file(str(tmp_path / "nosuch.npz"))
         await bench.until(lambda: bench.shows("No such file"), "the refusal")
+        bench.app.running._use_timeout("0.001")
+        await bench.press("r")
+        await bench.until(lambda: bench.shows("longer than 0.001 s"), "the end of the run's time")
         kept_path = bench.app.sessions._path
     saved = (tmp_path / "x.npz").read_bytes()
     assert saved not in kept_path.read_bytes(), "files of inputs are read again, not kept"

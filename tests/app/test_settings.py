@@ -66,6 +66,15 @@ def test_a_file_that_is_wrong_is_named_with_the_line_and_not_used(path: Path, te
     assert what in problem
 
 
+def test_a_run_may_be_given_another_time_but_some(path: Path) -> None:
+    path.write_text("timeout = 2.5\n")
+    assert read_settings(path) == (Settings(timeout=2.5), "")
+    path.write_text("timeout = 0\n")
+    settings, problem = read_settings(path)
+    assert settings.timeout == 120.0
+    assert "timeout: expected `float` > 0" in problem
+
+
 def test_bytes_that_are_no_text_are_no_settings(path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     settings, problem = read_settings(path)

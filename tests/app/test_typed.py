@@ -11,7 +11,7 @@ from buddy.app.editing import Editing
 from buddy.app.running import Running
 from buddy.app.screens.picker import Choice, ChoiceList
 from buddy.app.sessions import Sessions
-from buddy.app.typed import from_here, typed_path, typed_seed
+from buddy.app.typed import from_here, typed_path, typed_seconds, typed_seed
 from buddy.app.versus import Versus
 
 NOBODY = "~nobodyofthatname/x.toml"
@@ -25,6 +25,13 @@ class Told:
 
     def say(self, text: str) -> None:
         self.said = text
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    assert typed_seconds(" 2.5 ") == 2.5
+    with pytest.raises(ValueError, match="is no time: give a number of seconds"):
+        typed_seconds(text)
 
 
 def test_a_path_may_begin_at_home() -> None:

@@ -24,7 +24,7 @@ from buddy.compiler.profiling.instrumented import COUNTING, counted, plain
 from buddy.compiler.profiling.measure import profile
 from buddy.compiler.profiling.sampling import SamplingError
 from buddy.compiler.profiling.work import Traffic, operations_of
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.recipe import EAGER, Recipe
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.text.lines import IndexedText
 from tests.models import stack
@@ -53,16 +53,23 @@ def report(line: Line, artifact: Artifact) -> ProfileReport:
 # ---- the recipe ------------------------------------------------------------------------------------------------------
 
 
-def test_counting_stands_behind_the_plan_of_memory_and_is_put_in_once() -> None:
+def lacking_it(recipe: Recipe) -> Recipe:
+    return msgspec.structs.replace(recipe, steps=tuple(step for step in recipe.steps if step.name != COUNTING))
+
+
+def test_counting_is_a_step_that_is_off_and_is_put_in_where_a_recipe_lacks_it() -> None:
     recipe = default_recipe()
-    names = [step.name for step in counted(recipe).steps]
-    assert names[names.index(COUNTING) - 1] == "pass-sizes"
+    (place,) = [number for number, step in enumerate(recipe.steps) if step.name == COUNTING]
+    assert not recipe.steps[place].enabled
+    assert recipe.steps[place - 1].name == "pass-sizes"
+    assert counted(recipe) == recipe.with_step(place, enabled=True)
+    assert plain(counted(recipe)) == recipe
+    assert counted(lacking_it(recipe)) == counted(recipe)
     assert counted(counted(recipe)) == counted(recipe)
-    assert COUNTING not in [step.name for step in plain(counted(recipe)).steps if step.enabled]
 
 
 def test_counting_works_without_a_plan_of_memory_and_under_upstreams_passes(line: Line) -> None:
-    recipe = without(default_recipe(preset="upstream"), "plan-memory", "pass-sizes")
+    recipe = lacking_it(without(default_recipe(preset="upstream"), "plan-memory", "pass-sizes"))
     found = line.compile(counted(recipe)).artifact
     assert {name for region in found.regions for name in region.nodes} >= {"embed/addmm.0", "head/addmm.0"}
 
