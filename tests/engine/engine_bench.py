@@ -16,7 +16,8 @@ from buddy.app.client import EngineClient
 from buddy.compiler.protocol import Assigned, Compiled, ListPresets, Open, Presets, Progress, Run, StageDone
 from buddy.compiler.recipe import Recipe
 
-PATIENCE = 45.0
+# Far more than anything takes: a machine that is loaded may be ten times as slow.
+PATIENCE = 240.0
 
 
 @asynccontextmanager

@@ -26,6 +26,17 @@ def command(pid: int) -> str:
         return ""
 
 
+def forked_from_host(engine: int) -> list[int]:
+    """The processes that search or try recipes for an engine, and theirs: they have its host's command line, and
+    another parent than the engine."""
+    found = []
+    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
+        words = command(pid).split()
+        if "buddy.compiler.engine.host" in words and str(engine) in words and _parent(pid) not in (0, engine):
+            found.append(pid)
+    return found
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -33,7 +44,7 @@ def lives(pid: int) -> bool:
         return False
 
 
-async def gone(*pids: int, within: float = 5.0) -> bool:
+async def gone(*pids: int, within: float = 60.0) -> bool:
     """Whether all of `pids` have ended in time."""
     deadline = time.monotonic() + within
     while any(map(lives, pids)):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench
-from engine_processes import children, command
+from engine_bench import PATIENCE, Bench
+from engine_processes import children, command, gone
 
 from buddy.app.client import RequestFailed
 from buddy.compiler.protocol import Cancel, Compare, Compile, Stage
@@ -78,15 +80,25 @@ def comparing(bench: Bench) -> list[int]:
     return [pid for pid in children(bench.pid) if "engine.comparing" in command(pid)]
 
 
+async def under_way(bench: Bench) -> list[int]:
+    """Those processes, once there is one."""
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while not (found := comparing(bench)):
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.005)
+    return found
+
+
 async def test_long_texts_are_compared_apart_and_the_engine_answers_meanwhile(bench: Bench, long: Path) -> None:
     stages = await compiled(bench, long)
     one, other = stages["fx"], max(stages.values(), key=lambda stage: stage.lines)
     request = bench.client.next_request()
     bench.client.send(Compare(request, one.text, other.text, "structural"))
-    start = asyncio.get_running_loop().time()
+    (apart,) = await under_way(bench)
+    os.kill(apart, signal.SIGSTOP)
     for _ in range(10):
         await bench.client.fetch_lines(other.text, 0, 10)
-    assert asyncio.get_running_loop().time() - start < 1.0
+    os.kill(apart, signal.SIGCONT)
     assert (await bench.end_of(request)).hunks
     assert comparing(bench) == []
 
@@ -99,11 +111,7 @@ async def test_a_comparison_ends_when_it_is_cancelled_or_no_longer_waited_for(be
     bench.client.send(Cancel(request))
     assert (await bench.end_of(request)).cancelled
     waiting = asyncio.ensure_future(bench.client.compare(other.text, one.text, "structural", "mlir"))
-    while not comparing(bench):
-        await asyncio.sleep(0.005)
-        assert not waiting.done()
+    apart = await under_way(bench)
+    assert not waiting.done()
     waiting.cancel()
-    end = asyncio.get_running_loop().time() + 5
-    while comparing(bench):
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.01)
+    assert await gone(*apart)

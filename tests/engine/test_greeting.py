@@ -13,7 +13,7 @@ import pytest
 from buddy.compiler.protocol import PROTOCOL_VERSION, EngineFrame, Failed, Hello, Presets, Welcome
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
 
-LIMIT = 30
+LIMIT = 180
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from buddy.compiler.protocol import Bisect, Cancel, Criterion, Extract, Extracted, Failed, Progress, Ran, Run
 
 from engine_bench import Bench  # isort: skip  (stands beside this file)
+from engine_processes import forked_from_host, gone, lives  # isort: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -54,8 +55,16 @@ async def test_a_search_is_cancelled_and_the_engine_goes_on(bench: Bench, tmp_pa
     search = Bisect(bench.client.next_request(), recipe, Criterion("slower"))
     bench.client.send(search)
     await bench.until(lambda f: isinstance(f, Progress) and f.request == search.request and "without" in f.what)
+    # It stands still, so it is under way for as long as the run takes.
+    searching = forked_from_host(bench.pid)
+    assert searching
+    for pid in searching:
+        os.kill(pid, signal.SIGSTOP)
     assert isinstance(await bench.ask(Run(bench.client.next_request(), recipe, 1)), Ran)
     bench.client.send(Cancel(search.request))
     ended = await bench.end_of(search.request)
     assert isinstance(ended, Failed)
     assert ended.cancelled
+    for pid in filter(lives, searching):
+        os.kill(pid, signal.SIGCONT)
+    assert await gone(*searching)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench
+from engine_bench import PATIENCE, Bench
 
 from buddy.app.client import RequestFailed
 from buddy.compiler.protocol import (
@@ -80,10 +80,8 @@ async def test_a_pattern_that_would_take_for_ever_stops_nothing_and_can_be_cance
     asm = compiled.stages[-1]
     request = bench.client.next_request()
     bench.client.send(Search(request, asm.text, r"^(\s*\w*\s*)*#never$", regex=True))
-    start = asyncio.get_running_loop().time()
     for _ in range(10):
-        await bench.client.fetch_lines(asm.text, 0, 10)
-    assert asyncio.get_running_loop().time() - start < 1.0
+        await asyncio.wait_for(bench.client.fetch_lines(asm.text, 0, 10), PATIENCE)
     bench.client.send(Cancel(request))
     assert (await bench.end_of(request)).cancelled
 

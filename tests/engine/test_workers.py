@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -24,13 +23,32 @@ from buddy.compiler.protocol import (
     Failed,
     FilesChanged,
     ListPresets,
+    Open,
     Presets,
     Ran,
     Run,
     StageDone,
     Watch,
 )
+from buddy.compiler.recipe import PassStep, PluginFile
 
+STAND_STILL = """\
+import time
+from dataclasses import dataclass
+
+from buddy.compiler.passes.base import MlirPass, register
+
+
+@register
+@dataclass(frozen=True)
+class StandStill(MlirPass):
+    name = "stand-still"
+    summary = "comes to no end"
+
+    def run(self, root, context):
+        while True:
+            time.sleep(1)
+"""
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
@@ -41,33 +59,24 @@ pytestmark = [
 async def test_a_compiler_that_dies_fails_its_request_and_keeps_its_stages(
     bench: Bench, add: Path, how: signal.Signals
 ) -> None:
-    await bench.open(add)
-    recipe = await bench.recipe(add)
-    stage = await _stopped_in_a_compilation(bench, recipe)
-    _send(bench.worker_pid("compiler"), how, signal.SIGCONT)
-    failed = await bench.end_of(bench.client.next_request() - 1)
+    plugin = add.with_name("stand_still.py")
+    plugin.write_text(STAND_STILL)
+    opened = await bench.ask(Open(bench.client.next_request(), str(add), plugins=(PluginFile(str(plugin)),)))
+    recipe = msgspec.structs.replace(await bench.recipe(add), plugins=opened.plugins)
+    first = next(number for number, step in enumerate(recipe.steps) if step.level == "mlir")
+    steps = (*recipe.steps[:first], PassStep("stand-still"), *recipe.steps[first:])
+    request = bench.client.next_request()
+    bench.client.send(Compile(request, msgspec.structs.replace(recipe, steps=steps)))
+    done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.name == "lower")
+    os.kill(bench.worker_pid("compiler"), how)
+    failed = await bench.end_of(request)
     assert isinstance(failed, Failed)
     assert not failed.cancelled
     assert how.name in failed.diagnostic.what
-    assert "pass " in failed.diagnostic.where
-    assert (await bench.client.fetch_text(stage.text)).strip()
+    assert "pass stand-still" in failed.diagnostic.where
+    assert (await bench.client.fetch_text(done.stage.text)).strip()
     await bench.state("compiler", "ready")
     assert isinstance(await bench.ask(Compile(bench.client.next_request(), recipe)), Compiled)
-
-
-def _send(pid: int, *signals: signal.Signals) -> None:
-    for number in signals:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-async def _stopped_in_a_compilation(bench: Bench, recipe: object) -> object:
-    """Start a compilation and stop the compiler's process as soon as a stage has come; that stage."""
-    pid = bench.worker_pid("compiler")
-    bench.client.send(Compile(bench.client.next_request(), recipe))
-    done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.index == 1)
-    os.kill(pid, signal.SIGSTOP)
-    return done.stage
 
 
 async def test_a_stopped_compiler_is_said_and_cancel_brings_a_new_one(bench: Bench, add: Path) -> None:
@@ -212,7 +221,7 @@ from buddy.app.client import EngineClient
 async def main():
     client = EngineClient()
     print((await client.start()).pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """

@@ -18,6 +18,7 @@ from buddy.compiler.protocol import Attempted, Captured, ListPresets, Open, Pres
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin
 from buddy.compiler.tuning.on_worker import answer
+from tests.engine.engine_processes import forked_from_host
 
 PROGRAM = """
 import torch
@@ -31,20 +32,6 @@ def slow(recipe: Recipe) -> Recipe:
     """With blocks of one row and one vector, several times as slow as others."""
     (index,) = [k for k, step in enumerate(recipe.steps) if step.name == "contractions-to-kernels"]
     return recipe.with_step(index, options=(("rows", 1), ("vectors", 1)))
-
-
-def forked_from_host(engine: int) -> list[int]:
-    """The processes that try recipes for an engine, and theirs; they have its host's command line, not its parent."""
-    found = []
-    for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if b"buddy.compiler.engine.host" in words and str(engine).encode() in words and parent != engine:
-            found.append(pid)
-    return found
 
 
 @pytest.mark.asyncio
@@ -67,7 +54,7 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
                 os.kill(lost[0], signal.SIGKILL)
 
         frame = Tune(client.next_request(), recipe, variations=vary, seconds=60.0, jobs=2)
-        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 120)
+        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 400)
         assert any("was lost" in note for note in found.notes)
         assert found.recipe != recipe
     finally:
@@ -96,7 +83,7 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
 
         vary = (Variation(ROWS, (2, 4, 6, 8)),)
         frame = Tune(client.next_request(), recipe, variations=vary, seconds=100.0, cluster=address)
-        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 120)
+        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 400)
         assert sorted(attempted.choices for attempted in tried) == [(f"{ROWS}={n}",) for n in (1, 2, 4, 6, 8)]
         assert not any(attempted.problem for attempted in tried)
         assert (found.recipe != recipe) == (found.gain_low > 1)
