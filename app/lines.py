@@ -140,7 +140,9 @@ class LineCache:
         self._totals[lines.text] = lines.total
         self._pages.move_to_end(key)
         while len(self._pages) > KEEP:
-            self._pages.popitem(last=False)
+            (gone, _), _ = self._pages.popitem(last=False)
+            if all(name != gone for name, _ in self._pages):
+                self._totals.pop(gone, None)
 
 
 def _lines(frame: Lines) -> list[Line]:

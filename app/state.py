@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from buddy.app.bounded import keep_newest
 from buddy.app.long_jobs import Pace
 from buddy.app.runs import RunRecord, recorded, with_run, without_content
 from buddy.app.stages import StageBoard
@@ -21,6 +22,7 @@ Job = Literal["open", "compile", "run"]
 ALL: frozenset[Topic] = frozenset({"graph", "passes", "stages", "outputs", "status"})
 STATUS: frozenset[Topic] = frozenset({"status"})
 PRINTOUT_LINES = 5_000
+LOGGED = 500
 
 
 @dataclass
@@ -222,7 +224,7 @@ class State:
         for told in self._told.values():
             told.compiled = None
             told.board.fail((), "the engine ended")
-        self.log.append(reason)
+        self._log(reason)
 
     def profiled(self, recipe: Recipe, report: p.ProfileReport) -> None:
         """The graph of `recipe` has been profiled."""
@@ -311,12 +313,16 @@ class State:
             self.runs = with_run(self.runs, recorded(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
 
+    def _log(self, diagnostic: p.Diagnostic) -> None:
+        self.log.append(diagnostic)
+        keep_newest(self.log, LOGGED)
+
     def _failed(self, frame: p.Failed) -> frozenset[Topic]:
         job, told, recipe = self.jobs.get(frame.request), self._newest(frame.request), self._recipes.get(frame.request)
         self.ended(frame.request)
         if job is None:
             if not frame.cancelled:
-                self.log.append(frame.diagnostic)
+                self._log(frame.diagnostic)
             return STATUS
         if job == "open":
             self._opening = None if frame.cancelled else frame.diagnostic
@@ -327,7 +333,7 @@ class State:
         else:
             _fail(told, frame, job, recipe == told.compiled)
         if not frame.cancelled:
-            self.log.append(frame.diagnostic)
+            self._log(frame.diagnostic)
         return ALL
 
     def _outdated(self, reason: str) -> None:

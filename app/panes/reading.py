@@ -11,6 +11,7 @@ from textual import work
 
 from buddy.app import figures
 from buddy.app.bookmarks import Bookmark
+from buddy.app.bounded import TEXTS, keep_newest
 from buddy.app.differences import DiffRows
 from buddy.app.elided import LONGEST
 from buddy.app.folds import Fold, Folds, unfolded
@@ -70,6 +71,7 @@ class Reading(ShortForm):
         if stage.text not in self._folded:
             folded = {_fold_of(symbol) for symbol in symbols if symbol.last > symbol.first}
             self._folded[stage.text] = folded if self.all_folded else set()
+            keep_newest(self._folded, TEXTS)
         window = next(((one.first, one.last) for one in symbols if one.name == self.only), None)
         return Folds(stage.lines, self._folded[stage.text], window)
 

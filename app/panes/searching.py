@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual import work
 
 from buddy.app.appearances import Appearance, appearances, story
+from buddy.app.bounded import TEXTS, keep_newest
 from buddy.app.panes.diffing import Diffing
 from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern, used
@@ -215,6 +216,7 @@ class Searching(Diffing):
         """The functions, globals and graphs of a stage."""
         if stage.text not in self._symbols:
             self._symbols[stage.text] = await self.bench.questions.symbols(stage.text, stage.language)
+            keep_newest(self._symbols, TEXTS)
         return self._symbols[stage.text]
 
     async def _function_at(self, line: int) -> range:

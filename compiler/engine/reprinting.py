@@ -61,7 +61,7 @@ class Reprinting:
         form = IndexedText(answer.content, array("I", answer.line_sets), text.sets, text.derived)
         made = text_name(form.content, answer.line_sets, form.sets, form.derived)
         self._store.put(made, form)
-        self._forms[name] = made
+        self._forms = {text: form for text, form in self._forms.items() if form in self._store} | {name: made}
         return made, form
 
     async def describe(self, frame: DescribeOp, job: Job) -> None:

@@ -175,7 +175,7 @@ class Day:
 
     async def _any(self) -> None:
         """Whatever the workbench can do now in a pane; what it asks is answered, what it opens is walked through."""
-        self.app.show_pane(pane := self._chance.choice(actions.PANES))
+        self.app.show_pane(pane := self._chance.choice(self.app.arrangement.order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
         action = self._chance.choice(possible)
         self.done[f"action {action.id}"] += 1

@@ -9,11 +9,15 @@ from pathlib import Path
 from textual import events
 
 from buddy.app.actions import PANES
+from buddy.app.bounded import keep_newest
 from buddy.app.command_line import Shown, command
 from buddy.app.hang_up import is_gone
+from buddy.app.lines import KEEP, LineCache
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.settings import Settings
+from buddy.app.state import LOGGED, State
 from buddy.app.workbench import BenchScreen, Workbench
+from buddy.compiler.protocol import Diagnostic, Failed, Lines
 from buddy.compiler.recipe import Recipe
 
 
@@ -47,3 +51,21 @@ def test_a_terminal_that_hung_up_is_seen() -> None:
         assert is_gone(slave)
     finally:
         os.close(slave)
+
+
+async def test_what_is_remembered_of_texts_and_faults_is_bounded(tmp_path: Path) -> None:
+    state = State()
+    for number in range(LOGGED + 30):
+        state.apply(Failed(number + 1, Diagnostic(f"fault {number}")))
+    assert [len(state.log), state.log[-1].what] == [LOGGED, f"fault {LOGGED + 29}"]
+
+    async def fetch(text: str, start: int, count: int) -> Lines:
+        return Lines(1, text, start, ("x",), 1)
+
+    cache = LineCache(fetch, lambda _text: None)
+    for number in range(3 * KEEP):
+        await cache.load(f"text {number}", 0, 1)
+    assert len(cache._totals) == len(cache._pages) == KEEP
+    kept = dict.fromkeys(range(10), "")
+    keep_newest(kept, 4)
+    assert list(kept) == [6, 7, 8, 9]
