@@ -17,6 +17,8 @@ from buddy.compiler.target import cores
 _STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
 # Of the times in `/proc/stat` (proc_stat(5)): idle and waiting for a disk are no work, a guest's are in the user's.
 _WORK = (0, 1, 2, 5, 6, 7)
+# Those times are in hundredths of a second: of a shorter while they tell nothing.
+_LEAST = 0.1
 
 
 class LoadMeter:
@@ -29,8 +31,9 @@ class LoadMeter:
     def load(self) -> Load:
         """What the machine was at until now."""
         (wall, busy, own), (then, before, mine) = self._now(), self._began
-        known = self._alone and busy is not None and before is not None and wall > then
-        others = max(0.0, (busy - before - (own - mine)) / (wall - then)) if known else -1.0  # type: ignore[operator]
+        others, seconds = -1.0, wall - then
+        if self._alone and busy is not None and before is not None and seconds >= _LEAST:
+            others = min(max(0.0, (busy - before - (own - mine)) / seconds), float(os.cpu_count() or 1))
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
         return Load(round(average, 2), round(others, 2), cores(), round(_megahertz()))
 

@@ -87,7 +87,8 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """How busy the machine was while something was timed.
 
     `average` is that of the last minute, in processes; `others` are the cores that other processes kept at work just
-    then, of `cores` that there are for this one. Both are -1 where nobody tells, and `megahertz` is 0.
+    then, of `cores` that there are for this one. Both are -1 where nobody tells, the latter also where that took less
+    than a tenth of a second, and `megahertz` is 0.
     """
 
     average: float

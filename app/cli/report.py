@@ -211,7 +211,7 @@ def _number(value: float) -> float | None:
 
 def _output_row(output: OutputReport) -> list[object]:
     shape = "x".join(map(str, output.shape)) or "scalar"
-    verdict = output.verdict if output.verdict == "ok" else output.verdict.upper()
+    verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":
         told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
