@@ -20,12 +20,18 @@ from buddy.compiler.recipe import PassStep, Recipe
 from buddy.compiler.text.stage_text import StageText
 from buddy.compiler.text.structure import shapes
 
-_FINAL = ("llvm", "builtin")
+_FINAL, _MODULE = "llvm", "builtin.module"
+# Conversions leave one where another has still to make a type of the other's. Translating it would end the process.
+_CAST = "builtin.unrealized_conversion_cast"
 _FOR_A_DEVICE = Diagnostic(
     "the recipe makes kernels for a GPU, which this process does not run",
     "after the last pass",
     "run it with `buddy-tui run`, or choose a preset for the CPU",
 )
+_NO_HELPER = {
+    False: "add a pass that converts {} to the LLVM dialect",
+    True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types have to meet",
+}
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
@@ -105,11 +111,12 @@ def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnosti
     counts, first = _foreign(module, locations)
     if not counts:
         return None
-    name, count = counts.most_common(1)[0]
-    more = len(counts) - 1
+    casts = counts.pop(_CAST, 0)
+    name, count = counts.most_common(1)[0] if counts else (_CAST, casts)
+    more = max(0, len(counts) - 1)
     others = f" and {more} other kind{'s' * (more > 1)} of op" if more else ""
     helpers = _converters(module, name, recipe, locations)
-    todo = f"switch on {' or '.join(helpers)}" if helpers else f"add a pass that converts {name} to the LLVM dialect"
+    todo = f"switch on {' or '.join(helpers)}" if helpers else _NO_HELPER[name == _CAST].format(name)
     node = first.get(name, "")
     where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
     verb = "are" if others else "is"
@@ -121,7 +128,7 @@ def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[s
     first: dict[str, str] = {}
 
     def visit(op: Any) -> Any:
-        if op.name.partition(".")[0] not in _FINAL:
+        if op.name.partition(".")[0] != _FINAL and op.name != _MODULE:
             counts[op.name] += 1
             names = locations.sets[locations.number_of(op.location)]
             if names:

@@ -13,9 +13,11 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from llvmlite import binding as llvm
 
+from buddy.compiler.plain_values import Diagnostic
 from buddy.compiler.trampolines import trampoline_name, trampolines
 
 _numbers = itertools.count()
+_LINK_TODO = "set the target back, switch off the pass that calls it, or export the program and link it with a library"
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 BlockFunction = Callable[[int], None]
@@ -29,7 +31,12 @@ def _jit() -> Any:
 
 
 class LinkError(Exception):
-    """The objects of an artifact do not link; the text names the symbol."""
+    """The objects of an artifact do not link; the text names the symbol, `diagnostic` says what to do."""
+
+    def __init__(self, missing: str) -> None:
+        what = f"the compiled objects do not link: nothing in this process provides {missing}"
+        self.diagnostic = Diagnostic(what, "linking the objects", _LINK_TODO)
+        super().__init__(what)
 
 
 class Library:
@@ -59,7 +66,7 @@ class Library:
             self._library = builder.link(_jit(), f"buddy_{next(_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
-            raise LinkError(f"the compiled objects do not link: nothing provides {missing}") from error
+            raise LinkError(missing) from error
         self._functions = {name: _CALL(self._library[trampoline_name(name)]) for name in arities}
         self.addresses = {name: self._library[name] for name in located}
 

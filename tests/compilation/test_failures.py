@@ -139,6 +139,14 @@ def test_ops_left_over_name_the_pass_that_would_convert_them(line: Line, name: s
     assert name in diagnostic.todo
 
 
+def test_casts_between_types_that_do_not_meet_are_told_of_before_anything_translates_them(line: Line) -> None:
+    """Translating one ends the process."""
+    recipe = with_options(default_recipe(), "convert-arith-to-llvm", ("index-bitwidth", 4))
+    diagnostic = line.fail(recipe).diagnostic
+    assert "builtin.unrealized_conversion_cast is left" in diagnostic.what
+    assert "index-bitwidth" in diagnostic.todo
+
+
 def test_ops_left_over_name_the_node_they_come_from(line: Line) -> None:
     diagnostic = line.fail(without(default_recipe(), "convert-arith-to-llvm")).diagnostic
     assert diagnostic.node in {op.stable for op in line.program.graph.body}

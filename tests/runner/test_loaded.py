@@ -149,8 +149,9 @@ def test_an_exception_inside_compiled_code_reaches_the_caller() -> None:
 def test_an_unresolved_symbol_is_named() -> None:
     text = ADD.replace("math.tanh %x : f32", "func.call @nowhere(%x) : (f32) -> f32")
     image = compile_object(text + "func.func private @nowhere(f32) -> f32\n", externals=("nowhere",))
-    with pytest.raises(LinkError, match="nowhere"):
+    with pytest.raises(LinkError, match="nowhere") as error:
         LoadedProgram(Artifact("main", (image,), (Argument(0, MATRIX), Argument(1, SCALAR)), (MATRIX,)))
+    assert error.value.diagnostic.where == "linking the objects"
 
 
 def test_more_arguments_than_ctypes_takes() -> None:
