@@ -125,7 +125,7 @@ def _with_captured_strides(
     """Eager's results; where PyTorch's own decompositions choose other strides than eager, those are the program's."""
     if _strided(results) == _strided(expected):
         return expected
-    return [tree_map(_laid_out_as, *both) for both in zip(expected, _captured(program, calls), strict=True)]
+    return [tree_map(laid_out_as, *both) for both in zip(expected, _captured(program, calls), strict=True)]
 
 
 def _captured(program: Callable[[list[Any]], list[Any]], calls: Sequence[Call]) -> list[Any]:
@@ -140,7 +140,7 @@ def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return run_aot(module, inputs, lambda aten: aten.module)
 
 
-def _laid_out_as(value: Any, other: Any) -> Any:
+def laid_out_as(value: Any, other: Any) -> Any:
     """The elements of tensor `value` under the strides of `other`, where both have one place for each element."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value

@@ -15,14 +15,15 @@ import torch
 from msgspec.structs import replace
 
 from buddy.compiler.coverage.agreement import disagreement
-from buddy.compiler.coverage.check import COMPILED, Recorder, in_eager
+from buddy.compiler.coverage.check import COMPILED, Recorder, laid_out_as
+from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
 from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.fuzzing import guards, roundings
 from buddy.compiler.fuzzing.plan import Histogram, Verdict
 from buddy.compiler.runner.compare import EXACT
 
-Backend = Callable[..., Callable[..., Any]]
-RAISED = "raised"
+Backend = str | Callable[..., Callable[..., Any]]
+RAISED, STRIDES = "raised", "strides"
 SEED = 0
 _extended: set[str] = set()
 
@@ -113,14 +114,40 @@ def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
     if not said and recorder.fault:
         return Verdict("error", recorder.fault)
     if said:
-        # What PyTorch makes of the program before any back end sees it may already be another one than eager's.
-        captured = trial.differs(in_eager)
-        if captured:
-            return Verdict("refused", f"as TorchDynamo captures it: {captured}")
-        return Verdict("error" if said.startswith(RAISED) else "wrong", said)
+        return _whose(trial, said)
     if not recorder.reached:
         return Verdict("refused", "nothing of it was captured")
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
+
+
+def _whose(trial: _Trial, said: str) -> Verdict:
+    """Whether a difference is there before any back end, or decomposition, sees the program."""
+    captured = trial.differs("aot_eager")
+    if captured:
+        return Verdict("refused", f"as TorchDynamo captures it: {captured}")
+    decomposed = trial.differs(_as_traced)
+    if STRIDES in decomposed:
+        return Verdict("refused", f"as traced and decomposed: {decomposed}")
+    words = "decomposed: " * bool(decomposed)
+    return Verdict("error" if said.startswith(RAISED) else "wrong", f"{words}{said}")
+
+
+def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A back end that runs what was captured and decomposed, with the strides of results that tracing foretells.
+
+    Eager's may be others, of which a back end cannot know: where PyTorch's metas and decompositions are not exact.
+    """
+
+    def compiled(aten: AtenGraph) -> Runner:
+        metas = [getattr(node, "meta", {}).get("val") for node in aten.module.graph.output_node().args[0]]
+
+        def run(*arguments: Any) -> list[Any]:
+            pairs = zip(aten.module(*arguments), metas, strict=True)
+            return [value if meta is None else laid_out_as(value, meta) for value, meta in pairs]
+
+        return run
+
+    return run_aot(module, inputs, compiled)
 
 
 def _compiled(recorder: Recorder) -> Histogram:
