@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,16 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.shape_words import ShapeWord, check_names, shape_word
 
 MAX_ENTRIES = 32
+# Seconds of the processor for a file, and bytes for which there is one more: some bytecode is read without end, and a
+# busy machine is no reason to give up.
+SECONDS, BYTES = 20, 1 << 20
+
+
+def answer_in_time(question: Question) -> Answer:
+    """As `answer`; a process that takes too long is ended by the system."""
+    seconds = SECONDS + len(question.content) // BYTES
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    return answer(question)
 
 
 def answer(question: Question) -> Answer:
@@ -172,4 +183,4 @@ def _with_default(value: Value) -> str:
 
 
 if __name__ == "__main__":
-    answer_apart(Question, answer)
+    answer_apart(Question, answer_in_time)

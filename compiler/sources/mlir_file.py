@@ -62,7 +62,7 @@ def _asked(question: Question) -> Answer:
         what = f"reading {question.title} was stopped: {error}"
         raise source_error(what, question.title, "give a smaller file") from error
     except ValueError as error:
-        what = f"MLIR crashed while it read {question.title}"
+        what = f"MLIR crashed while it read {question.title}, or came to no end"
         todo = "check that all of the file has arrived, and that it is of this version of MLIR"
         raise source_error(what, question.title, todo) from error
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import os
+import signal
+import subprocess
+import sys
 import zipfile
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -15,6 +22,7 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.engine.plugin_files import as_they_are
 from buddy.compiler.graph.sizes import BadSizeError, parsed
+from buddy.compiler.ir_files.question import Question
 from buddy.compiler.ir_files.reading import UnreadableError, new_context, parts_of
 from buddy.compiler.onnx_files.model import prepared
 from buddy.compiler.protocol import Variation
@@ -97,6 +105,27 @@ def test_what_mlir_says_of_bytecode_in_no_text_is_refused_in_text() -> None:
         with pytest.raises(UnreadableError) as raised:
             parts_of(bytes(data), "a.mlir", context)
     assert raised.value.diagnostic.todo
+
+
+# Bytecode that MLIR reads without end: 430 bytes of a linalg program with a few of them changed.
+ENDLESS = (
+    b"c-k#bO-sX25ZraMT_2A}2tk4bDWwMw()tNS5Cso{U_p8iJjN!~K=LZ>>!H6*{1N^D5B>swf^NluVHsu_X2y5l6F0uQot&HvkA_FjbpRY$WaE+@q"
+    b">NZ{=5Akj|G>!M>4?sI2D?^LYtuB1(?2jhqLGp0TW`GA%@9?wULs{*IZl`}<TOJ`GBir7bjn!z#i9-`!&$KmZ4q8B{M=WUU~^93=O0MSq-oI?<2|"
+    b"E9AB0TzmLz(oIA?JbgIsG5ww)b)Ms}Tyh$MN~6(S}h(XMV`M2I6IOdoQiHd-|XWUOdsFgIj17-{n&9PN?oY&3lKEF0^bv1zPuHhEgrO{hK0R(=Y91"
+    b"0Ym>IbT3i`=WV<c3!TU3KmsZEj&!;ei;fMpeV~3lywVL`x@4;uB)bmS=}@n2L{j<8oGV#w5UTZWsnltG&Q>I3V#7D_eY5"
+)
+
+
+def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
+    """Whether this version of MLIR refuses the file or reads on, its process ends, however busy the machine is."""
+    question = msgspec.msgpack.encode(Question(zlib.decompress(base64.b85decode(ENDLESS)), "a.mlirbc", "", ()))
+    program = (
+        "import sys; from buddy.compiler.ir_files import __main__ as reader; from buddy.compiler.engine import apart; "
+        "reader.SECONDS = 1; apart.answer_apart(reader.Question, reader.answer_in_time)"
+    )
+    command = [sys.executable, "-c", program, str(os.getpid())]
+    done = subprocess.run(command, input=question, capture_output=True, timeout=120, check=False)
+    assert done.returncode in (0, -signal.SIGXCPU, -signal.SIGKILL)
 
 
 def _archive(name: str) -> bytes:
