@@ -121,6 +121,7 @@ class Session:
         if self._again.is_set():
             self.state.engine = "starting"
             self.state.link, self.state.silent = "", 0
+            self.state.workers.clear()
         else:
             todo = "R starts another; its log says more" if self._for_user else "another one is being started"
             self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))

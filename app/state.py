@@ -258,6 +258,9 @@ class State:
 
     def _worker(self, frame: p.WorkerState) -> frozenset[Topic]:
         self.workers[frame.worker] = frame
+        if frame.worker == "host" and frame.state in ("starting", "dead"):
+            # What runs is a child of the host's, and has ended with it.
+            self.workers.pop("runner", None)
         return STATUS
 
     def _progress(self, frame: p.Progress) -> frozenset[Topic]:

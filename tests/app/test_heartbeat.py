@@ -14,6 +14,8 @@ import pytest
 
 from buddy.app import heartbeat
 from buddy.app.heartbeat import Heartbeat
+from buddy.app.state import State
+from buddy.compiler.protocol import WorkerState
 
 Open = Callable[..., Any]
 
@@ -110,6 +112,26 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
         await bench.press("r")
         await bench.until(lambda: app.state.report is not None, "a run in another host")
         assert app.state.report.ok
+
+
+def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
+    state = State()
+    for worker, standing in (("host", "busy"), ("runner", "stopped"), ("host", "dead"), ("host", "starting")):
+        state.apply(WorkerState(worker, standing))
+    assert set(state.workers) == {"host"}
+
+
+@pytest.mark.slow
+async def test_a_fresh_engine_knows_of_no_worker_that_was_stopped(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        app, pid = bench.app, bench.app.state.welcome.pid
+        app.state.apply(WorkerState("runner", "stopped"))
+        await bench.until(lambda: app.state.workers, "the workers")
+        await bench.press("R")
+        await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
+        await bench.settled()
+        assert "runner" not in app.state.workers
+        assert not bench.shows("stopped")
 
 
 def _child(engine: int, module: str) -> int:

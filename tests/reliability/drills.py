@@ -158,7 +158,8 @@ class Session:
     def _says(self, struck: list[Struck]) -> None:
         """Somebody who looked at the screen could read what happened."""
         silent = {"memory", "disk", "disk of the workbench"}
-        needed = [fault for fault in struck if fault.kind not in silent and fault.role != "helper"]
+        # A broken pass that has come to nothing yet when it is taken back has nothing to say.
+        needed = [fault for fault in struck if fault.kind not in silent | set(PASSES) and fault.role != "helper"]
         told = [*self._app.told, *map(str, self._app.state.log)]
         if needed and not any(_SAID.search(text) for text in told):
             self._fault("unsaid", " | ".join(told)[-600:])
