@@ -59,6 +59,7 @@ class Session:
         self.facts: dict[str, list[float]] = {}
         self._seen: set[Process] = set()
         self._round = ""
+        self._on: list[Struck] = []
         self._start = 30.0
 
     async def begin(self) -> None:
@@ -67,6 +68,11 @@ class Session:
         self._start = time.perf_counter() - start
         self._fact("s to start", self._start)
         assert well, f"the session does not even begin: {self._app.state.problem}"
+
+    def lift(self) -> None:
+        """Take back what would stay: caps on memory and on files, those of this process too."""
+        while self._on:
+            self._on.pop().lift()
 
     def only(self, kind: str) -> None:
         """Strike with faults of this kind from now on."""
@@ -84,8 +90,7 @@ class Session:
         await self._answers(before)
         unsaved, kept = self._user.unsaved, self._kept()
         start = time.perf_counter()
-        for fault in struck:
-            fault.lift()
+        self.lift()
         well = await self._settle(struck)
         self._fact("s until well", time.perf_counter() - start)
         if not well:
@@ -114,6 +119,7 @@ class Session:
             kind = self._chance.choice(kinds)
             if (fault := strike(kind, self._app, self._victims(heavy), self._chance, step)) is not None:
                 struck.append(fault)
+                self._on.append(fault)
         return struck
 
     def _victims(self, heavy: bool) -> list[Process]:
@@ -286,9 +292,12 @@ async def _opened(folder: Path, chance: random.Random, kinds: tuple[str, ...]) -
     )
     async with app.run_test(size=(120, 40)):
         session = Session(app, User(app, folder, chance), chance, kinds, folder / "kept")
-        await session.begin()
-        yield session
-        session._seen.update(engines())
+        try:
+            await session.begin()
+            yield session
+            session._seen.update(engines())
+        finally:
+            session.lift()
 
 
 @contextmanager
