@@ -94,9 +94,9 @@ def _limited(pid: int, what: int, soft: int) -> Callable[[], None]:
 
 
 def _data(pid: int) -> int:
-    """Bytes of private writable memory of a process."""
-    line = next(each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmData"))
-    return int(line.split()[1]) << 10
+    """Bytes of private writable memory of a process. Raises `IndexError` for one that has ended: it has none."""
+    lines = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmData")]
+    return int(lines[0].split()[1]) << 10
 
 
 def _close(bench: Any, chance: random.Random, step: str) -> Struck | None:
