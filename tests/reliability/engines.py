@@ -1,0 +1,114 @@
+"""An engine of the real kind in a folder of its own, with a cap on memory; afterwards nothing of it may be left.
+
+Its processes, and all that these start, are told by the folder, which stands in their environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from buddy.app.client import EngineClient, RequestFailed, default_command
+from buddy.compiler.protocol import Cancel, Failed
+from tests.engine.engine_processes import children, command
+
+Answer = TypeVar("Answer")
+# Address space of each process in KiB: what IR that explodes may take before its process is ended.
+MEMORY = 12 << 20
+# Seconds for what has been told to end, on a machine that has much else to do.
+GRACE = 30.0
+_START = (
+    'cd "$0" && ulimit -v {memory} && ulimit -c 0 && '
+    'export BUDDY_CACHE="$1" TMPDIR="$0" OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX="$1/bytecode" && '
+    'unset PYTHONDONTWRITEBYTECODE && shift && exec "$@"'
+)
+
+
+class NotAnswered(Exception):
+    """A request that was not answered in time; `stopped` is how it ended when it was told to, None where it did not."""
+
+    def __init__(self, stopped: Failed | None) -> None:
+        super().__init__("not answered in time")
+        self.stopped = stopped
+
+
+class Engine:
+    """An engine that is asked one thing at a time, from code that waits.
+
+    `folder` is its current folder and the one for temporary files; objects, and the bytecode of Python's modules, are
+    kept in `cache`.
+    """
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder = folder
+        script = _START.format(memory=MEMORY)
+        self._loop = asyncio.new_event_loop()
+        self.client = EngineClient(["sh", "-c", script, str(folder), str(cache), *default_command()])
+        self._wait(self.client.start())
+
+    @property
+    def pid(self) -> int:
+        assert self.client.welcome is not None
+        return self.client.welcome.pid
+
+    def ask(self, frame: Any, answer: type[Answer], timeout: float, interim: Any = lambda _frame: None) -> Answer:
+        """The answer to `frame`. Raises `RequestFailed`, `EngineLost`, and `NotAnswered` after `timeout` seconds."""
+        return self._wait(self._asked(frame, answer, timeout, interim))
+
+    async def _asked(self, frame: Any, answer: type[Answer], timeout: float, interim: Any) -> Answer:
+        asking = asyncio.ensure_future(self.client.ask(frame, answer, interim))
+        done, _ = await asyncio.wait([asking], timeout=timeout)
+        if not done:
+            self.client.send(Cancel(frame.request))
+            done, _ = await asyncio.wait([asking], timeout=GRACE)
+            if not done:
+                asking.cancel()
+                await asyncio.wait([asking])
+                raise NotAnswered(None)
+            if isinstance(error := asking.exception(), RequestFailed) and error.cancelled:
+                raise NotAnswered(error.failed)
+        return asking.result()
+
+    def text(self, name: str) -> str:
+        """A stage's text."""
+        return self._wait(self.client.fetch_text(name))
+
+    def left_running(self) -> list[str]:
+        """What is left of children that the workers forked for work that is done."""
+        hosts = [pid for pid in children(self.pid) if "engine.host" in command(pid)]
+        return _after_grace(lambda: [child for host in hosts for child in children(host)])
+
+    def close(self) -> list[str]:
+        """End it; the commands of processes that did not end with it."""
+        self._wait(self.client.close())
+        self._loop.close()
+        return _after_grace(lambda: marked(self.folder))
+
+    def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return self._loop.run_until_complete(work)
+
+
+def _after_grace(find: Callable[[], list[int]]) -> list[str]:
+    """What `find` still finds once it has had time to go."""
+    deadline = time.monotonic() + GRACE
+    while (found := find()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [f"{pid} {command(pid)}" for pid in found]
+
+
+def marked(folder: Path) -> list[int]:
+    """The processes that have `folder` in their environment."""
+    mark = f"TMPDIR={folder}\0".encode()
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        if mark in environment:
+            found.append(pid)
+    return found

@@ -1,0 +1,264 @@
+"""Random recipes over all samples in their tiny forms, and a few small programs, through an engine of the real kind.
+
+Each has to end in outputs that are eager's, in a diagnostic that says what is wrong and where, or in the named end of a
+process that the engine replaces. A recipe that ends otherwise is made smaller, edit by edit, and told as TOML that
+`buddy-tui run PROGRAM --recipe FILE` takes.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import tomli_w
+
+from buddy.app.client import EngineLost, RequestFailed
+from buddy.compiler.bisect.delta import smallest_failing
+from buddy.compiler.entering import entering
+from buddy.compiler.plain_values import GraphInfo
+from buddy.compiler.protocol import Captured, ListPasses, ListPresets, Open, Passes, Presets, Progress, Ran, Run
+from buddy.compiler.recipe import TORCH_MLIR, Frontend, Recipe
+from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
+from tests.reliability.engines import Engine, NotAnswered
+from tests.reliability.random_recipes import Choices, Edit, edited, recipe_of
+from tests.reliability.recipe_endings import Arrays, Ending, arrays_of, of_failure, of_run
+
+ROOT = Path(__file__).resolve().parents[2]
+# Seconds that a recipe may take, most of them less than one; then it is told to end, and has to.
+PATIENCE = 30.0
+# Seconds for the script of a program: torch and transformers are imported meanwhile.
+OPENING = 120.0
+# How many recipes are tried to make one that failed smaller.
+SMALLER = 40
+
+
+class Program(NamedTuple):
+    """What is opened, as a command line names it from the project's folder."""
+
+    path: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.path, *self.arguments))
+
+
+_OWN = "tests/reliability/programs"
+SMALL = (
+    *(Program(f"{_OWN}/{name}.py") for name in ("shapes", "images", "numbers", "layers")),
+    *(Program(f"samples/{name}.py") for name in ("arith_add", "addmm", "torch_compile", "buddy_style", "two_models")),
+    *(Program(f"samples/{name}.py") for name in ("custom_op", "training", "mlp", "lenet")),
+    *(Program(f"samples/bindings/{name}.py") for name in ("build_module", "own_dialect", "own_pass")),
+)
+LARGE = (
+    *(Program(f"samples/{name}.py", ("--tiny",)) for name in ("lstm", "bert", "vit", "gpt2", "llama", "whisper")),
+    *(Program(f"samples/{name}.py", ("--tiny", "--decode")) for name in ("gpt2", "llama")),
+    *(Program(f"samples/{name}.py", ("--tiny",)) for name in ("resnet18", "mobilenet_v3")),
+)
+# Most batches are on small programs: a recipe has as many steps there, and takes a tenth of the time.
+PROGRAMS = (*SMALL, *LARGE, *SMALL, *SMALL, *SMALL)
+_FRONTENDS: Sequence[Frontend] = ("dynamo", "dynamo", "dynamo", "export", "torch-mlir")
+
+
+class Bench:
+    """A program that an engine has opened, and what eager gave for each of its graphs."""
+
+    def __init__(self, engine: Engine, program: Program, frontend: Frontend) -> None:
+        """Raises `RequestFailed` where `dynamo` does not take the program either."""
+        self.engine, self._program, self._frontend = engine, program, frontend
+        number = engine.client.next_request
+        self._presets = engine.ask(ListPresets(number()), Presets, OPENING).presets
+        self._passes = engine.ask(ListPasses(number()), Passes, OPENING).passes
+        self._references: dict[int, Arrays] = {}
+        self._doing = ""
+        try:
+            self._graphs = self._opened()
+        except RequestFailed:
+            self._frontend = "dynamo"
+            self._graphs = self._opened()
+
+    def _opened(self) -> tuple[GraphInfo, ...]:
+        path, number = str(ROOT / self._program.path), self.engine.client.next_request()
+        frame = Open(number, path, self._program.arguments, str(ROOT), frontend=self._frontend)
+        return self.engine.ask(frame, Captured, OPENING).graphs
+
+    # ---- recipes ----------------------------------------------------------------------------------------------------
+
+    def drawn(self, chance: random.Random) -> tuple[Recipe, tuple[Edit, ...]]:
+        """A preset for one of the graphs, and edits."""
+        graph = chance.randrange(len(self._graphs))
+        nodes = [row.stable for row in self._graphs[graph].rows if row.opcode.startswith("call")]
+        return recipe_of(chance, Choices(self.bases(graph), self._passes, nodes))
+
+    def bases(self, graph: int) -> list[Recipe]:
+        """The presets, those of the frontend that has opened the program more often than others."""
+        found = {preset.name: self._of_graph(preset.recipe, graph) for preset in self._presets}
+        own = [found[name] for name in ("default", "default", "default", "upstream")]
+        imported = [recipe for recipe in found.values() if recipe.frontend == TORCH_MLIR]
+        often, seldom = (imported, own) if self._frontend == TORCH_MLIR else (own, imported)
+        return [*often * 4, *seldom, found["gpu"]]
+
+    def _of_graph(self, recipe: Recipe, number: int) -> Recipe:
+        graph = self._graphs[number]
+        path, words = str(ROOT / self._program.path), self._program.arguments
+        own: Frontend = "dynamo" if self._frontend == TORCH_MLIR else self._frontend
+        frontend = TORCH_MLIR if recipe.frontend == TORCH_MLIR else own
+        recipe = msgspec.structs.replace(recipe, source=path, arguments=words, graph=number, frontend=frontend)
+        return entering(recipe, graph.enters, graph.dialects)
+
+    # ---- trials -----------------------------------------------------------------------------------------------------
+
+    def tried(self, recipe: Recipe) -> Ending:
+        """What becomes of a recipe. Raises `EngineLost`."""
+        if recipe.graph not in self._references:
+            self._references[recipe.graph] = {}
+            self._ending(self.bases(recipe.graph)[0])
+        start = time.perf_counter()
+        return replace(self._ending(recipe), seconds=time.perf_counter() - start)
+
+    def _ending(self, recipe: Recipe) -> Ending:
+        frame = Run(self.engine.client.next_request(), recipe, 1, PATIENCE, values=True, equal_nan=True)
+        self._doing = "nothing was told"
+        try:
+            ran = self.engine.ask(frame, Ran, PATIENCE, self._note)
+        except RequestFailed as error:
+            return of_failure(error.failed, self._whose(recipe, error.diagnostic.step))
+        except NotAnswered as error:
+            return Ending("stopped" if error.stopped else "hang", self._doing)
+        reference = self._references[recipe.graph]
+        if not reference:
+            self._references[recipe.graph] = arrays_of(ran)
+        return of_run(ran, recipe, reference)
+
+    def _whose(self, recipe: Recipe, step: int) -> bool:
+        """Whether a step of a recipe is a pass of ours."""
+        ours = {info.name for info in self._passes if info.ours}
+        return 0 <= step < len(recipe.steps) and recipe.steps[step].name in ours
+
+    def _note(self, frame: Any) -> None:
+        if isinstance(frame, Progress):
+            self._doing = frame.what
+
+
+class Batch:
+    """The recipes of one seed, on one program."""
+
+    def __init__(self, cache: Path, seed: int, program: Program, frontend: Frontend) -> None:
+        self._cache, self._seed, self._program, self._frontend = cache, seed, program, frontend
+        self._bench: Bench | None = None
+        self._outcomes: Counter[str] = Counter()
+        self.faults: dict[str, Fault] = {}
+        self._seconds: list[float] = []
+
+    def tried(self, cases: int) -> Tried:
+        try:
+            for number in range(cases):
+                self._try(number)
+        except (RequestFailed, NotAnswered, EngineLost) as error:
+            self.faults["not opened"] = Fault("not opened", str(error), str(self._program))
+        finally:
+            self.close()
+        return Tried(dict(self._outcomes), tuple(self.faults.values()), {"seconds": self._seconds})
+
+    def _try(self, number: int) -> None:
+        base, edits = self.bench().drawn(random.Random(f"{self._seed}/{number}"))
+        ending = self.ending(edited(base, edits))
+        self._outcomes[ending.outcome] += 1
+        self._seconds.append(round(ending.seconds, 2))
+        if not ending.good and ending.kind not in self.faults:
+            self.faults[ending.kind] = self.fault(number, base, edits, ending)
+
+    def ending(self, recipe: Recipe) -> Ending:
+        """The ending of a recipe; an engine that is lost over it is replaced."""
+        try:
+            ending = self.bench().tried(recipe)
+        except EngineLost as lost:
+            ending = Ending("lost", f"{lost.reason}\n{lost.detail}")
+        if ending.outcome in ("lost", "hang"):
+            self.close()
+        return ending
+
+    def bench(self) -> Bench:
+        """The program, opened."""
+        if self._bench is None:
+            folder = Path(tempfile.mkdtemp(prefix=f"recipes-{self._seed}-", dir=self._cache.parent))
+            self._bench = Bench(Engine(folder, self._cache), self._program, self._frontend)
+        return self._bench
+
+    def close(self) -> None:
+        """End the engine; what is left of it, or of the work it has done, is a fault."""
+        bench, self._bench = self._bench, None
+        if bench is None:
+            return
+        for where, left in (("beside a host at rest", bench.engine.left_running()), ("", bench.engine.close())):
+            if left:
+                self.faults[f"leak {where}"] = Fault("leak", "; ".join(left), f"{self._program} {where}")
+        shutil.rmtree(bench.engine.folder, ignore_errors=True)
+
+    # ---- what failed ------------------------------------------------------------------------------------------------
+
+    def fault(self, number: int, base: Recipe, edits: Sequence[Edit], ending: Ending) -> Fault:
+        """A recipe that ended as it may not, with as few edits as do it."""
+        left = SMALLER
+
+        def fails(some: Sequence[Edit]) -> bool:
+            nonlocal left
+            left -= 1
+            return left >= 0 and self.ending(edited(base, some)).kind == ending.kind
+
+        least = [] if not fails(edits) else smallest_failing(edits, fails)
+        again = "" if least else "; it did not come again"
+        words = [
+            f"{self._program}, seed {self._seed}, recipe {number}{again}: {ending.outcome}",
+            *ending.why.split("\n")[:1],
+        ]
+        words += [f"  {edit}" for edit in least or edits]
+        file = as_file(edited(base, least or edits), words)
+        return Fault(ending.outcome, ending.why[:2000], file)
+
+
+def as_file(recipe: Recipe, words: Sequence[str]) -> str:
+    """A recipe as TOML that leaves out what is as by default, for any program; `words` stand before it as comments."""
+    fields = _beside_defaults(msgspec.structs.replace(recipe, source="", arguments=()))
+    fields["steps"] = [_beside_defaults(step) for step in recipe.steps]
+    comments = "".join(f"# {line}\n" for word in words for line in word.splitlines())
+    return comments + tomli_w.dumps(fields)
+
+
+def _beside_defaults(struct: Any) -> dict[str, Any]:
+    defaults = {found.name: found.default for found in msgspec.structs.fields(struct)}
+    return {
+        key: value
+        for key, value in msgspec.to_builtins(struct).items()
+        if getattr(struct, key) != defaults[key] or defaults[key] is msgspec.NODEFAULT
+    }
+
+
+def _batch(cache: Path, seed: int) -> Batch:
+    return Batch(cache, seed, PROGRAMS[seed % len(PROGRAMS)], random.Random(seed).choice(_FRONTENDS))
+
+
+@contextmanager
+def _trial() -> Iterator[Attempt]:
+    """Objects that one batch has compiled need not be compiled again by the next one."""
+    with tempfile.TemporaryDirectory(prefix="buddy-recipes-") as folder:
+        cache = Path(folder, "cache")
+        cache.mkdir()
+        yield lambda seed, cases: _batch(cache, seed).tried(cases)
+
+
+CAMPAIGN = Campaign(
+    name="recipes",
+    summary="random recipes over the samples, each right, refused, or the named end of a process",
+    count=2_000,
+    batch=25,
+    trial=_trial,
+)

@@ -1,0 +1,111 @@
+"""Random recipes: a bounded share of the campaign, and that what it looks for would be found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from buddy.compiler.plain_values import Diagnostic, OptionInfo, PassInfo
+from buddy.compiler.presets import presets
+from buddy.compiler.protocol import Compile, Compiled, Failed
+from buddy.compiler.recipe import PassStep, from_toml
+from tests.reliability.campaign import Plan, run
+from tests.reliability.random_recipes import Choices, Insert, Set, Switch, edited, recipe_of
+from tests.reliability.recipe_endings import TOLERANCES, differing, of_failure
+from tests.reliability.recipes import CAMPAIGN, PROGRAMS, Batch, Program, as_file
+
+PASSES = (
+    PassInfo("cse", "mlir", ""),
+    PassInfo("fuse-rows", "mlir", "", options=(OptionInfo("max-row-kib", "0"),), ours=True),
+    PassInfo("loop", "mlir", "", "func.func", (OptionInfo("how", "a", words=("a", "b")), OptionInfo("on", "true"))),
+)
+
+
+@pytest.mark.parametrize("name", ["addmm", "two_models"])
+def test_a_share_of_the_campaign_has_no_faults(name: str) -> None:
+    seed = next(number for number, program in enumerate(PROGRAMS) if name in program.path)
+    (batch,) = run(CAMPAIGN, Plan(15, seed))
+    assert sum(batch.tried.outcomes.values()) == 15, batch.tried.faults
+    assert batch.tried.outcomes.get("right", 0) > 0
+    assert batch.tried.faults == ()
+
+
+def test_any_part_of_the_edits_makes_a_recipe_that_a_file_holds() -> None:
+    choices = Choices([preset.recipe for preset in presets().values()], PASSES, ["act/gelu.0", "mm.0"])
+    for number in range(200):
+        chance = random.Random(number)
+        base, edits = recipe_of(chance, choices)
+        some = [edit for edit in edits if chance.random() < 0.5]
+        recipe = edited(base, some)
+        if recipe.flavour != "stablehlo":
+            assert from_toml(as_file(recipe, ["two\nlines"])) == recipe
+        assert edited(base, []) == base
+
+
+def test_the_same_number_draws_the_same_recipe() -> None:
+    choices = Choices([presets()["default"].recipe], PASSES, ["mm.0"])
+    assert recipe_of(random.Random("3/4"), choices) == recipe_of(random.Random("3/4"), choices)
+
+
+# ---- the judge -------------------------------------------------------------------------------------------------------
+
+
+def test_the_tolerances_are_those_of_every_comparison() -> None:
+    from buddy.compiler.runner import compare
+
+    theirs = {str(dtype).removeprefix("torch."): (t.absolute, t.relative) for dtype, t in compare.TOLERANCES.items()}
+    assert theirs == TOLERANCES
+
+
+def test_outputs_are_compared_once_more() -> None:
+    eager = np.array([1.0, -2.0, np.nan, np.inf], np.float32)
+    assert differing(eager + np.float32(1e-6), eager, "float32") == ""
+    assert "1 of 4 are wrong" in differing(eager + np.array([0, 1e-3, 0, 0], np.float32), eager, "float32")
+    assert differing(np.array([1.0, -2.0, 3.0, np.inf], np.float32), eager, "float32")
+    assert differing(np.array([1.0, -2.0, np.nan, 9e9], np.float32), eager, "float32")
+    assert differing(np.array([3]), np.array([4]), "int64")
+    assert differing(eager[:2], eager, "float32")
+
+
+def test_failures_have_to_say_what_and_where() -> None:
+    def outcome(diagnostic: Diagnostic, ours: bool = False) -> str:
+        return of_failure(Failed(1, diagnostic), ours).outcome
+
+    assert outcome(Diagnostic("no such pass", "pass 3 x")) == "refused"
+    assert outcome(Diagnostic("no such pass")) == "unsaid"
+    crash = Diagnostic("the compiler crashed (SIGSEGV, an access to memory that is not there)", "pass x (step 3)")
+    assert outcome(crash) == "crashed"
+    assert outcome(crash, ours=True) == "own crash"
+    assert outcome(Diagnostic("a fault in the pass itself, KeyError: 'callee'", "pass 3 x")) == "own fault"
+
+
+# ---- the search for the least recipe ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Iterator[Batch]:
+    (tmp_path / "cache").mkdir()
+    found = Batch(tmp_path / "cache", 0, Program("samples/arith_add.py"), "dynamo")
+    yield found
+    found.close()
+    assert found.faults == {}
+
+
+def test_wrong_outputs_are_told_with_the_one_edit_that_makes_them(batch: Batch) -> None:
+    bench = batch.bench()
+    base = bench.bases(0)[0]
+    client = bench.engine.client
+    compiled = bench.engine.ask(Compile(client.next_request(), base), Compiled, 60)
+    text = bench.engine.text(next(stage.text for stage in compiled.stages if stage.name == "lower"))
+    wrong = PassStep("replace-ir", "mlir", "builtin.module", (("text", text.replace("arith.addf", "arith.mulf")),))
+    edits = (Switch("cse"), Insert(wrong, "tosa-to-linalg-named"), Set("threads", 2))
+    ending = batch.ending(edited(base, edits))
+    assert ending.outcome == "wrong"
+    fault = batch.fault(7, base, edits, ending)
+    assert fault.what.startswith("# samples/arith_add.py, seed 0, recipe 7: wrong\n")
+    assert from_toml(fault.what) == msgspec.structs.replace(edited(base, edits[1:2]), source="", arguments=())
