@@ -25,7 +25,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     """Returns the stable name of a node to go to; closing it ends a comparison that is under way."""
 
     TITLE_TEXT = "Every node beside eager"
-    KEYS_TEXT = "enter goes to it, d double precision, e eager, p plot, s order, q closes"
+    KEYS_TEXT = "enter goes to it, d double, e eager, p plot, s order, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "compare('float64')", "Double precision", show=False),
         Binding("e", "compare('eager')", "Eager", show=False),
@@ -50,8 +50,8 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def _columns(self) -> list[Column[NodeNumbers]]:
         return [
             Column("node", 0, lambda found: (self._node_name(found), "text" if found.ok else "bad")),
-            Column("target", 20, lambda found: (short_target(self._rows[found.node].target), "dim"), since=70),
-            Column("shape", 13, lambda found: (self._rows[found.node].shape, "syntax:number"), since=60),
+            Column("target", 20, lambda found: (short_target(self._rows[found.node].target), "dim"), since=92),
+            Column("shape", 13, lambda found: (self._rows[found.node].shape, "syntax:number"), since=72),
             Column("value", 12, lambda found: (found.seen, "dim")),
             Column("err", 7, lambda found: _cell(found.error), right=True),
             Column("own", 7, lambda found: _cell(found.own), right=True),

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from buddy.app import figures
 from buddy.app.screens.modal import AnsweringScreen
-from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.cursor_view import LEAST_ROWS, CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.still_input import StillInput
 
@@ -109,7 +109,8 @@ class PickerScreen(AnsweringScreen[Any]):
     def on_mount(self) -> None:
         box = self.query_one("#box")
         foot = FOOT + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
-        box.styles.height = min(len(self._choices) + 4 + foot, max(self.app.size.height - 4, 8))
+        rows = max(len(self._choices), LEAST_ROWS) if foot else len(self._choices)
+        box.styles.height = min(rows + 4 + foot, max(self.app.size.height - 4, 8))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(ChoiceList).narrow(event.value)

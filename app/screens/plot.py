@@ -71,7 +71,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         box.border_title = self.plot.title + several
         keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
         keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L logarithm", "y copies", "q closes"]
-        box.border_subtitle = figures.fitting(keys, ", ", max(self.app.size.width - 8, 20))
+        box.border_subtitle = figures.fitting(keys, ", ", max(self.app.size.width - 12, 20))
 
     # ---- the lines around the plot --------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from buddy.app import figures
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import PassStep, Recipe
+from tests.app.picturing import ROOT, alike
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 # Far more than anything takes: a machine that is loaded may be ten times as slow.
@@ -105,3 +107,13 @@ def workbench(tmp_path: Path) -> Callable[..., Any]:
             yield bench
 
     return open_bench
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workbench]:
+    """`bench(theme)`: a workbench for pictures, whose figures are always the same."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(figures, "milliseconds", lambda value: "1.0 ms")
+    monkeypatch.setattr(figures, "seconds", lambda value: "1.00 s")
+    monkeypatch.setattr(figures, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
+    return lambda *given, **options: alike(tmp_path, *given, **options)

@@ -1,0 +1,114 @@
+"""What pictures of the screen have in common: a workbench on the real engine whose every run looks alike.
+
+Times and the machine's name are masked, and the recipe is the test's own: pictures say only how things look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
+from buddy.app.workspace import Workspace
+from buddy.compiler.recipe import PassStep, Recipe
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCE = "samples/arith_add.py"
+SEVERAL = "samples/two_models.py"
+MODULES = "samples/mlp.py"
+PATIENCE = 240.0
+BOUNDARIES = (("bufferize-function-boundaries", True), ("function-boundary-type-conversion", "identity-layout-map"))
+STEPS = (
+    PassStep("canonicalize", phase="fused"),
+    PassStep("one-shot-bufferize", options=BOUNDARIES, phase="buffers"),
+    PassStep("results-to-out-params", phase="buffers"),
+    PassStep("convert-linalg-to-loops", anchor="func.func", phase="loops"),
+    PassStep("convert-scf-to-cf", phase="llvm"),
+    PassStep("expand-strided-metadata", phase="llvm"),
+    PassStep("finalize-memref-to-llvm", phase="llvm"),
+    PassStep("convert-arith-to-llvm", phase="llvm"),
+    PassStep("convert-index-to-llvm", phase="llvm"),
+    PassStep("convert-func-to-llvm", options=(("use-bare-ptr-memref-call-conv", True),), phase="llvm"),
+    PassStep("convert-cf-to-llvm", phase="llvm"),
+    PassStep("reconcile-unrealized-casts", phase="llvm"),
+    PassStep("ensure-debug-info-scope-on-llvm-func", options=(("emission-kind", "LineTablesOnly"),), phase="llvm"),
+)
+NOON = time.mktime((2026, 6, 1, 12, 0, 0, 0, 0, -1))
+OPEN, DRAWN = "<open>", "<drawn>"
+Before = Callable[[Any], Awaitable[None]]
+
+
+def alike(
+    store: Path, theme: str = "buddy-dark", steps: tuple[PassStep, ...] = STEPS, source: str = SOURCE, **options: Any
+) -> Workbench:
+    """A workbench on a small sample, with the recipe above."""
+    kept = Workspace(source, (), store)
+    kept.begin(Recipe())
+    kept.edit(msgspec.structs.replace(kept.recipe, steps=steps), "the test's")
+    return Workbench(source, store=store, settings=Settings(theme), **options)
+
+
+def after(*keys: str, run: bool = False) -> Before:
+    """Wait for the compilation, run if asked, press keys, and wait until all is drawn.
+
+    `OPEN` among the keys waits for a screen over the panes, `DRAWN` for the lines of the stage.
+    """
+
+    async def before(pilot: Any) -> None:
+        await compiled(pilot, run=run)
+        await press(pilot, *keys)
+        mask(pilot.app)
+        await pilot.pause(0.3)
+
+    return before
+
+
+async def compiled(pilot: Any, *, run: bool = False) -> None:
+    app = pilot.app
+    await until(pilot, lambda: not app.state.busy and (app.state.compiled or app.state.problem))
+    if run:
+        await pilot.press("r")
+        await until(pilot, lambda: not app.state.busy and app.state.report)
+
+
+async def press(pilot: Any, *keys: str) -> None:
+    app = pilot.app
+    waits = {
+        OPEN: lambda: len(app.screen_stack) > 1,
+        DRAWN: lambda: len(app.screen_stack) == 1 and app.ir._view == app.ir.view_of(app.ir.shown),
+    }
+    for key in keys:
+        if key in waits:
+            await until(pilot, waits[key])
+            continue
+        await pilot.press(key)
+        await pilot.pause()
+    await until(pilot, lambda: app.ir.shown is None or app.ir._view == app.ir.view_of(app.ir.shown))
+
+
+def mask(app: Any) -> None:
+    """Have what is different from machine to machine, and from run to run, always the same."""
+    app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu", packages={}, pid=1, engine="1")
+    app.state.workers.clear()
+    app.state.runs = [
+        msgspec.structs.replace(run, at=NOON, report=msgspec.structs.replace(run.report, load=None))
+        for run in app.state.runs
+    ]
+    if app.state.report is not None:
+        same = msgspec.structs.replace(app.state.report.compiled, median=1.0)
+        app.state.shown.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same, load=None)
+    app._be_silent()
+    app.session_changed(frozenset({"outputs", "status"}))
+
+
+async def until(pilot: Any, condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, pilot.app.state.log
+        await pilot.pause(0.02)
+    await pilot.pause()
