@@ -15,11 +15,13 @@ import pytest
 
 from buddy.app.lines import PAGE
 from buddy.app.ssh import Remote
+from buddy.compiler.protocol import ListPresets, Presets
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.
 DELAY = 0.1
-FIRST_PAGE = 0.4
+# In round trips of the link as it is just then: two of them in turn would be two.
+FIRST_PAGE = 1.75
 
 
 @pytest.fixture
@@ -35,12 +37,12 @@ def far() -> Iterator[Path]:
 
 def remote(far: Path) -> Remote:
     ssh = (sys.executable, str(ROOT / "benchmarks" / "support" / "far.py"), str(far), str(DELAY))
-    return Remote("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), patience=30.0)
+    return Remote("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), patience=120.0)
 
 
 async def compiled(bench: Any) -> None:
     """An engine behind a slow link, on a busy machine, may take longer to start than tests otherwise wait."""
-    end = time.monotonic() + 150
+    end = time.monotonic() + 400
     while bench.app.state.compiled is None and time.monotonic() < end:
         await bench.pilot.pause(0.05)
     await bench.settled()
@@ -56,9 +58,12 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
         await bench.press("j", "j", "j", "tab", "tab")
         long = [row for row in ir.rows if row.stage.lines > 3 * PAGE and row.stage.changed][:6]
         assert long, "the sample has no stage of several pages"
-        seconds = []
+        seconds, trips = [], []
         for row in long:
             await asyncio.sleep(0.5)
+            started = time.monotonic()
+            await client.ask(ListPresets(client.next_request()), Presets)
+            trips.append(time.monotonic() - started)
             before, started = client.received_bytes, time.monotonic()
             ir.choose(row)
             await bench.until(lambda row=row: ir.text == row.stage.text, "the first page")
@@ -66,7 +71,7 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
             await asyncio.sleep(0.5)
             whole = len(await app.session.whole_text(row.stage.text)) if row is long[-1] else 0
             moved = client.received_bytes - before
-        assert statistics.median(seconds) < FIRST_PAGE, seconds
+        assert statistics.median(seconds) < FIRST_PAGE * statistics.median(trips), (seconds, trips)
         assert moved - whole < whole * 0.9, "a stage was sent whole"
         moves = client.received_bytes
         for _ in range(20):
@@ -83,7 +88,7 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         (far / "down").touch()
         await bench.until(lambda: bench.shows("link lost"), "the loss")
         await bench.until(lambda: "trying again in" in app.state.link, "the next try")
-        assert bench.shows("R tries now")
+        await bench.until(lambda: bench.shows("R tries now"), "what to do")
         assert app.state.engine == "ready"
         assert app.ir.lines
         await bench.press("space")
