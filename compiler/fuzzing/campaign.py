@@ -32,8 +32,8 @@ from buddy.compiler.presets import presets
 # The statements that eager has died of, by the seed of their batch.
 Deadly = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
-# For how many seconds a program that fails is made smaller: most of what can be left out is found by then.
-SHRINKING = 60.0
+# How many smaller programs are tried of one that fails: most of what can be left out is found by then.
+SMALLER = 250
 
 
 class _Failed(Exception):
@@ -80,7 +80,7 @@ class _Trial:
         self._faults: list[Fault] = []
         # The one that is being made smaller, larger before smaller.
         self._failing: list[Fault] = []
-        self._until = 0.0
+        self._smaller = 0
 
     def batch(self) -> Batch:
         start = time.perf_counter()
@@ -110,8 +110,10 @@ class _Trial:
         return self._failing[-1:]
 
     def _try(self, drawn: Drawn) -> None:
-        if self._failing and time.perf_counter() > self._until:
-            return
+        if self._failing:
+            self._smaller -= 1
+            if self._smaller < 0:
+                return
         verdict = verdict_of(self._worker, drawn.script, self._plan)
         if not self._failing:
             self._outcomes[verdict.outcome] += 1
@@ -121,7 +123,7 @@ class _Trial:
             return
         is_new = not any(_alike(fault, verdict) for fault in self._faults)
         if _alike(self._failing[0], verdict) if self._failing else is_new:
-            self._until = self._until if self._failing else time.perf_counter() + SHRINKING
+            self._smaller = self._smaller if self._failing else SMALLER
             self._failing.append(Fault(verdict.outcome, verdict.why, drawn.script))
             raise _Failed
 
