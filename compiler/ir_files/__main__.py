@@ -54,6 +54,9 @@ def answer(question: Question) -> Answer:
             return _entered(question, parts, words)
     except UnreadableError as error:
         return Answer(problem=error.diagnostic)
+    except RuntimeError as error:  # of the bindings, which make no string of names that are no text
+        what = f"{question.title} cannot be read: {str(error).partition(chr(10))[0]}"
+        return Answer(problem=Diagnostic(what, question.title, "check that all of the file has arrived"))
 
 
 def _entered(question: Question, parts: list[Part], words: list[ShapeWord]) -> Answer:
