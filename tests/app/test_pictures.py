@@ -1,0 +1,322 @@
+"""Pictures of every screen, and of every way in which the panes show something: dark and light, 80×24 and 160×50.
+
+One workbench a program is enough for all of them: a start costs more than its pictures. `pytest
+tests/app/test_pictures.py --snapshot-update` takes new ones, to be looked at: browsers read compressed SVG.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+from textual.command import CommandPalette
+from textual.screen import Screen
+from textual.widgets import Input
+
+from buddy.app import screens
+from buddy.app.fates import Said
+from buddy.app.patterns import read_pattern
+from buddy.app.plots import Axis, Plot, Series
+from buddy.app.preset_facts import PipelineFacts
+from buddy.app.profile import Flame
+from buddy.app.screens.beside import BesideScreen
+from buddy.app.screens.code import CodeScreen
+from buddy.app.screens.confirm import ConfirmScreen
+from buddy.app.screens.detail import DetailScreen, TextScreen
+from buddy.app.screens.editor import EditorScreen
+from buddy.app.screens.finding import FindingScreen
+from buddy.app.screens.flame import FlameScreen
+from buddy.app.screens.follow import FateScreen, FollowScreen, Step
+from buddy.app.screens.hot import HotScreen
+from buddy.app.screens.ir_editor import IrEditor
+from buddy.app.screens.list_screen import ListScreen
+from buddy.app.screens.modal import AnsweringScreen
+from buddy.app.screens.numerics import NumericsScreen
+from buddy.app.screens.options import OptionScreen
+from buddy.app.screens.picker import PickerScreen
+from buddy.app.screens.pipeline import PipelineScreen
+from buddy.app.screens.plot import PlotScreen
+from buddy.app.screens.presets import PresetsScreen
+from buddy.app.screens.results import ResultsScreen
+from buddy.app.screens.runs import RunsScreen
+from buddy.app.screens.table import TableScreen
+from buddy.app.screens.trials import TrialsScreen
+from buddy.app.screens.values import ValuesScreen
+from buddy.app.stages import StageRow
+from buddy.app.trials import Attempt
+from buddy.app.workbench import BenchScreen
+from buddy.compiler.protocol import Finding, HotSpot, NodeTrace, Sampling, Stage, Tried
+from buddy.compiler.recipe import PassStep, Recipe
+from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, compiled, mask, press, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SIZES = {"80": (80, 24), "160": (160, 50)}
+THEMES = {"dark": "buddy-dark", "light": "buddy-light"}
+# What others are made of, and is on no screen by itself.
+BASES = {AnsweringScreen, EditorScreen, ListScreen, TableScreen, TextScreen}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How something is opened from the panes: the pane, then keys, or a screen that is `made`.
+
+    What a machine's CPU or clock decides, and what takes minutes, is made up. `text` is on the screen once all is
+    there; `back` are the keys that lead back where closing the screen does not.
+    """
+
+    screen: type[Screen[Any]] = BenchScreen
+    pane: str = "graph"
+    keys: tuple[str, ...] = ()
+    text: str = ""
+    back: tuple[str, ...] = ()
+    made: Callable[[Any], Screen[Any]] | None = None
+    filled: Callable[[Any], None] = lambda _screen: None
+
+
+FLAME = Flame("model", 1.0, inside={
+    "encoder": Flame("encoder", 0.75, inside={"mm": Flame("mm", 0.5, "mm.0"), "add": Flame("add", 0.25, "add.0")}),
+    "head": Flame("head", 0.25, "mm.1"),
+})  # fmt: skip
+FINDING = Finding(
+    "canonicalize is at fault", Recipe(), wrong="output 0 differs", nodes=("add",), confirmed=True,
+    name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
+)  # fmt: skip
+STAGES = [Stage(0, "fx", "torch", "a", 4, language="fx"), Stage(1, "lower", "toplevel", "b", 9)]
+TRACES = [
+    NodeTrace("a", 1, 0, (2,), (False,), ("add = …",)),
+    NodeTrace("b", 2, 3, (3,), (True,), ("%0 = tensor.empty()",)),
+]
+STEPS_OF_NODE = [Step(StageRow(stage, (stage.name, 0)), trace) for stage, trace in zip(STAGES, TRACES, strict=True)]
+SAID = [Said("capture", "aten.add.Tensor"), Said("lowering", "by linalg in @forward"), Said("machine code", "…", 3)]
+SAMPLING = Sampling(1000, 900, 997, (
+    HotSpot("main", 64, 600, "vfmadd231ps zmm0, zmm1, [rax]", 4, ("add",)),
+    HotSpot("main", 70, 300, "jl 0x40", 5, ("add",)),
+))  # fmt: skip
+PRESETS = [
+    PipelineFacts("default", Recipe(steps=(PassStep("canonicalize"), PassStep("cse")))),
+    PipelineFacts("mlir", Recipe(steps=(PassStep("cse"),)), problem="cse failed in @forward"),
+]
+ATTEMPTS = [
+    Attempt(PassStep("canonicalize", anchor="func.func"), Tried(1, 0, True, (("arith.constant", -2),), 1.0)),
+    Attempt(PassStep("convert-scf-to-cf"), Tried(1, 1, True, (("cf.br", 12), ("scf.for", -4)), 1.0)),
+    Attempt(PassStep("lower-affine"), Tried(1, 2, problem="failed to legalize operation 'affine.for'")),
+]
+PLOT = Plot(
+    "Error growth",
+    (
+        Series("grown", (0, 1, 2, 3), (1e-8, 3e-8, 2e-7, 1e-6), names=("a", "b", "c", "d")),
+        Series("own", (0, 3), (1e-8, 2e-8), "points", ("a", "d")),
+    ),
+    Axis("node"), Axis("max|d|", log=True), "relative to eager",
+)  # fmt: skip
+
+
+def without_times(screen: Any) -> None:
+    screen._came(msgspec.structs.replace(screen._report, seconds=1.0, compile_seconds=1.0))
+
+
+PANES = {
+    "panes": Shown(),
+    "passes": Shown(pane="passes"),
+    "ir": Shown(pane="ir", keys=("3", DRAWN)),
+    "outputs": Shown(pane="outputs"),
+    "source": Shown(keys=("g", "P"), text="def ", back=("g", "P")),
+    "graph-filtered": Shown(keys=("plus", "f", *"op:add", "enter"), back=("f", "ctrl+u", "enter", "plus")),
+    "graph-prompt": Shown(keys=("f", *"op:"), text="op:", back=("escape",)),
+    "export-prompt": Shown(keys=("g", "x"), text="export", back=("escape",)),
+    "passes-zoomed": Shown(pane="passes", keys=("plus",), back=("plus",)),
+    "ir-loops": Shown(pane="ir", keys=("7", DRAWN)),
+    "ir-line-diff": Shown(pane="ir", keys=("5", "left_square_bracket", "d", DRAWN), back=("d", "d", DRAWN)),
+    "ir-side-by-side": Shown(
+        pane="ir", keys=("5", "d", "d", "plus", DRAWN), text="structural", back=("plus", "d", DRAWN)
+    ),
+    "ir-locations": Shown(pane="ir", keys=("5", "plus", DRAWN, "g", "s"), back=("g", "s", "plus")),
+    "ir-folded": Shown(pane="ir", keys=("7", "plus", DRAWN, *"jjjjjjz", "k", "l", "M"), back=("M", "Z", "Z", "plus")),
+    "ir-wrapped": Shown(pane="ir", keys=("8", DRAWN, "plus", "W"), back=("W", "plus")),
+    "ir-in-short": Shown(
+        pane="ir",
+        keys=("8", DRAWN, "left_square_bracket", DRAWN, "plus", "slash", *"insertvalue", "enter", "a"),
+        text="!T1 = ",
+        back=("a", "plus"),
+    ),
+    "ir-found": Shown(pane="ir", keys=("3", DRAWN, "slash", *"arith", "enter"), text="1/"),
+    "ir-generic": Shown(pane="ir", keys=("3", DRAWN, "g", "G"), text='"builtin.module"', back=("g", "G", DRAWN)),
+}
+SCREENS = {
+    "python": Shown(CodeScreen, keys=("g", "S", OPEN)),
+    "node": Shown(DetailScreen, keys=("o", OPEN)),
+    "line": Shown(DetailScreen, "ir", ("5", DRAWN, "o", OPEN)),
+    "pass": Shown(DetailScreen, "passes", ("o", OPEN)),
+    "log": Shown(DetailScreen, keys=("L", OPEN)),
+    "help-graph": Shown(DetailScreen, "graph", ("question_mark", OPEN)),
+    "help-passes": Shown(DetailScreen, "passes", ("question_mark", OPEN)),
+    "help-ir": Shown(DetailScreen, "ir", ("question_mark", OPEN)),
+    "help-outputs": Shown(DetailScreen, "outputs", ("question_mark", OPEN)),
+    "lowerings": Shown(PickerScreen, keys=("enter", OPEN)),
+    "neighbours": Shown(PickerScreen, keys=("n", OPEN)),
+    "edits": Shown(PickerScreen, keys=("U", OPEN)),
+    "inputs": Shown(PickerScreen, keys=("I", OPEN)),
+    "themes": Shown(PickerScreen, keys=("T", OPEN)),
+    "frontends": Shown(PickerScreen, keys=("g", "F", OPEN)),
+    "targets": Shown(PickerScreen, keys=("g", "X", OPEN)),
+    "backends": Shown(PickerScreen, keys=("g", "i", OPEN)),
+    "recipes": Shown(PickerScreen, keys=("B", OPEN)),
+    "phases": Shown(PickerScreen, keys=("p", OPEN)),
+    "insert": Shown(PickerScreen, "passes", ("i", OPEN, *"vect")),
+    "presets": Shown(PickerScreen, "passes", ("P", OPEN)),
+    "outline": Shown(PickerScreen, "ir", ("5", DRAWN, "g", "o", OPEN)),
+    "bookmarks": Shown(PickerScreen, "ir", ("3", DRAWN, "M", "apostrophe", OPEN), back=("M",)),
+    "types": Shown(PickerScreen, "ir", ("8", DRAWN, "left_square_bracket", DRAWN, "g", "a", OPEN)),
+    "runs": Shown(RunsScreen, keys=("H", OPEN)),
+    "values": Shown(ValuesScreen, "outputs", ("v", OPEN)),
+    "code": Shown(CodeScreen, keys=("c", OPEN)),
+    "options": Shown(OptionScreen, "passes", ("E", OPEN, "down", "down")),
+    "pipeline": Shown(PipelineScreen, "passes", ("e", OPEN, "down", "end", "enter", *"convert-s"), text="convert-scf"),
+    "editor": Shown(IrEditor, "ir", ("3", DRAWN, "g", "e", OPEN), text="func.func"),
+    "results": Shown(ResultsScreen, "ir", ("3", DRAWN, "g", "slash", *"arith.add", "enter", OPEN, "J", "space")),
+    "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all within", filled=without_times),
+    "palette": Shown(CommandPalette, keys=("ctrl+p", *"diff"), text="Diff against"),
+    "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),
+    "finding": Shown(FindingScreen, made=lambda app: FindingScreen(FINDING)),
+    "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
+    "fate": Shown(FateScreen, made=lambda app: FateScreen("add", SAID)),
+    "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml is there already. Replace it?")),
+    "hot": Shown(HotScreen, made=lambda app: HotScreen(SAMPLING, {"add": "add"})),
+    "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, chooses="goes to the node")),
+    "presets-beside": Shown(
+        PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
+    ),
+    "trials": Shown(
+        TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0 of 0",
+        filled=lambda screen: screen.show(ATTEMPTS),
+    ),
+}  # fmt: skip
+OF_MODULES = {
+    "by-module": Shown(keys=("g", "m", "v", "v"), back=("v", "V", "V", "g", "m")),
+    "columns": Shown(keys=("plus", "f", *"op:*mm", "enter"), back=("f", "ctrl+u", "enter", "plus")),
+}
+OF_GRAPHS = {
+    "graphs-panes": Shown(),
+    "graphs": Shown(PickerScreen, keys=("g", "l", OPEN)),
+    "beside": Shown(BesideScreen, keys=("down", "down", "g", "B", OPEN), text="torch.aten"),
+}
+
+
+class CompressedSvg(SingleFileSnapshotExtension):
+    """A picture in a tenth of its size; what another zlib has made of the same picture is equal to it."""
+
+    file_extension = "svgz"
+    _file_extension = "svgz"
+    _write_mode = WriteMode.BINARY
+
+    def serialize(self, data: str, **_: Any) -> bytes:
+        return gzip.compress(data.encode(), mtime=0)
+
+    def matches(self, *, serialized_data: bytes, snapshot_data: bytes) -> bool:
+        return gzip.decompress(serialized_data) == gzip.decompress(snapshot_data)
+
+
+@pytest.fixture
+def picture(snapshot: Any) -> Callable[[str, str], bool]:
+    """Whether a picture is as the one of that name that was found right."""
+    kept = snapshot.use_extension(CompressedSvg)
+    return lambda name, drawn: kept(name=name) == drawn
+
+
+def every_screen() -> Iterator[type[Screen[Any]]]:
+    """The screens of the workbench that are no bases of others."""
+    for module in pkgutil.iter_modules(screens.__path__):
+        importlib.import_module(f"{screens.__name__}.{module.name}")
+    todo: list[type[Any]] = [Screen]
+    while todo:
+        for found in todo.pop().__subclasses__():
+            todo.append(found)
+            if found.__module__.startswith("buddy.app.") and found not in BASES:
+                yield found
+
+
+def test_every_screen_has_a_picture() -> None:
+    pictured = {shown.screen for table in (PANES, SCREENS, OF_MODULES, OF_GRAPHS) for shown in table.values()}
+    assert set(every_screen()) - pictured == set()
+
+
+async def test_the_panes_and_every_screen(bench: Any, picture: Callable[[str, str], bool]) -> None:
+    """On the smallest sample, after a run."""
+    assert await others(bench(), PANES | SCREENS, picture) == []
+
+
+async def test_what_modules_add(bench: Any, picture: Callable[[str, str], bool]) -> None:
+    """On a sample that has some."""
+    assert await others(bench(source=MODULES), OF_MODULES, picture, run=False) == []
+
+
+async def test_what_several_graphs_and_another_frontend_add(bench: Any, picture: Callable[[str, str], bool]) -> None:
+    """On a sample of two models."""
+    assert await others(bench(source=SEVERAL), OF_GRAPHS, picture, run=False) == []
+
+
+async def others(
+    app: Any, table: dict[str, Shown], picture: Callable[[str, str], bool], *, run: bool = True
+) -> list[str]:
+    """The pictures that are not as they were."""
+    different: list[str] = []
+    async with app.run_test(size=SIZES["80"]) as pilot:
+        await compiled(pilot, run=run)
+        for (size, cells), (theme, of) in product(SIZES.items(), THEMES.items()):
+            app.theme = of
+            await pilot.resize_terminal(*cells)
+            for name, shown in table.items():
+                await show(pilot, shown)
+                if not picture(f"{name}-{size}-{theme}", app.export_screenshot()):
+                    different.append(f"{name}-{size}-{theme}")
+                await go_back(pilot, shown)
+    return different
+
+
+async def show(pilot: Any, shown: Shown) -> None:
+    """Open something, from the panes as they were at the start, and wait until all of it is there."""
+    app = pilot.app
+    app.show_pane(shown.pane)
+    app.graph.move_to(2)
+    place = next((k for k, row in enumerate(app.passes.rows) if row.name == "one-shot-bufferize"), 0)
+    app.passes.move_to(place)
+    app.ir.move_to(0)
+    await until(pilot, lambda: not app.state.busy and app.ir._view == app.ir.view_of(app.ir.shown))
+    await press(pilot, *shown.keys)
+    if shown.made is not None:
+        app.push_screen(shown.made(app))
+    await until(pilot, lambda: type(app.screen) is shown.screen)
+    await until(pilot, lambda: shown.text in "\n".join(lines(app)))
+    shown.filled(app.screen)
+    for box in app.screen.query(Input):
+        box.cursor_blink = False
+    mask(app)
+    await at_rest(pilot)
+
+
+async def go_back(pilot: Any, shown: Shown) -> None:
+    app = pilot.app
+    while len(app.screen_stack) > 1:
+        app.screen.dismiss(None)
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+    await press(pilot, *shown.back)
+    app.ir.find(read_pattern(""), jump=False)
+
+
+async def at_rest(pilot: Any) -> None:
+    """Wait until nothing on the screen changes any more."""
+    before: list[Any] = []
+    while before != (before := [list(strip) for strip in pilot.app.screen._compositor.render_strips()]):
+        await pilot.pause(0.1)
+
+
+def lines(app: Any) -> list[str]:
+    return ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
