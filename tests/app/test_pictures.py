@@ -132,7 +132,6 @@ PANES = {
     "graph-filtered": Shown(keys=("plus", "f", *"op:add", "enter"), back=("f", "ctrl+u", "enter", "plus")),
     "graph-prompt": Shown(keys=("f", *"op:"), text="op:", back=("escape",)),
     "export-prompt": Shown(keys=("g", "x"), text="export", back=("escape",)),
-    "passes-zoomed": Shown(pane="passes", keys=("plus",), back=("plus",)),
     "ir-loops": Shown(pane="ir", keys=("7", DRAWN)),
     "ir-line-diff": Shown(pane="ir", keys=("5", "left_square_bracket", "d", DRAWN), back=("d", "d", DRAWN)),
     "ir-side-by-side": Shown(
