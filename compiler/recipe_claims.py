@@ -15,6 +15,10 @@ from buddy.compiler.recipe import PassStep, Recipe
 _PLACES = re.compile(
     r"(?:^|[-_])(?:file|filename|path|paths|dir|directory|library|libraries|toolkit|plugin|link-files|l|opts|cmd-options)$"
 )
+# A step is handed to MLIR's parser as text, so names have to be no more than that, and a value may hold further options
+# or a pipeline of passes with their own. What the edited IR of this one says is read as a module.
+_NAME, _BREAKS, _INNER = re.compile(r"[\w.-]+"), re.compile(r"[\s{}()<>\"',;=]+"), re.compile(r"([\w.-]+)=\S+")
+_EDITED = "replace-ir"
 # Flags of IREE's compiler that start programs, load plug-ins, or read and write files. What these take is a place,
 # however it is spelled, so of all other flags only values that are no path are let through.
 _FLAGS = re.compile(r"dump|path|file|dir|plugin|toolkit|linker|command|load|preprocess|-to(?:$|-)|bitcode|save|trace")
@@ -37,15 +41,26 @@ def refusal(found: Iterable[str]) -> str:
 
 def _of_step(step: PassStep) -> Iterator[str]:
     """Steps that are switched off count too: a key switches them on."""
+    if step.level != "mlir" or step.name == _EDITED:
+        return
+    words = (step.name, step.anchor or "any", *(name for name, _ in step.options))
+    yield from (
+        f"the pass {step.name[:60]}, with {word[:60]!r} for a name" for word in words if not _NAME.fullmatch(word)
+    )
     for name, value in step.options:
-        text = str(value)
-        if step.level == "mlir" and isinstance(value, str) and text and (_PLACES.search(name) or _is_path(text)):
-            yield f"{name}={text[:60]} of the pass {step.name}, which names a file"
+        if isinstance(value, str) and (place := _place(name, value)):
+            yield f"{place[:60]} of the pass {step.name[:60]}, which names a file"
 
 
-def _is_path(text: str) -> bool:
-    # Texts of several lines are IR.
-    return "\n" not in text and (text.startswith(("/", "./", "../", "~", "\\")) or "/../" in text)
+def _place(name: str, text: str) -> str:
+    """The option that names a file: this one, or one inside its text, which MLIR parses as it stands; "" for none."""
+    if text and (_PLACES.search(name) or any(map(_is_path, _BREAKS.split(text)))):
+        return f"{name}={text}"
+    return next((found[0] for found in _INNER.finditer(text) if _PLACES.search(found[1])), "")
+
+
+def _is_path(word: str) -> bool:
+    return word.startswith(("/", "./", "../", "~", "\\")) or "/../" in word
 
 
 def _strange(flag: str) -> bool:

@@ -109,6 +109,15 @@ HARMFUL = {
     "opts=-o x": Recipe(steps=(PassStep("gpu-module-to-binary", options=(("opts", "-o x"),)),)),
     "extra-library": Recipe(steps=(PassStep("torch-reduce-op-variants", options=(("extra-library", "a"),)),)),
     "whatever=../a": Recipe(steps=(PassStep("some-pass", options=(("whatever", "../a"),), enabled=False),)),
+    "list={a=1 toolkit=/tmp/evil} of": Recipe(
+        steps=(PassStep("a-pass", options=(("list", "{a=1 toolkit=/tmp/evil}"),)),)
+    ),
+    "toolkit=evil": Recipe(steps=(PassStep("gpu-module-to-binary", options=(("format", "bin toolkit=evil"),)),)),
+    "filename=out": Recipe(steps=(PassStep("snapshot-op-locations", options=(("tag", "a\n filename=out"),)),)),
+    "opts={x}": Recipe(steps=(PassStep("fixed-point", options=(("pipeline", "any(gpu-to-binary{opts={x}})"),)),)),
+    "with 'gpu-module": Recipe(steps=(PassStep("gpu-module-to-binary{toolkit=evil}"),)),
+    "with 'any(cse),any'": Recipe(steps=(PassStep("cse", anchor="any(cse),any"),)),
+    "with 'format=bin toolkit'": Recipe(steps=(PassStep("gpu-pass", options=(("format=bin toolkit", "evil"),)),)),
     "system-linker-path": Recipe(backend="iree", backend_flags=("--iree-llvmcpu-system-linker-path=evil",)),
     "sources-to": Recipe(backend="iree", backend_flags=("--iree-hal-dump-executable-sources-to=here",)),
     "--iree-some-new=/etc/x": Recipe(backend="iree", backend_flags=("--iree-some-new=/etc/x",)),
@@ -123,11 +132,12 @@ def test_what_a_recipe_asks_for_beyond_computing_is_named(what: str) -> None:
 
 def test_plain_recipes_ask_for_nothing() -> None:
     from buddy.compiler.iree.flags import DEFAULTS
-    from buddy.compiler.presets import default_recipe
+    from buddy.compiler.presets import default_recipe, presets
 
     text = "// a comment\nmodule {\n  // /tmp/x\n}\n"
     steps = (PassStep("replace-ir", options=(("ir", text),)), PassStep("one-shot-bufferize", options=(("copy", True),)))
-    for recipe in (default_recipe(), Recipe(steps=steps), Recipe(backend="iree", backend_flags=DEFAULTS)):
+    ours = (preset.recipe for preset in presets().values())
+    for recipe in (default_recipe(), *ours, Recipe(steps=steps), Recipe(backend="iree", backend_flags=DEFAULTS)):
         assert claims(recipe) == []
     assert claims(HARMFUL["plug-in /tmp/x.py"], ["/tmp/x.py"]) == []
 
