@@ -70,8 +70,8 @@ def tells_places_apart(value: torch.Tensor) -> bool:
 
 
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers to subtract: complex ones as pairs, narrow floats as ones whose sums do not overflow."""
-    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    """Numbers as they lie in memory: complex ones as pairs, narrow floats as ones whose sums do not overflow."""
+    plain = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).resolve_neg()
     return plain.float() if plain.dtype in _SINGLE else plain
 
 
@@ -88,8 +88,9 @@ def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -
 
 def _finite(ours: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     kind = torch.complex128 if reference.is_complex() else torch.float64
-    both = ours.isfinite() & reference.isfinite()
-    return (ours[both].to(kind) - reference[both].to(kind)).abs(), reference[both].to(kind).abs()
+    one, other = ours.to(kind), reference.to(kind)
+    both = one.isfinite() & other.isfinite()
+    return (one[both] - other[both]).abs(), other[both].abs()
 
 
 def _relative(ours: torch.Tensor, reference: torch.Tensor) -> float:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.artifact import from_bytes
 from buddy.compiler.graph.operation import Op, ReshapeFamilyOp
-from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp
+from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp, ViewDtypeOp
 from buddy.compiler.numerics_report import (
     Deviation,
     NanOrigin,
@@ -150,7 +150,7 @@ class _Compared:
         moved need not be read for it.
         """
         own, parents = self.own.get(op.stable), [parent.name for parent in op.parents]
-        moves = isinstance(op, ReshapeFamilyOp)
+        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # bits may mean anything else
         if moves and all(name in self._tensors for name in parents):
             self._unread[op.name] = op.stable, value
             return

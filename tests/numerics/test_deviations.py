@@ -73,3 +73,19 @@ def test_a_wider_reference_has_the_tolerance_of_what_is_compared_with_it() -> No
     exact = torch.tensor([1.0, 3.0], dtype=torch.float64) / 3
     assert Deviations().of(exact.float(), exact).ok
     assert 0 < Deviations().of(exact.float(), exact).largest < 1e-7
+
+
+def test_numbers_that_torch_has_yet_to_negate_are_compared_as_what_they_are() -> None:
+    torch.manual_seed(0)
+    numbers = torch.randn(5000)
+    lazy = torch._neg_view(numbers)
+    assert not Deviations().of(numbers, lazy).ok
+    assert not Deviations().of(lazy, numbers).ok
+    assert Deviations().of(-numbers, lazy).largest == 0
+
+
+def test_floats_of_8_bits_are_equal_or_wrong() -> None:
+    one = torch.tensor([1.0, torch.nan, 2.0]).to(torch.float8_e5m2)
+    other = torch.tensor([1.0, torch.nan, 3.0]).to(torch.float8_e5m2)
+    assert Deviations().of(one, one.clone()).ok
+    assert not Deviations().of(one, other).ok

@@ -151,6 +151,14 @@ def test_a_nan_that_an_input_has_is_the_inputs() -> None:
     assert {(origin.node, origin.inputs_have) for origin in report.origins if origin.kind == "nan"} == {("mul.0", True)}
 
 
+def test_a_nan_that_is_a_number_read_as_another_type_begins_there() -> None:
+    report = compared(
+        captured(lambda a: (a + 1).view(torch.float32) * 2, torch.tensor([0x7FBFFFFF, 5], dtype=torch.int32))
+    )
+    (node,) = {origin.node for origin in report.origins if origin.kind == "nan" and origin.side == "eager"}
+    assert node.startswith("view")
+
+
 def of_some_size(a: torch.Tensor) -> torch.Tensor:
     return (a.exp() / a.shape[0]).softmax(-1) + torch.arange(a.shape[0])[:, None]
 
