@@ -6,10 +6,11 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from buddy.compiler.engine.limits import LEAST, machine_memory, memory_cap
+from buddy.compiler.engine.limits import LEAST, group_limits, machine_memory, memory_cap
 
 GIB = 2**30
 
@@ -40,6 +41,26 @@ def test_this_machine_has_memory() -> None:
     assert machine_memory() > LEAST
 
 
+@pytest.mark.parametrize(
+    ("own", "limits", "found"),
+    [
+        ("0::/job/step\n", {"job/step/memory.max": "max", "job/memory.max": "300", "memory.max": "900"}, [300, 900]),
+        ("0::/docker/1\n", {"memory.max": "500"}, [500]),
+        ("1:cpu:/a\n4:memory:/a/b\n0::/\n", {"memory/a/memory.limit_in_bytes": "7", "cpu/a/memory.max": "1"}, [7]),
+        ("", {"memory.max": "5"}, []),
+    ],
+)
+def test_control_groups_limit_all_that_is_in_them(
+    own: str, limits: dict[str, str], found: list[int], tmp_path: Path
+) -> None:
+    for name, text in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    assert list(group_limits(tmp_path / "own", tmp_path)) == found
+    assert list(group_limits(tmp_path / "none", tmp_path)) == []
+
+
 def test_a_process_at_its_cap_cannot_allocate_and_goes_before_the_workbench() -> None:
     code = """
 import pathlib, subprocess, sys
@@ -55,4 +76,20 @@ print(subprocess.run([sys.executable, "-c", "bytearray(2 << 30)"], stderr=subpro
 """
     environment = {**os.environ, "BUDDY_MEMORY": "1"}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
-    assert found.stdout.split("\n")[:3] == ["300", "no more", "1"], found.stderr
+    score = max(300, int(Path("/proc/self/oom_score_adj").read_text()))
+    assert found.stdout.split("\n")[:3] == [str(score), "no more", "1"], found.stderr
+
+
+def test_a_lower_limit_and_a_higher_score_stay() -> None:
+    code = """
+import pathlib, resource
+from buddy.compiler.engine.limits import take_limits
+score = pathlib.Path("/proc/self/oom_score_adj")
+score.write_text("900")
+resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+take_limits()
+print(resource.getrlimit(resource.RLIMIT_DATA)[0], score.read_text())
+"""
+    environment = {**os.environ, "BUDDY_MEMORY": "4"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    assert found.stdout.split() == [str(3 << 30), "900"], found.stderr
