@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from buddy.app.bounded import TEXTS, keep_newest
 from buddy.compiler.protocol import LongType
 
 # What is shorter says more than an ellipsis saves.
@@ -41,6 +42,7 @@ class TypeNames:
     def take(self, text: str, types: Sequence[LongType]) -> None:
         """Name the types of a text that have no name yet."""
         self._types[text] = tuple(types)
+        keep_newest(self._types, TEXTS)
         for one in types:
             self._names.setdefault(one.text, f"!T{len(self._names) + 1}")
 

@@ -100,7 +100,9 @@ class Session:
 
         client = self._client = EngineClient(self._place, self._log, self._link_changed)
         self._hopeless = False
-        self._heartbeat.start(client)
+        if not isinstance(self._place, Remote):
+            # The link to an engine elsewhere has beats of its own, and more patience.
+            self._heartbeat.start(client)
         try:
             self.state.apply(await client.start())
             self._greet(client)
@@ -197,7 +199,7 @@ class Session:
 
     def _silent(self, seconds: int) -> None:
         """The engine has not answered for so long, or, for 0, does so again. It is the user who gives it up."""
-        self.state.silent = 0 if self.state.link else seconds
+        self.state.silent = seconds
         self.changed(STATUS)
 
     def mend_link(self) -> None:

@@ -8,11 +8,11 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
 from buddy.app.drafts import Draft
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.look import Cells, look_of
 
 # Seconds without a key after which what has been typed is kept.
@@ -27,7 +27,7 @@ class Wrong(NamedTuple):
     column: int = 0
 
 
-class EditorScreen(ModalScreen[str]):
+class EditorScreen(AnsweringScreen[str]):
     """Returns the text once `check` finds nothing wrong with it, `None` when the user goes back.
 
     Until then what is typed is kept in `draft`, and is there again where the workbench has ended meanwhile.

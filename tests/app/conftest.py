@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app import figures
+from buddy.app import figures, heartbeat
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Stage
@@ -115,5 +116,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(figures, "milliseconds", lambda value: "1.0 ms")
     monkeypatch.setattr(figures, "seconds", lambda value: "1.00 s")
+    # However busy the machine is, the engine is not said to be silent.
+    monkeypatch.setattr(heartbeat, "SILENT", math.inf)
     monkeypatch.setattr(figures, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
     return lambda *given, **options: alike(tmp_path, *given, **options)

@@ -14,8 +14,12 @@ import pytest
 
 from buddy.app import heartbeat
 from buddy.app.heartbeat import Heartbeat
+from buddy.app.session import Session
+from buddy.app.ssh import Remote
 from buddy.app.state import State
+from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import WorkerState
+from tests.engine.engine_processes import children, command
 
 Open = Callable[..., Any]
 
@@ -89,7 +93,7 @@ async def test_a_stopped_engine_is_said_to_be_silent_and_another_one_can_be_star
         app, pid = bench.app, bench.app.state.welcome.pid
         os.kill(pid, signal.SIGSTOP)
         await bench.until(lambda: app.state.silent, "that nothing is heard")
-        assert bench.shows("engine silent")
+        await bench.until(lambda: bench.shows("engine silent"), "the header")
         await bench.until(lambda: bench.shows("the engine has not answered for"), "the message")
         await bench.press("R")
         await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
@@ -114,6 +118,18 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
         assert app.state.report.ok
 
 
+async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A login takes longer than any start here, and to give such an engine up would leave it running there."""
+    monkeypatch.setattr(heartbeat, "SILENT_START", 0.2)
+    place = Remote("far", ssh=("sh", "-c", "exec sleep 600"))
+    session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
+    living = asyncio.ensure_future(session.live())
+    await asyncio.sleep(1.5)
+    assert (session.state.engine, session.state.silent) == ("starting", 0)
+    living.cancel()
+    await asyncio.wait([living])
+
+
 def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
     state = State()
     for worker, standing in (("host", "busy"), ("runner", "stopped"), ("host", "dead"), ("host", "starting")):
@@ -135,5 +151,4 @@ async def test_a_fresh_engine_knows_of_no_worker_that_was_stopped(workbench: Ope
 
 
 def _child(engine: int, module: str) -> int:
-    listed = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
-    return next(pid for pid in map(int, listed) if module in Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+    return next(pid for pid in children(engine) if f"-m {module} " in command(pid))

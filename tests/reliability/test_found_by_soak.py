@@ -13,6 +13,7 @@ from buddy.app.bounded import keep_newest
 from buddy.app.command_line import Shown, command
 from buddy.app.hang_up import is_gone
 from buddy.app.lines import KEEP, LineCache
+from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.settings import Settings
 from buddy.app.state import LOGGED, State
@@ -31,10 +32,29 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
         assert isinstance(app.screen, PickerScreen)
         for key in ("enter", "escape", "enter", "escape"):
             app._driver.send_message(events.Key(key, None))  # type: ignore[union-attr]
+        while not answers:
+            await pilot.pause(0.05)
         await pilot.pause(0.2)
         assert app.is_running
         assert isinstance(app.screen, BenchScreen)
         assert len(answers) == 1
+
+
+async def test_an_editor_answers_once(tmp_path: Path) -> None:
+    """What is accepted may be found right just as the user goes back."""
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    answers: list[object] = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = EditorScreen("Some", "text")
+        app.push_screen(screen, answers.append)
+        await pilot.pause()
+        screen.action_leave()
+        screen._answer("text")
+        while not answers:
+            await pilot.pause(0.05)
+        assert app.is_running
+        assert isinstance(app.screen, BenchScreen)
+        assert answers == [None]
 
 
 def test_every_pane_has_a_command_line(tmp_path: Path) -> None:

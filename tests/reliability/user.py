@@ -19,8 +19,8 @@ from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import BenchScreen, Workbench
 
 _SCHEDULE = Path("/proc/thread-self/schedstat")
-# Seconds after which a key counts as dead: nothing but a dead screen takes that long.
-DEAD = 10.0
+# Seconds after which a key counts as dead: nothing but a dead screen takes that long, on a loaded machine either.
+DEAD = 60.0
 
 
 class Reaction(NamedTuple):
