@@ -44,17 +44,20 @@ def _distrusted(path: Path, found: os.stat_result) -> str:
 
 def problem() -> str:
     """Why nothing is kept, "" where it is, or would be once there is something."""
-    for place in (folder(), *(folder() / cache.name for cache in CACHES)):
+    key = folder() / SECRET
+    for place in (folder(), key, *(folder() / cache.name for cache in CACHES)):
         try:
             found = place.lstat()
         except FileNotFoundError:
             continue
         except OSError as error:
             return f"{place}: {error.strerror}"
-        why = _distrusted(place, found) or ("" if stat.S_ISDIR(found.st_mode) else f"{place} is no folder")
+        is_kind, kind = (stat.S_ISREG, "file") if place == key else (stat.S_ISDIR, "folder")
+        why = _distrusted(place, found) or ("" if is_kind(found.st_mode) else f"{place} is no {kind}")
         if why:
             return why
-    return ""
+    there = next(place for place in (folder(), *folder().absolute().parents) if os.path.exists(place))
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing can be written to {there}"
 
 
 @dataclass
@@ -156,12 +159,21 @@ def _secret() -> bytes:
     try:
         with open(handle, "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
-        # Of two processes that make one at a time, the first one's stays.
-        with contextlib.suppress(FileExistsError):
-            os.link(name, path)
+        _settle(name, path)
     finally:
-        os.unlink(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
     return _content(path)
+
+
+def _settle(name: str, path: Path) -> None:
+    """Make the file `name` the key: of two processes that make one at a time, the first one's stays."""
+    try:
+        os.link(name, path)
+    except FileExistsError:
+        pass
+    except OSError:  # Some file systems have no second names: the last one's stays, and what the others sealed is lost.
+        os.replace(name, path)
 
 
 OBJECTS = DiskCache("objects")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -68,7 +69,7 @@ def test_no_link_is_followed(place: Path, name: str) -> None:
     path.rename(place.parent / "elsewhere")
     path.symlink_to(place.parent / "elsewhere")
     assert OBJECTS.read("one") is None
-    assert name not in ("objects", ".") or "is a link" in disk_cache.problem()
+    assert name == "objects/one" or "is a link" in disk_cache.problem()
 
 
 def test_nothing_is_written_through_a_link(place: Path, tmp_path: Path) -> None:
@@ -101,3 +102,39 @@ def test_a_pipe_in_a_files_place_keeps_nobody_waiting(place: Path) -> None:
     (place / "objects" / "one").unlink()
     os.mkfifo(place / "objects" / "one", 0o600)
     assert OBJECTS.read("one") is None
+
+
+def test_where_nothing_can_be_written_it_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = place.parent / "closed"
+    closed.mkdir()
+    monkeypatch.setenv(disk_cache.VARIABLE, str(closed / "not" / "there"))
+    assert disk_cache.problem() == ""
+    monkeypatch.setattr(os, "access", lambda path, how: Path(path) != closed)  # root may write anywhere
+    assert disk_cache.problem() == f"nothing can be written to {closed}"
+
+
+def test_a_file_system_without_hard_links_has_a_key_as_well(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    (place / SECRET).unlink()
+    monkeypatch.setattr(os, "link", refused)
+    OBJECTS.write("one", DATA)
+    assert OBJECTS.read("one") == DATA
+    assert sorted(path.name for path in place.iterdir()) == ["key", "objects"]
+
+
+def test_of_two_that_make_a_key_at_once_the_first_ones_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def after_another(name: str, path: Path) -> None:
+        path.write_bytes(b"k" * disk_cache.SECRET_BYTES)
+        path.chmod(0o600)
+        link(name, path)
+
+    (place / SECRET).unlink()
+    monkeypatch.setattr(os, "link", after_another)
+    OBJECTS.write("one", DATA)
+    assert (place / SECRET).read_bytes() == b"k" * disk_cache.SECRET_BYTES
+    assert OBJECTS.read("one") == DATA
+    assert sorted(path.name for path in place.iterdir()) == ["key", "objects"]
