@@ -93,9 +93,8 @@ $(VENV)/.dev: $(VENV)/.created pyproject.toml requirements.lock
 # What renews and audits the lock is no part of it: it has an environment of its own.
 $(VENV)/.tools: $(VENV)/.created
 	@$(BIN)/python -m venv "$(VENV)/tools"
-	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit || \
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit && touch $@ || \
 	  echo "the tools that renew and audit the lock cannot be had here" >&2
-	@touch $@
 
 $(VENV)/.created:
 	@command -v "$(PYTHON)" >/dev/null || \

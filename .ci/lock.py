@@ -7,12 +7,11 @@ package index has builds for CUDA, which bring gigabytes along. What only these 
 from __future__ import annotations
 
 import json
+import platform
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
@@ -25,6 +24,8 @@ HEADING = f"""\
 # installs just these files, or none. torch is the build for CPUs alone: where pip's own index lacks it, tell pip of the
 # one that PyTorch's site names for CPUs, or of a folder with the file. `--no-deps`, since nothing is left to be chosen.
 """
+ELSEWHERE = f"the lock is for Python {PYTHON} on Linux x86-64, and pip tells of torch's file for that there alone"
+NO_UV = "there is no uv: the package index that pip asks has to have it"
 NO_CPU = "pip finds no build of torch for CPUs: set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to where PyTorch has them"
 
 
@@ -32,11 +33,20 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: lock.py FOLDER-OF-UV", file=sys.stderr)
         return 2
+    uv = Path(sys.argv[1]) / "uv"
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}", sys.platform, platform.machine()
+    why = ELSEWHERE if here != (PYTHON, "linux", "x86_64") else "" if uv.exists() else NO_UV
+    if why:
+        print(why, file=sys.stderr)
+        return 1
     version, sha256 = torch_for_cpus()
     if not version.endswith("+cpu"):
         print(NO_CPU, file=sys.stderr)
         return 1
-    pins = parts(resolved(Path(sys.argv[1]) / "uv", f"torch=={version.partition('+')[0]}"))
+    try:
+        pins = parts(resolved(uv, f"torch=={version.partition('+')[0]}"))
+    except subprocess.CalledProcessError:  # uv has said why
+        return 1
     kept = {name: lines for name, lines in pins.items() if not CUDA.match(name)}
     kept["torch"] = [f"torch=={version} \\", f"    --hash=sha256:{sha256}"]
     text = HEADING + "".join(f"{line}\n" for lines in kept.values() for line in lines)
@@ -46,7 +56,7 @@ def main() -> int:
 
 
 def resolved(uv: Path, constraint: str) -> str:
-    """The lines of uv, with no word of where it has asked."""
+    """The lines of uv, with no word of where it has asked. Raises `CalledProcessError`."""
     words = ["pip", "compile", "pyproject.toml", "--extra", "samples", "--extra", "dev", "--quiet", "--upgrade"]
     words += ["--python-version", PYTHON, "--python-platform", PLATFORM, "--generate-hashes", "--no-annotate"]
     words += ["--no-header", "--no-emit-index-url", "--no-emit-find-links"]
@@ -68,6 +78,8 @@ def parts(text: str) -> dict[str, list[str]]:
 
 def torch_for_cpus() -> tuple[str, str]:
     """The version and hash of the torch that pip would install here; nothing where it finds none."""
+    import tomllib  # not in Python 3.10, where `main` has refused by now
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     (wanted,) = [text for text in project["dependencies"] if re.match(r"torch\b(?!-)", text)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -67,6 +68,21 @@ def test_the_lock_covers_what_the_project_depends_on_within_its_bounds() -> None
 def test_torch_is_the_build_for_cpus_and_what_only_cuda_needs_is_left_out() -> None:
     assert pins()["torch"][0].endswith("+cpu")
     assert not [name for name in pins() if name.startswith(("nvidia-", "cuda-")) or name == "triton"]
+
+
+def test_a_lock_is_not_renewed_where_its_files_are_not_told_of(tmp_path: Path) -> None:
+    """torch's file for another Python would have been named, by its hash."""
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci", ignore=shutil.ignore_patterns("__pycache__"))
+    other = "import runpy, sys; sys.version_info = (3, 12, 0); sys.argv[0] = 'lock.py'"
+    script = str(tmp_path / ".ci" / "lock.py")
+    for before in (other, "import runpy, sys"):
+        words = [sys.executable, "-c", f"{before}; runpy.run_path({script!r}, run_name='__main__')", str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert not (tmp_path / "requirements.lock").exists()
+    if (*sys.version_info[:2], sys.platform, platform.machine()) == (3, 11, "linux", "x86_64"):
+        assert "no uv" in done.stderr
 
 
 # ---- installing by it ----------------------------------------------------------------------------------------------
