@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler import assembly, codegen, diagnosis, signature, snapshots
+from buddy.compiler import assembly, codegen, diagnosis, mlir_tool, signature, snapshots
 from buddy.compiler.artifact import Artifact, EagerCall, TensorSpec, symbols_of
 from buddy.compiler.bindings import ir
 from buddy.compiler.given_ir import GivenIRError, given_for, lowered_given
@@ -36,7 +36,7 @@ from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
 from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import Recipe, digest, prefix_keys
+from buddy.compiler.recipe import PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.signature import Entry
 from buddy.compiler.snapshots import Snapshot
 from buddy.compiler.text.stage_text import StageText
@@ -159,7 +159,7 @@ class Compiler:
         """
         start, progress = time.perf_counter(), _Progress(on_stage)
         graph, lowered = self._lower(recipe, progress)
-        snapshot = self._top(prefix_keys(recipe, self._hash).top, lowered, progress)
+        snapshot = self._top(self._keys(recipe).top, lowered, progress)
         assignments = self._with_dropped(lowered.assignments)
         remarks, seconds, stages = _remarks(lowered, progress), time.perf_counter() - start, tuple(progress.stages)
         return TopLevel(
@@ -182,10 +182,15 @@ class Compiler:
             for node in self._locations.sets[said.number]
         )
 
+    def _keys(self, recipe: Recipe) -> PrefixKeys:
+        """What snapshots are remembered by: the user's `mlir-opt`, which may make some, can be built anew meanwhile."""
+        tool = mlir_tool.identity()
+        return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
+
     # ---- graph and top-level IR --------------------------------------------------------------------------------------
 
     def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
-        key = prefix_keys(recipe, self._hash).top
+        key = self._keys(recipe).top
         graph = transformed(self._graphs, recipe, progress.add)
         if key not in self._lowered:
             self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._first)
@@ -196,7 +201,7 @@ class Compiler:
     # ---- passes ------------------------------------------------------------------------------------------------------
 
     def _run_passes(self, recipe: Recipe, lowered: Lowered, progress: _Progress) -> tuple[Snapshot, str]:
-        keys = prefix_keys(recipe, self._hash)
+        keys = self._keys(recipe)
         snapshot = self._top(keys.top, lowered, progress)
         trail = [(snapshot.stage, snapshot.text)]
         for index, step in enumerate(recipe.steps):

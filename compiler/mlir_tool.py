@@ -50,3 +50,12 @@ def tool() -> Tool | None:
         return None
     status = os.stat(found)
     return Tool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
+
+
+def identity() -> str:
+    """What is another text once the tool in use is another one; "" without one, or with a variable that names none."""
+    try:
+        found = tool()
+    except ToolError:
+        return ""
+    return found.identity if found is not None else ""

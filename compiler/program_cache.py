@@ -44,18 +44,12 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
 
 
 def key(graph: Graph, recipe: Recipe) -> str:
-    """A hash of all that a program is made of: graph, recipe, machine, MLIR, llvmlite, and our own source."""
+    """A hash of all that a program is made of: graph, recipe, machine, MLIR, llvmlite, our own source, and the user's
+    `mlir-opt`, which may run passes that the bindings lack."""
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), maker(), _code(), _tool())
-
-
-def _tool() -> str:
-    """The user's `mlir-opt`, which may run passes that the bindings lack."""
-    try:
-        found = mlir_tool.tool()
-    except mlir_tool.ToolError:
-        return ""
-    return found.identity if found is not None else ""
+    return digest(
+        serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), maker(), _code(), mlir_tool.identity()
+    )
 
 
 @lru_cache(maxsize=1)

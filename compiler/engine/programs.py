@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from buddy.compiler import mlir_tool
 from buddy.compiler.engine.messages import CapturedGraphData, Loaded
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
 from buddy.compiler.recipe import EAGER, Frontend, PluginFile, Recipe, digest
@@ -145,5 +146,6 @@ class Results:
 
 
 def _identity(recipe: Recipe) -> bytes:
-    """What of a recipe determines its stages, given the graph."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset=""))
+    """What determines the stages of a graph: a recipe but for what it opens, and the user's `mlir-opt`."""
+    bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset="")
+    return msgspec.msgpack.encode((bare, mlir_tool.identity()))

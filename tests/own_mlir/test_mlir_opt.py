@@ -108,3 +108,17 @@ def test_a_variable_that_names_no_such_tool_is_told_in_one_line(
     assert "\n" not in mlir_opt.problem()
     assert Path(named).name in mlir_opt.problem()
     assert mlir_opt.passes() == ()
+
+
+def test_one_that_is_built_anew_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the one before it made is not taken for what this one would."""
+    tool = tmp_path / "mlir-opt"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o700)
+    monkeypatch.setenv(mlir_tool.VARIABLE, str(tool))
+    line = Line(model, X)
+    line.compile()
+    assert line.compile().reused == len(line.stages) - 1, "all but the graph itself"
+    tool.write_text("#!/bin/sh\nexit 0\n")
+    graphs = sum(stage.phase == "graph" for stage, _ in line.stages)
+    assert line.compile().reused == graphs - 1, "graph passes are no passes of it"
