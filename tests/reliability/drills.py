@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from buddy.app.settings import Settings
 from buddy.app.workspace import Workspace
@@ -303,15 +304,10 @@ async def _opened(folder: Path, chance: random.Random, kinds: tuple[str, ...]) -
 @contextmanager
 def environment() -> Iterator[None]:
     """A cap on memory that a pass soon meets, and one thread: what is measured is not how fast torch is."""
-    wanted = {"BUDDY_MEMORY": MEMORY, "OMP_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
     with tempfile.TemporaryDirectory(prefix="drill-cache-") as cache:
-        os.environ.update(wanted | {"BUDDY_CACHE": os.environ.get("BUDDY_CACHE", cache)})
-        try:
+        cache = os.environ.get("BUDDY_CACHE", cache)
+        with patch.dict(os.environ, {"BUDDY_MEMORY": MEMORY, "OMP_NUM_THREADS": "1", "BUDDY_CACHE": cache}):
             yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager

@@ -74,8 +74,7 @@ class Ending:
 
     def close(self) -> None:
         """Whatever came of it: nothing of it outlives the test."""
-        self.look()
-        for pid in (self.terminal.process.pid, *self.seen):
+        for pid in _with(self._folder):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
@@ -60,7 +61,7 @@ class Watch:
         gc.collect()
         if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
             libc.malloc_trim(0)
-        found = engines()
+        found = await _at_rest()
         known = [process for process in found if process.role in ROLES and not process.zombie]
         kinds = Counter(type(thing).__qualname__ for thing in gc.get_objects())
         held = {WORKBENCH: _holding(os.getpid(), kinds)}
@@ -86,15 +87,22 @@ class Watch:
 @contextmanager
 def watched() -> Iterator[Watch]:
     """Processes that are started meanwhile can be asked."""
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "BUDDY_WATCHED")}
-    with tempfile.TemporaryDirectory(prefix="buddy-watched-") as folder:
-        paths = [str(_WATCHED), *filter(None, [before["PYTHONPATH"]])]
-        os.environ.update({"PYTHONPATH": os.pathsep.join(paths), "BUDDY_WATCHED": folder})
-        try:
-            yield Watch(Path(folder))
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+    path = os.pathsep.join([str(_WATCHED), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with (
+        tempfile.TemporaryDirectory(prefix="buddy-watched-") as folder,
+        patch.dict(os.environ, {"PYTHONPATH": path, "BUDDY_WATCHED": folder}),
+    ):
+        yield Watch(Path(folder))
+
+
+async def _at_rest() -> list[Process]:
+    """The processes that there are; one that has just ended is a zombie until somebody has had the time to see it."""
+    end = time.monotonic() + _PATIENCE
+    found = engines()
+    while any(process.zombie for process in found) and time.monotonic() < end:
+        await asyncio.sleep(0.05)
+        found = engines()
+    return found
 
 
 def _holding(pid: int, kinds: Counter[str]) -> Holding:

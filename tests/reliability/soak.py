@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from textual.geometry import Size
 from textual.widgets import Input
@@ -224,18 +225,16 @@ def _facts(samples: list[Sample]) -> dict[str, list[float]]:
 @contextmanager
 def environment() -> Iterator[None]:
     """Caches of its own, one thread, and an allocator that returns what is free: what is measured is what is held."""
-    wanted = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-    before = {name: os.environ.get(name) for name in (*wanted, "BUDDY_CACHE")}
-    here = os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="soak-cache-") as cache:
-        os.environ.update(wanted | {"BUDDY_CACHE": cache})
+    here, wanted = os.getcwd(), {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    with (
+        tempfile.TemporaryDirectory(prefix="soak-cache-") as cache,
+        patch.dict(os.environ, wanted | {"BUDDY_CACHE": cache}),
+    ):
         os.chdir(cache)
         try:
             yield
         finally:
             os.chdir(here)
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager
