@@ -22,7 +22,7 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.engine.plugin_files import as_they_are
 from buddy.compiler.graph.sizes import BadSizeError, parsed
-from buddy.compiler.ir_files.question import Question
+from buddy.compiler.ir_files.question import Answer, Question
 from buddy.compiler.ir_files.reading import UnreadableError, new_context, parts_of
 from buddy.compiler.onnx_files.model import prepared
 from buddy.compiler.protocol import Variation
@@ -126,6 +126,20 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
     command = [sys.executable, "-c", program, str(os.getpid())]
     done = subprocess.run(command, input=question, capture_output=True, timeout=120, check=False)
     assert done.returncode in (0, -signal.SIGXCPU, -signal.SIGKILL)
+
+
+def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
+    """A limit that is lower than the reader's own cannot be raised."""
+    question = msgspec.msgpack.encode(Question(b"func.func @f(%a: i32) -> i32 { return %a : i32 }", "a.mlir", "", ()))
+    program = (
+        "import resource, sys; from buddy.compiler.ir_files import __main__ as reader; most = reader.SECONDS - 1; "
+        "from buddy.compiler.engine import apart; resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
+        "apart.answer_apart(reader.Question, reader.answer_in_time)"
+    )
+    command = [sys.executable, "-c", program, str(os.getpid())]
+    done = subprocess.run(command, input=question, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert msgspec.msgpack.decode(done.stdout, type=Answer).problem is None
 
 
 def _archive(name: str) -> bytes:
