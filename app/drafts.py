@@ -5,30 +5,43 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from buddy.app.workspace import write_whole
+from buddy.compiler.recipe import digest
 
 _ENDING = ".unsaved"
 
 
+class Left(NamedTuple):
+    """What was typed when the workbench ended; `older` where the editor began with another text than it does now."""
+
+    text: str
+    older: bool
+
+
 class Draft:
-    """The text of one editor of a program's, in a file beside the kept `recipe`; `what` says which editor it is."""
+    """The text of one editor of a program's, in a file beside the kept `recipe`; `what` says which editor it is.
+
+    The first line of the file is the hash of what the editor began with.
+    """
 
     def __init__(self, recipe: Path, what: str) -> None:
         self.what = what
         self._path = recipe.with_name(f"{recipe.stem}.{re.sub(r'[^0-9A-Za-z-]+', '_', what)}{_ENDING}")
 
-    def left(self) -> str | None:
-        """What was typed when the workbench ended, `None` where nothing was."""
+    def left(self, start: str) -> Left | None:
+        """What is left for an editor that begins with `start`, `None` where nothing is."""
         try:
-            return self._path.read_text("utf-8")
+            began, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
             return None
+        return Left(text, began != digest(start))
 
-    def keep(self, text: str) -> str:
-        """Keep `text`; what is wrong where it cannot be kept, else ""."""
+    def keep(self, text: str, start: str) -> str:
+        """Keep `text`, which was `start` once; what is wrong where it cannot be kept, else ""."""
         try:
-            write_whole(self._path, text)
+            write_whole(self._path, f"{digest(start)}\n{text}")
         except OSError as error:
             return f"what you type could not be kept: {error.strerror or error}"
         return ""

@@ -17,6 +17,8 @@ from buddy.app.widgets.look import Cells, look_of
 
 # Seconds without a key after which what has been typed is kept.
 DRAFT_SECONDS = 0.5
+_LEFT = "typed when the workbench ended; ctrl+c twice throws it away"
+_LEFT_OLDER = "typed over another text than is here now; ctrl+c twice throws it away"
 
 
 class Wrong(NamedTuple):
@@ -50,9 +52,9 @@ class EditorScreen(AnsweringScreen[str]):
         self._warned = self._answered = False
         self._draft = draft
         self._later: Timer | None = None
-        left = draft.left() if draft is not None and wrong is None else None
-        if left is not None and left != text:
-            text, self._wrong = left, Wrong("typed when the workbench ended; ctrl+c twice throws it away")
+        left = draft.left(self._before) if draft is not None and wrong is None else None
+        if left is not None and left.text != text:
+            text, self._wrong = left.text, Wrong(_LEFT_OLDER if left.older else _LEFT)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
     async def check(self, text: str) -> Wrong | None:
@@ -124,7 +126,7 @@ class EditorScreen(AnsweringScreen[str]):
         if self._draft is not None and not self._answered:
             if self.area.text == self._before:
                 self._draft.drop()
-            elif problem := self._draft.keep(self.area.text):
+            elif problem := self._draft.keep(self.area.text, self._before):
                 self.note([[("[!] ", "bad"), (problem, "text")]])
 
     def _answer(self, text: str | None) -> None:
@@ -137,4 +139,4 @@ class EditorScreen(AnsweringScreen[str]):
     def on_unmount(self) -> None:
         """The workbench is left while the editor is open."""
         if self._draft is not None and not self._answered and self.area.text != self._before:
-            self._draft.keep(self.area.text)
+            self._draft.keep(self.area.text, self._before)

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from buddy.app.drafts import Draft, drafts
+from buddy.app.drafts import Draft, Left, drafts
 from buddy.app.screens.editor import EditorScreen
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
@@ -50,15 +52,34 @@ asyncio.run(main(*sys.argv[1:]))
 def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
     draft = Draft(recipe, "03 one/two: x")
-    assert (draft.left(), drafts(recipe)) == (None, [])
+    assert (draft.left("was"), drafts(recipe)) == (None, [])
     draft.drop()
-    assert draft.keep("typed") == ""
-    assert (Draft(recipe, "03 one/two: x").left(), drafts(recipe)) == ("typed", ["03 one two x"])
+    assert draft.keep("typed\r\n", "was") == ""
+    again = Draft(recipe, "03 one/two: x")
+    assert (again.left("was"), again.left("is")) == (Left("typed\r\n", False), Left("typed\r\n", True))
+    assert drafts(recipe) == ["03 one two x"]
     assert drafts(recipe.with_name("another.toml")) == []
     draft.drop()
     assert drafts(recipe) == []
     (tmp_path / "file").write_text("")
-    assert "could not be kept" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed")
+    assert "could not be kept" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
+
+
+@pytest.mark.parametrize(("start", "said"), [("text", "when the workbench ended"), ("other", "over another text")])
+async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, said: str, tmp_path: Path) -> None:
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    draft = Draft(tmp_path / "kept" / "program.toml", "x")
+    draft.keep("typed", start)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = EditorScreen("Some", "text", draft=draft)
+        app.push_screen(screen)
+        while not any(said in "".join(segment.text for segment in strip) for strip in _strips(screen)):
+            await pilot.pause(0.05)
+        assert screen.area.text == "typed"
+
+
+def _strips(screen: EditorScreen) -> list[Any]:
+    return screen._compositor.render_strips()
 
 
 def _opened(app: Any) -> bool:
