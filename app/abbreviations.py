@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from buddy.app.bounded import TEXTS, keep_newest
 from buddy.compiler.protocol import LongType
+from buddy.compiler.text.long_types import INSIDE
 
 # What is shorter says more than an ellipsis saves.
 LONGEST = 16
 _INNER = re.compile(
     r"(?P<head>\b(?:strided|affine_map|affine_set|array|dense|distinct|spirv\.\w+)|!llvm\.struct|#[\w.]+)"
-    rf"<(?:[^<>\n]|->|<(?:[^<>\n]|->|<(?:[^<>\n]|->)*>)*>){{{LONGEST},}}>"
+    rf"<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>){{{LONGEST},}}>"
 )
 _DICTIONARY = re.compile(rf"\{{[^{{}}\n]{{{2 * LONGEST},}}\}}")
 

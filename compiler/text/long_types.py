@@ -16,8 +16,10 @@ SHORTEST = 32
 LEAST_USES = 2
 # More names than anybody tells apart; the types of most uses are kept.
 MOST = 500
-_INSIDE = r"(?:->|[^<>\n]"
-_BODY = rf"{_INSIDE}|<{_INSIDE}|<{_INSIDE}|<{_INSIDE})*>)*>)*>)*"
+# A character between angle brackets, or an arrow, whose head never closes a bracket: so there is one way to read a text
+# by it. Where there are two, the time that a line of arrows takes grows with the cube of its length, or worse.
+INSIDE = r"[^<>\n-]|->|-(?!>)"
+_BODY = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
 _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_BODY}>")
 _DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from buddy.app.abbreviations import abbreviated
 from buddy.compiler.text.lines import IndexedText
 from buddy.compiler.text.long_types import MOST, LongType, long_types
 
@@ -37,6 +40,17 @@ def test_short_types_definitions_of_aliases_and_what_never_ends_are_none() -> No
     assert of(*["%0 = x : tensor<1x128x768xf32>, vector<16xf32>"] * 3) == []
     assert of(f"!a = {VIEW}", f"!b = {VIEW}", f"%0 = x : {VIEW}") == []
     assert of(*[f"%0 = x : {VIEW[:-1]} to f32"] * 2) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["tensor<a->" * 200, "tensor<" + "<a->" * 900, "array<a->" * 200, "array<" + "<a->" * 900]
+)
+def test_arrows_that_nothing_closes_are_read_once(line: str) -> None:
+    """Each was once read in as many ways as there are arrows, with each of the others: a minute and more."""
+    start = time.process_time()
+    assert of(line, line) == []
+    assert abbreviated(line, "…") == line
+    assert time.process_time() - start < 5
 
 
 def test_of_too_many_the_ones_that_stand_there_most_often_are_kept() -> None:
