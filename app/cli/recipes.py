@@ -57,7 +57,7 @@ def _changed(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if options.pipeline is not None:
-        recipe = msgspec.structs.replace(recipe, steps=_pipeline(options.pipeline, recipe.steps))
+        recipe = msgspec.structs.replace(recipe, steps=_pipeline(options.pipeline, recipe.steps, options.trust))
     changes = {key: getattr(options, key) for key in ("partition", "threads", "backend", "target")}
     changes = {key: value for key, value in changes.items() if value is not None}
     is_native = changes.get("backend", recipe.backend) == NATIVE
@@ -129,12 +129,16 @@ def graph_numbers(wanted: str | None, graphs: Sequence[GraphInfo]) -> list[int]:
     raise UsageError(f"there is no graph {wanted!r}: the program has {len(graphs)}: {there}")
 
 
-def _pipeline(given: str, before: Sequence[PassStep]) -> tuple[PassStep, ...]:
-    """The steps that a pipeline in MLIR's syntax spells; what it has in common with `before` keeps its phases."""
-    path = Path(given)
+def _pipeline(given: str, before: Sequence[PassStep], trusts: bool) -> tuple[PassStep, ...]:
+    """The steps that a pipeline in MLIR's syntax spells; what it has in common with `before` keeps its phases.
+
+    Unless the user `trusts` it, one in a file may ask for nothing but computing.
+    """
+    path, text = Path(given), given
     try:
-        text = read_file(path) if "(" not in given and path.exists() else given
-        return steps_of(parse(text), before)
+        is_file = "(" not in given and path.exists()
+        text = read_file(path) if is_file else given
+        steps = steps_of(parse(text), before)
     except OSError as error:
         raise UsageError(f"{given}: {error.strerror}") from error
     except PipelineError as error:
@@ -143,6 +147,10 @@ def _pipeline(given: str, before: Sequence[PassStep]) -> tuple[PassStep, ...]:
         raise UsageError(f"the pipeline, line {line}, column {column}: {error.message}") from error
     except ValueError as error:
         raise UsageError(f"{given}: {error}") from error
+    asked = claims(Recipe(steps=steps)) if is_file and not trusts else []
+    if asked:
+        raise UsageError(f"{path} is not used: {refusal(asked)}")
+    return steps
 
 
 def _from_file(path: Path, trusted: Collection[str] | None) -> Recipe:

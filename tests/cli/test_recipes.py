@@ -175,6 +175,15 @@ def test_a_graph_that_does_not_exist_is_refused_with_those_that_do(wanted: str) 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_a_pipeline_of_others_names_no_files_unless_it_is_trusted(tmp_path: Path) -> None:
+    text = "builtin.module(cse, snapshot-op-locations{filename=out.mlir})"
+    file = written(tmp_path / "theirs.txt", text)
+    with pytest.raises(UsageError, match=r"theirs\.txt is not used: it asks for filename=out\.mlir .*--trust"):
+        recipe("--pipeline", file)
+    for words in (["--pipeline", file, "--trust"], ["--pipeline", text]):
+        assert recipe(*words).steps[-1].options == (("filename", "out.mlir"),)
+
+
 @pytest.mark.parametrize("option", ["--recipe", "--pipeline"])
 def test_a_pipe_that_nobody_writes_to_is_refused_at_once_and_one_of_the_shell_is_read(
     tmp_path: Path, option: str
