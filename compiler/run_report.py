@@ -117,6 +117,12 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
         """The greatest difference from eager of any output."""
         return max((output.max_abs for output in self.outputs), default=0.0)
 
+    @property
+    def verdict(self) -> str:
+        """The worst of its outputs' verdicts, `unchecked` where it has no outputs."""
+        found = {output.verdict for output in self.outputs}
+        return next((verdict for verdict in ("mismatch", "missing", "nan", "ok") if verdict in found), "unchecked")
+
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What running a graph gave, beside eager; without it (`compared`), outputs have figures and no verdict.

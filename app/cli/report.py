@@ -120,9 +120,10 @@ def _side_text(side: SideReport) -> str:
 
 
 def _side_ratio(side: SideReport, eager: Timing) -> str:
-    wrong = [output.name for output in side.outputs if output.verdict != "ok"]
+    wrong = [output.name for output in side.outputs if output.verdict in ("mismatch", "missing")]
     ratio = side.timing.median / eager.median if eager.median else 0.0
-    verdict = f"MISMATCH in {', '.join(wrong)}" if wrong else "ok"
+    others = {"ok": "ok", "nan": "NaN where eager has it", "unchecked": "not compared"}
+    verdict = others.get(side.verdict) or f"MISMATCH in {', '.join(wrong)}"
     return (
         f"{SIDE_WORDS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
         f"compiled in {side.compile_seconds:.2f} s"

@@ -176,8 +176,7 @@ def _earlier(state: State) -> list[RunRecord]:
 
 def _side(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
     """How fast another compiler's code is beside eager, and how far off."""
-    wrong = [output for output in side.outputs if output.verdict != "ok"]
-    word, role = VERDICTS[wrong[0].verdict if wrong else "ok"]
+    word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
     told = f" eager's speed  max|{glyphs.delta}| {figures.error(side.max_abs)}  "
     compiled = f"  compiled in {figures.seconds(side.compile_seconds)}"
