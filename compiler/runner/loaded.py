@@ -17,7 +17,7 @@ from buddy.compiler.runner.huge_pages import collapse
 from buddy.compiler.runner.linker import BlockFunction, Library, functions_of
 from buddy.compiler.runner.memory import Arena, torch_dtype
 from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
-from buddy.compiler.runner.packed_elsewhere import Borrowed, PackedElsewhere
+from buddy.compiler.runner.packed_elsewhere import Borrowed, PackedElsewhere, state_of
 from buddy.compiler.runner.packed_store import PackedStore
 from buddy.compiler.runner.reused import Memory
 from buddy.compiler.runner.sizes import Shape, bind
@@ -89,7 +89,7 @@ class PackedArgument:
     def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
         if source.is_inference():
             return self._packed(source)  # it has no version counter, so writes to it cannot be seen
-        state = (source.data_ptr(), source._version, source.shape, source.stride())
+        state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
                 self._buffer, self._source, self._state = self._made(source), source, state

@@ -8,8 +8,8 @@ import torch
 
 from buddy.compiler.runner.deviations import tells_places_apart
 
-# Where a weight lies, as it was when it was packed, and the shape and element type of its packed copy.
-_Key = tuple[int, int, torch.Size, tuple[int, ...], torch.Size, torch.dtype]
+# What a weight was when it was packed, and the shape and element type of its packed copy.
+_Key = tuple[object, ...]
 
 
 class PackedElsewhere:
@@ -57,5 +57,11 @@ class Borrowed:
         return other
 
 
+def state_of(source: torch.Tensor) -> tuple[object, ...]:
+    """What is the same for as long as a tensor has the same elements, but for writes that PyTorch does not count."""
+    lazy = source.is_neg(), source.is_conj()
+    return source.data_ptr(), source._version, source.shape, source.stride(), source.dtype, lazy
+
+
 def _key(source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> _Key:
-    return source.data_ptr(), source._version, source.shape, source.stride(), shape, dtype
+    return *state_of(source), shape, dtype

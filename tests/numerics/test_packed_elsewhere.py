@@ -73,6 +73,23 @@ def test_a_weight_that_was_written_to_or_has_two_copies_is_packed_anew() -> None
     assert not is_taken(borrowed, third)
 
 
+def test_another_view_of_the_same_memory_is_packed_anew() -> None:
+    first, second = weights(2)
+    borrowed = Borrowed(lent(first, second))
+    assert not is_taken(borrowed, first)
+    assert is_taken(borrowed, second)
+    assert not is_taken(borrowed, torch._neg_view(second))
+    assert not is_taken(borrowed, second.view(torch.int32))
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 64, bias=False)
+    whole = captured(layer, torch.randn(48, 64))
+    program = LoadedProgram(compile_graph(whole.graph, default_recipe()))
+    assert program.packed_bytes
+    (before,) = program(whole.tensors)
+    (after,) = program([torch._neg_view(t.detach()) if t.shape == (64, 64) else t for t in whole.tensors])
+    assert torch.equal(after, -before)
+
+
 def test_a_program_that_borrows_gives_what_one_that_packs_gives() -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(2)]
