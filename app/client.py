@@ -88,6 +88,8 @@ class EngineClient:
         self._log, self._link_changed = log, link_changed
         self._numbers = 0
         self._transport: Transport | None = None
+        self._opening: asyncio.Future[None] | None = None
+        self._given_up = False
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Any], type, Interim]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
@@ -105,7 +107,7 @@ class EngineClient:
         """
         self._lost, self._frames, self.heard = None, asyncio.Queue(), time.monotonic()
         transport = self._way()
-        await transport.open()
+        await self._opened(transport)
         self._transport = transport
         greeted: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read_frames(transport, greeted))
@@ -117,6 +119,19 @@ class EngineClient:
         if isinstance(self._place, Remote):
             return ResumingTransport(self._place, self._log, self._link_changed)
         return ProcessTransport(self._place, self._log)
+
+    async def _opened(self, transport: Transport) -> None:
+        """A way to an engine elsewhere takes as long as a login does; `close` gives it up. Raises `EngineLost`."""
+        self._given_up = False
+        self._opening = asyncio.ensure_future(transport.open())
+        try:
+            await self._opening
+        except asyncio.CancelledError:
+            if self._given_up:
+                raise EngineLost("the engine was closed") from None
+            raise
+        finally:
+            self._opening = None
 
     async def restart(self) -> Welcome:
         """End the engine, whatever it is doing, and start another one."""
@@ -145,6 +160,9 @@ class EngineClient:
 
     async def close(self) -> None:
         """End the engine and its workers, kindly at first; returns when the process is gone."""
+        if self._opening is not None:
+            self._given_up = True
+            self._opening.cancel()
         transport, self._transport = self._transport, None
         if transport is None:
             return

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from buddy.app.lines import PAGE
+from buddy.app.session import Session
 from buddy.app.ssh import Remote
+from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import ListPresets, Presets
+from tests.engine.engine_processes import lives
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.
@@ -118,3 +121,21 @@ async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
         assert "connect once with `ssh far`" in str(bench.app.state.log[-1])
         await bench.press("R")
         await bench.until(lambda: tried.read_text() == "xx", "another try")
+
+
+async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
+    """Another one is begun in its place, and nothing of the first is left."""
+    tried = tmp_path / "tried"
+    place = Remote("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
+    session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
+    living = asyncio.ensure_future(session.live())
+    while not (tried.exists() and tried.read_text().endswith("\n")):
+        await asyncio.sleep(0.05)
+    session.start_over()
+    while len(logins := tried.read_text().split()) < 2:
+        await asyncio.sleep(0.05)
+    assert not lives(int(logins[0]))
+    assert session.state.engine == "starting"
+    await session.close()
+    await living
+    assert not lives(int(logins[1]))
