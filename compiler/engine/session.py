@@ -321,6 +321,10 @@ class Session:
         if program is None:
             what = f"{recipe.source or 'no program'} has not been opened"
             raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
+        opened, asked = program.key.frontend, recipe.frontend
+        if opened != asked and {opened, asked} <= set(OWN_FRONTENDS):
+            what = f"{program.key.source} was opened by {opened}, whose graph is another than {asked}'s"
+            raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {asked}"))
         return program
 
     # ---- running ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from engine_bench import PATIENCE, Bench
 
@@ -120,3 +121,10 @@ async def test_the_catalogues_are_listed(bench: Bench) -> None:
     assert {"canonicalize", "one-shot-bufferize"} <= {item.name for item in passes.passes}
     ops = await bench.client.ask(ListOps(bench.client.next_request()), Ops)
     assert "add.Tensor" in {op.target for op in ops.ops}
+
+
+async def test_a_recipe_of_another_frontend_is_not_answered_with_this_ones_graph(bench: Bench, add: Path) -> None:
+    await bench.open(add)
+    recipe = msgspec.structs.replace(await bench.recipe(add), frontend="export")
+    failed = await bench.ask(Compile(bench.client.next_request(), recipe))
+    assert "was opened by dynamo, whose graph is another than export's" in failed.diagnostic.what
