@@ -23,7 +23,7 @@ class Shared:
     """A module whose function `@f` takes memrefs; loops in it are shared by `threads` threads."""
 
     def __init__(self, text: str, threads: int, nodes: Sequence[str] = ()) -> None:
-        steps = list(default_recipe().steps)
+        steps = [step for step in default_recipe().steps if step.enabled]
         steps = steps[[step.name for step in steps].index(_FIRST) :]
         self.locations = LocationSets()
         for node in nodes:
