@@ -57,4 +57,7 @@ def typed_seconds(text: str) -> float:
 
 def from_here(location: str) -> str:
     """A file's path, and what stands behind it, as it is called in the current folder where it lies in that."""
-    return location.removeprefix(os.path.join(os.getcwd(), ""))
+    try:
+        return location.removeprefix(os.path.join(os.getcwd(), ""))
+    except OSError:  # the current folder is gone
+        return location

@@ -18,6 +18,7 @@ from buddy.app.profile import Timed, rate_text, share_text, told_time
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.state import Topic
+from buddy.app.typed import from_here
 from buddy.app.widgets.look import Cell, Cells, ends
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.recipe import EAGER, TORCH_MLIR
@@ -314,7 +315,7 @@ class GraphPane(Picking):
             "read by": ", ".join(other.name for other in self._neighbours.users(row)),
             "time": self._story_of_time(row),
             "module": row.module,
-            "line": row.location,
+            "line": from_here(row.location),
             "name": row.stable,
             "lowered": self.chosen(row) + (" (chosen by hand)" if self._by_hand(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",

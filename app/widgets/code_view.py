@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from buddy.app.lines import Line, LineCache
+from buddy.app.typed import from_here
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
 
 LANGUAGE = "fx"
 # How soon a line that is not here yet is asked for again.
 AGAIN_SECONDS = 0.05
+# What FX writes before the path of the line that a node comes from.
+_FILE = "# File: "
 
 
 class CodeView(CursorView):
@@ -41,7 +44,8 @@ class CodeView(CursorView):
             self._ask_again()
             return []
         gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
-        text = line.text.expandtabs()[self.left :]
+        before, mark, place = line.text.partition(_FILE)
+        text = (before + mark + from_here(place)).expandtabs()[self.left :]
         return cut([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
 
     def _ask_again(self) -> None:

@@ -95,3 +95,8 @@ def test_places_in_this_folder_are_called_by_what_is_behind_it(tmp_path: Path, m
     assert from_here(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
     assert from_here(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"
     assert from_here("<string>:3") == "<string>:3"
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert from_here("/a.py:3") == "/a.py:3"
+    monkeypatch.chdir(tmp_path)
