@@ -139,7 +139,8 @@ def first_paint(command: list[str], options: argparse.Namespace, folder: Path) -
     for _ in range(1 + STARTS):
         terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
         try:
-            found.append(terminal.until("engine starting", 20) * 1e3)
+            terminal.until("engine starting", 20)
+            found.append((terminal.last - terminal.started) * 1e3)
         finally:
             terminal.end()
     return spread(found[1:])
@@ -150,7 +151,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Found:
     found: Found = {"first_paint_ms": first_paint(command, options, folder)}
     terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
     try:
-        found["captured_s"] = round(terminal.until("[x]", 120), 2)
+        terminal.until("[x]", 120)
+        found["captured_s"] = round(terminal.last - terminal.started, 2)
         terminal.key("\t\t")
         terminal.key("1")
         terminal.until("line 1 of", 30)
