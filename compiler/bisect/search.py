@@ -224,7 +224,9 @@ class _Search:
 
     def _told(self, blamed: Sequence[Culprit], wrong: Sequence[WrongLowering], right: bool) -> str:
         if blamed:
-            names = [f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in blamed]
+            # Several steps of one pass are one fault: their places stand beside it.
+            of = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in blamed)
+            names = list(dict.fromkeys(of))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
         elif wrong:
             what = "; ".join(lowerings.told(found) for found in wrong)

@@ -78,7 +78,7 @@ def test_a_pass_at_fault_is_found_and_the_recipe_that_is_written_is_right(verb: 
     assert found["confirmed"]
     assert found["nodes"] == ["sub.0"]
     assert {path.name for path in folder.iterdir()} == {"right.toml", "reduced.mlir", "reduced.after.mlir"}
-    right = verb("run", str(script), "--recipe", str(folder / "right.toml"), "--json", "--repeats", "1")
+    right = verb("run", str(script), "--recipe", str(folder / "right.toml"), "--trust", "--json", "--repeats", "1")
     assert json.loads(right.stdout)["ok"], right.stderr
 
 

@@ -67,7 +67,7 @@ def test_recipes_that_crash_or_differ_are_named_and_never_taken(verb: Verb, prog
     path = Path(program).with_suffix(".toml")
     path.write_text(head + steps + mark + tail)
     vary = "--vary", "crash-on-sqrt=on,off", "--vary", "flip-one-sign=on,off"
-    done = verb("tune", program, "--recipe", str(path), *vary, "--within", "20", "--json")
+    done = verb("tune", program, "--recipe", str(path), "--trust", *vary, "--within", "20", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     problems = {tuple(one["choices"]): one["problem"] for one in found["tries"]}
