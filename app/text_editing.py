@@ -67,6 +67,7 @@ class TextEditing:
 
         bench, row = self._bench, self._bench.ir.shown
         if row is None:
+            bench.say("there is no stage to edit yet")
             return
         recipe = bench.workspace.recipe
         try:

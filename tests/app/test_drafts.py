@@ -38,6 +38,8 @@ async def main(source, store):
         while app.state.compiled != app.workspace.recipe:
             await asyncio.sleep(0.05)
         app.show_pane("ir")
+        while app.ir.shown is None:
+            await asyncio.sleep(0.05)
         app.texts.edit_ir_here()
         while not isinstance(app.screen, EditorScreen) or not app.screen.area.has_focus:
             await asyncio.sleep(0.05)
@@ -45,7 +47,8 @@ async def main(source, store):
         print(app.state.welcome.pid, flush=True)
         await asyncio.sleep(3600)
 
-asyncio.run(main(*sys.argv[1:]))
+# It ends by itself, should nobody kill it.
+asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 300))
 """
 
 
