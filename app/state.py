@@ -284,7 +284,7 @@ class State:
         return ALL
 
     def _assigned(self, frame: p.Assigned) -> frozenset[Topic]:
-        told = self._newest(frame.request)
+        told = self._newest_recipe(frame.request)
         if told is None:
             return frozenset()
         told.assignments = {entry.node: entry for entry in frame.assignments}
@@ -298,7 +298,7 @@ class State:
         return frozenset({"stages", "passes"})
 
     def _compiled(self, frame: p.Compiled) -> frozenset[Topic]:
-        told, recipe = self._newest(frame.request), self._recipes.get(frame.request)
+        told, recipe = self._newest_recipe(frame.request), self._recipes.get(frame.request)
         if self.jobs.get(frame.request) == "compile":
             self.ended(frame.request)
         if told is None:
@@ -350,6 +350,15 @@ class State:
         recipe = self._recipes.get(request)
         told = self.of(recipe.graph) if recipe is not None else None
         return told if told is not None and told.build == request else None
+
+    def _newest_recipe(self, request: int) -> GraphState | None:
+        """The graph that a request is for, unless a newer one for another recipe has overtaken it.
+
+        A run that overtakes the compilation of its recipe finds it made, and is told nothing more of it.
+        """
+        recipe = self._recipes.get(request)
+        told = self.of(recipe.graph) if recipe is not None else None
+        return told if told is not None and recipe == self._recipes.get(told.build) else None
 
     def _passes(self, frame: p.Passes) -> frozenset[Topic]:
         self.passes = frame.passes

@@ -1,10 +1,13 @@
-"""Regular expressions as people type them: read in one way by the application and by the engine."""
+"""Regular expressions as people type them, and what those of types share: read in one way by application and engine."""
 
 from __future__ import annotations
 
 import re
 import warnings
 
+# A character between angle brackets, or an arrow, whose head never closes a bracket: so there is one way to read a text
+# by it. Where there are two, the time that a line of arrows takes grows with the cube of its length, or worse.
+INSIDE = r"[^<>\n-]|->|-(?!>)"
 # Characters of a wrong pattern that a message repeats.
 _SHOWN = 200
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from buddy.compiler.regular import INSIDE
 from buddy.compiler.text.lines import IndexedText
 
 # Shorter types, such as `tensor<1x128x768xf32>`, say more than a name would.
@@ -16,9 +17,6 @@ SHORTEST = 32
 LEAST_USES = 2
 # More names than anybody tells apart; the types of most uses are kept.
 MOST = 500
-# A character between angle brackets, or an arrow, whose head never closes a bracket: so there is one way to read a text
-# by it. Where there are two, the time that a line of arrows takes grows with the cube of its length, or worse.
-INSIDE = r"[^<>\n-]|->|-(?!>)"
 _BODY = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
 _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_BODY}>")
 _DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)

@@ -48,6 +48,17 @@ def test_stages_of_an_overtaken_compilation_are_not_shown(state: State, recipe: 
     assert list(state.jobs) == [3]
 
 
+def test_a_compilation_that_a_run_of_its_recipe_overtakes_is_shown(
+    state: State, recipe: Recipe, stages: list[p.Stage]
+) -> None:
+    state.began("compile", 2, recipe)
+    state.began("run", 3, recipe)
+    state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
+    state.apply(ran(3, 0.0))
+    assert (state.busy, state.compiled) == (False, recipe)
+    assert [row.stale for row in state.board.rows()] == [""] * len(stages)
+
+
 def test_a_failure_is_a_problem_until_the_next_compilation_is_whole(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
