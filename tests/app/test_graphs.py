@@ -210,7 +210,7 @@ async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
         bench.app.graphs.run_all()
         await bench.until(lambda: all(bench.app.state.of(k).report for k in range(4)), "the reports")
         assert all(bench.app.state.of(k).report.ok for k in range(4))
-        assert bench.shows("3 Head ok")
+        await bench.until(lambda: bench.shows("3 Head ok"), "the list of graphs")
 
 
 @pytest.mark.slow
