@@ -55,6 +55,10 @@ class Bench:
             assert time.monotonic() < end, f"waited for {what}; {self.app.state.problem}; {self.app.state.log}"
             await self.pilot.pause(0.02)
 
+    async def sees(self, text: str) -> None:
+        """Wait until `text` is on the screen: what is known is drawn a little later."""
+        await self.until(lambda: self.shows(text), repr(text))
+
     async def settled(self) -> None:
         """Wait until nothing is under way and the screen shows it."""
         await self.until(lambda: self.app.state.engine == "ready", "the engine")

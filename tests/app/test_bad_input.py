@@ -102,4 +102,4 @@ async def comes_back(bench: Any) -> None:
     os.kill(pid, signal.SIGKILL)
     await bench.until(lambda: bench.app.state.welcome.pid != pid, "another engine")
     await bench.settled()
-    assert bench.shows("func.func @forward")
+    await bench.sees("func.func @forward")

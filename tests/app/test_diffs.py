@@ -41,11 +41,11 @@ async def test_d_goes_from_off_to_line_to_structural_and_back(workbench: Open) -
         ir.focus()
         await show(bench, "fold-transposes")
         await press(bench, "d")
-        assert bench.shows("line diff ")
+        await bench.sees("line diff ")
         assert {"removed", "added", "same"} <= signs(bench)
         by_line = sum(hunk[1] + hunk[3] for hunk in ir.diff.hunks)
         await press(bench, "d")
-        assert bench.shows("structural diff ")
+        await bench.sees("structural diff ")
         by_structure = sum(hunk[1] + hunk[3] for hunk in ir.diff.hunks)
         assert 0 < by_structure < by_line, "renumbered lines are no structural change"
         await press(bench, "d")
@@ -72,7 +72,7 @@ async def test_a_stage_that_changed_nothing_is_one_fold_and_says_so(workbench: O
         ir.choose(next(row for row in ir.rows if not row.stage.changed and row.stage.language == "mlir"))
         await press(bench, "d", "d")
         assert ir.diff.row(0).folded == ir.stage.lines
-        assert bench.shows("no change")
+        await bench.sees("no change")
 
 
 async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> None:
@@ -85,7 +85,7 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
         assert ir.other == marked
-        assert bench.shows("structural diff from lower (marked)")
+        await bench.sees("structural diff from lower (marked)")
         await press(bench, "D")
         assert ir.comparison.against == "previous", "there has been no edit yet"
 
@@ -102,7 +102,7 @@ async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Ope
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
         assert ir.other.text == before.text != ir.stage.text
-        assert bench.shows("before the last edit")
+        await bench.sees("before the last edit")
         assert ir.diff.hunks
 
 
@@ -118,7 +118,7 @@ async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> No
         await bench.press("c")
         assert ir.cursor == next(row for row in changes if row > 0)
         await bench.press("n")
-        assert bench.shows(f"change {changes.index(ir.cursor) + 1} of {len(changes)}")
+        await bench.sees(f"change {changes.index(ir.cursor) + 1} of {len(changes)}")
         await bench.press("C", "C")
         assert ir.cursor in changes
         fold = next(k for k in range(ir.diff.count) if ir.diff.row(k).kind == "fold")
@@ -172,12 +172,12 @@ async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
         ir = bench.app.ir
         ir.focus()
         await bench.press("c")
-        assert bench.shows("there is no diff on the screen: d shows one")
+        await bench.sees("there is no diff on the screen: d shows one")
         await bench.press("1")
         await bench.drawn()
         ir.choose(ir.rows[0])
         await press(bench, "d")
-        assert bench.shows("no stage is before it")
+        await bench.sees("no stage is before it")
         assert ir.diff is None
 
 

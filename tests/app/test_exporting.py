@@ -33,7 +33,7 @@ async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open,
         app.exporting._use("aarch64")
         await bench.settled()
         assert "--target aarch64" in app.sessions.command_line()
-        assert bench.shows("aarch64")
+        await bench.sees("aarch64")
         app.exporting._kinds_typed("asm llvm-ir")
         await bench.drawn()
         await bench.press("escape")

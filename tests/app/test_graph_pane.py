@@ -31,7 +31,7 @@ async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: O
         await bench.press("enter")
         assert [row.name for row in graph.rows] == ["addmm", "addmm_1"]
         await bench.press("V")
-        assert bench.shows("2 nodes picked")
+        await bench.sees("2 nodes picked")
         await bench.press("space")
         await bench.settled()
         assert {choice.node for choice in recipe.recipe.choices} == {row.stable for row in graph.targets}
@@ -42,7 +42,7 @@ async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: O
         await bench.press("V", "f", "ctrl+u")
         await bench.type("time>1ms")
         await bench.press("enter")
-        assert bench.shows("no node has been timed yet")
+        await bench.sees("no node has been timed yet")
         assert graph.filter_text == "op:addmm road:linalg", "a filter that cannot be read changes nothing"
         await bench.press("f", "ctrl+u", "enter")
         graph.show_node(next(row.stable for row in graph.rows if row.name == "addmm"))
@@ -59,7 +59,7 @@ async def test_the_tree_of_modules_folds_and_its_heads_stand_for_their_nodes(wor
         await bench.press("g", "m")
         heads = [entry for entry in graph.entries if isinstance(entry, ModuleRow)]
         assert heads, "mlp.py has modules"
-        assert bench.shows(f"- {heads[0].name}")
+        await bench.sees(f"- {heads[0].name}")
         nodes = {row.stable for row in heads[0].nodes}
         graph.move_to(graph.entries.index(heads[0]))
         await bench.press("z")
@@ -69,7 +69,7 @@ async def test_the_tree_of_modules_folds_and_its_heads_stand_for_their_nodes(wor
         await bench.settled()
         assert {choice.node for choice in bench.app.workspace.recipe.choices} <= nodes
         assert bench.app.workspace.recipe.choices
-        assert bench.shows("in eager")
+        await bench.sees("in eager")
         await bench.press("u")
         await bench.settled()
         await bench.press("Z", "g", "m")
@@ -82,7 +82,7 @@ async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: 
         graph.show_node(next(row.stable for row in graph.rows if row.name == "gelu"))
         await bench.press("n")
         await opened(bench, PickerScreen)
-        assert bench.shows("read by")
+        await bench.sees("read by")
         await bench.press("enter")
         assert graph.current.name == "addmm"
         await bench.press("w")
@@ -95,7 +95,7 @@ async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: 
         view = (await opened(bench, CodeScreen)).query_one(CodeView)
         await bench.until(lambda: view.line is not None, "the line")
         assert "torch.ops.aten.addmm.default" in view.line.text
-        assert bench.shows("def forward(self")
+        await bench.sees("def forward(self")
         await bench.press("j", "enter")
         assert graph.current.name == "gelu"
         row = graph.current

@@ -136,7 +136,7 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(
     async with workbench("two_models.py", size=(160, 50)) as bench:
         app = bench.app
         assert await names(bench) == ["Gate", "Gate #2", "Gate #3", "Head"]
-        assert bench.shows("graphs [0 Gate compiled] 1 Gate #2  2 Gate #3  3 Head")
+        await bench.sees("graphs [0 Gate compiled] 1 Gate #2  2 Gate #3  3 Head")
         first = [row.name for row in app.graph.rows]
         await bench.press("space", "r")
         await bench.until(lambda: app.state.report is not None, "the report")
@@ -147,8 +147,8 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(
 
         await bench.press("g", "t")
         await bench.settled()
-        assert bench.shows("[1 Gate #2 compiled]")
-        assert bench.shows("breaks off at two_models.py:17: a branch on a tensor's value")
+        await bench.sees("[1 Gate #2 compiled]")
+        await bench.sees("breaks off at two_models.py:17: a branch on a tensor's value")
         assert app.workspace.recipe.choices == ()
         assert app.state.report is None
         assert not app.workspace.can_undo, "an edit of another graph is not undone here"
@@ -163,11 +163,11 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(
         assert [row.name for row in app.graph.rows] == first
         assert app.workspace.recipe == in_eager
         assert app.state.report.graph == 0
-        assert bench.shows("[0 Gate ok, 1 in eager] 1 Gate #2 ok ")
+        await bench.sees("[0 Gate ok, 1 in eager] 1 Gate #2 ok ")
         await bench.press("u")
         await bench.settled()
         assert app.workspace.recipe.choices == ()
-        assert bench.shows("[0 Gate stale]")
+        await bench.sees("[0 Gate stale]")
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palet
         await bench.settled()
         assert (bench.app.state.graph, bench.app.workspace.recipe.graph) == (3, 3)
         await bench.press("g", "l")
-        assert bench.shows("breaks off at two_models.py:16: Unsupported Tensor.item()")
+        await bench.sees("breaks off at two_models.py:16: Unsupported Tensor.item()")
         await bench.type("#3")
         await bench.press("enter")
         await bench.settled()
@@ -226,7 +226,7 @@ async def test_the_next_session_shows_the_same_graph_with_its_recipe(workbench: 
         assert bench.app.state.graph == 3
         assert [bench.app.workspace.recipe_of(number) for number in range(4)] == recipes
         assert bench.app.workspace.origin == "restored"
-        assert bench.shows("recipe: restored")
+        await bench.sees("recipe: restored")
 
 
 @pytest.mark.slow
@@ -234,4 +234,4 @@ async def test_a_program_with_one_graph_has_no_list(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         assert not bench.shows("graphs [")
         await bench.press("g", "t")
-        assert bench.shows("the program has one graph")
+        await bench.sees("the program has one graph")

@@ -43,7 +43,7 @@ async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, 
         await bench.settled()
         assert bench.app.state.graph == len(whole)
         assert [row.opcode for row in bench.app.state.info.rows] == ["placeholder", "call_function", "output"]
-        assert bench.shows("gelu")
+        await bench.sees("gelu")
 
         await bench.press("r")
         await bench.until(lambda: bench.app.state.report is not None, "the run")

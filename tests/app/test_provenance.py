@@ -65,7 +65,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
     async with workbench("mlp.py", size=(120, 120)) as bench:
         ir = bench.app.ir
         await bench.press("tab", "tab", "g", "h")
-        assert bench.shows("only assembly has jumps and machine code")
+        await bench.sees("only assembly has jumps and machine code")
         await bench.press("plus", "0")
         await bench.drawn()
         ir.move_to(0)
@@ -93,7 +93,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         assert not bench.shows("╭▸")
         await bench.press("o")
         screen = await opened(bench, DetailScreen)
-        assert bench.shows(f"machine code  {text}")
+        await bench.sees(f"machine code  {text}")
         await bench.press("q", "g", "o")
         screen = await opened(bench, PickerScreen)
         assert next(one.summary for one in screen._choices if one.title == "pack_0").endswith(", for addmm")
@@ -139,7 +139,7 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
         for name, line in (("neg", 5), ("exp", 4)):
             app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
             await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
-        assert bench.shows("y = x.exp()")
+        await bench.sees("y = x.exp()")
         app.show_pane("source")
         await bench.press("j")
         assert app.graph.current.name == "neg"

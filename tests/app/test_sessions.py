@@ -59,7 +59,7 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         await bench.press("enter", "backspace", "7", "enter")
         await bench.until(lambda: bench.app.state.report is not None, "the run")
         assert bench.app.state.report.ok
-        assert bench.shows("random inputs, seed 7")
+        await bench.sees("random inputs, seed 7")
         rows = [row for row in bench.app.state.info.rows if row.opcode == "placeholder"]
         shapes = [tuple(map(int, row.shape.split("x"))) for row in rows]
         np.savez(tmp_path / "x.npz", *[np.full(shape, k + 1, np.float32) for k, shape in enumerate(shapes)])
@@ -82,7 +82,7 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         await bench.press("H", "enter")
         await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
         assert bench.app.state.report.outputs[0].high == 0
-        assert bench.shows("is not what it was in that run")
+        await bench.sees("is not what it was in that run")
 
 
 @slow
@@ -107,7 +107,7 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
     bench.app.editing.write_file(str(mine), "theirs")
     await bench.press("n")
     assert mine.read_text() == "mine"
-    assert bench.shows("nothing was written")
+    await bench.sees("nothing was written")
     bench.app.editing.write_file(str(mine), "theirs")
     await bench.press("y")
     assert mine.read_text() == "theirs"

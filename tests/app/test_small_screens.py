@@ -18,5 +18,5 @@ async def test_at_40_by_10_tables_show_rows_rather_than_more_about_one(workbench
         await bench.press("g", "w")
         await bench.until(lambda: isinstance(bench.app.screen, FateScreen), "the fate")
         await bench.pilot.pause()
-        assert bench.shows(">capture")
-        assert bench.shows("lowering")
+        await bench.sees(">capture")
+        await bench.sees("lowering")

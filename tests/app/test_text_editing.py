@@ -71,7 +71,7 @@ async def test_going_back_from_an_edited_text_is_asked_for_twice(workbench: Open
         await bench.type("x")
         await bench.press("ctrl+c")
         assert bench.app.screen is screen
-        assert bench.shows("once more throws that away")
+        await bench.sees("once more throws that away")
         await bench.press("ctrl+c")
         assert bench.app.screen is not screen
 
@@ -87,8 +87,8 @@ async def test_the_pipeline_is_edited_as_text(workbench: Open) -> None:
         area.move_cursor((row, len(lines[row])))
         await bench.press("enter")
         await bench.type("symbol-d")
-        assert bench.shows("a comma or a closing parenthesis is missing here")
-        assert bench.shows("> symbol-dce")
+        await bench.sees("a comma or a closing parenthesis is missing here")
+        await bench.sees("> symbol-dce")
         await bench.press("ctrl+s")
         assert bench.app.screen is screen, "what is wrong is not let through"
         assert area.cursor_location[0] == row + 2, "where the comma is missing"

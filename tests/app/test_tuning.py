@@ -64,7 +64,7 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
             app.tuner._begin("600")  # seconds: it does not end by itself
             await bench.until(lambda: app._waits == 2, "the search")
             app.tuner.ask_tuning()
-            assert bench.shows("a search is under way")
+            await bench.sees("a search is under way")
             app.show_pane("passes")
             await bench.press("ctrl+c")
             await bench.until(lambda: app._waits == 1, "the end of the search")

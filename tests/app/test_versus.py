@@ -103,7 +103,7 @@ async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Ope
         first = next(step for step in bench.app.workspace.recipe.steps if step.level == "mlir")
         assert step == first, "below the row that it was tried on"
         await bench.press("o")
-        assert bench.shows("+1      linalg.add")
+        await bench.sees("+1      linalg.add")
         await bench.press("q")
 
 

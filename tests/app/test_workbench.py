@@ -20,21 +20,21 @@ Open = Callable[..., Any]
 async def test_opening_a_program_shows_its_graph_its_passes_and_its_ir(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(160, 50)) as bench:
         assert bench.app.state.problem is None
-        assert bench.shows("add")
-        assert bench.shows("[=] graph  flash-attention-prefill")
-        assert bench.shows("func.func @forward")
-        assert bench.shows("engine ready")
+        await bench.sees("add")
+        await bench.sees("[=] graph  flash-attention-prefill")
+        await bench.sees("func.func @forward")
+        await bench.sees("engine ready")
 
 
 async def test_running_compares_with_eager(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        assert bench.shows("runs the program and compares it with eager")
+        await bench.sees("runs the program and compares it with eager")
         await bench.press("r")
         await bench.until(lambda: bench.app.state.report is not None, "the report")
         await bench.settled()
         assert bench.app.state.report.ok
-        assert bench.shows("OK       ")
-        assert bench.shows("eager's speed")
+        await bench.sees("OK       ")
+        await bench.sees("eager's speed")
 
 
 async def test_a_node_taken_out_of_compiled_code_is_called_in_eager_and_undo_takes_it_back(workbench: Open) -> None:
@@ -52,7 +52,7 @@ async def test_a_node_taken_out_of_compiled_code_is_called_in_eager_and_undo_tak
         await bench.press("u")
         await bench.settled()
         assert bench.app.workspace.recipe.choices == ()
-        assert bench.shows("STALE")
+        await bench.sees("STALE")
 
 
 async def test_switching_a_pass_off_leaves_earlier_stages_and_changes_later_ones(workbench: Open) -> None:
@@ -134,7 +134,7 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         graph.move_to(place)
         stable = graph.rows[place].stable
         await bench.until(lambda: stable in (ir.line_at(ir.cursor).nodes if ir.line_at(ir.cursor) else ()), "the line")
-        assert bench.shows("gelu ")
+        await bench.sees("gelu ")
         ir.focus()
         await bench.press("g", "g")
         row = next(k for k in range(ir.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes)
@@ -148,7 +148,7 @@ async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         bench.app.ir.focus()
         await bench.press("G", "g")
-        assert bench.shows("gd definition")
+        await bench.sees("gd definition")
         await bench.press("g")
         assert bench.app.ir.cursor == 0
         assert not bench.shows("gd definition")
@@ -157,10 +157,10 @@ async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
 async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         await bench.press("u")
-        assert bench.shows("Undo: nothing to undo")
+        await bench.sees("Undo: nothing to undo")
         bench.app.graph.move_to(0)
         await bench.press("space")
-        assert bench.shows("is a placeholder, which is not lowered")
+        await bench.sees("is a placeholder, which is not lowered")
 
 
 async def test_a_pass_is_inserted_from_the_catalogue_moved_and_removed(workbench: Open) -> None:
@@ -185,13 +185,13 @@ async def test_a_pass_is_inserted_from_the_catalogue_moved_and_removed(workbench
 
 async def test_the_number_of_threads_is_chosen_from_a_list(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(160, 50)) as bench:
-        assert bench.shows("1 thread")
+        await bench.sees("1 thread")
         await bench.press("t")
         await bench.type("2")
         await bench.press("enter")
         await bench.settled()
         assert bench.app.workspace.recipe.threads == 2
-        assert bench.shows("2 threads")
+        await bench.sees("2 threads")
 
 
 async def test_options_are_edited_in_a_form(workbench: Open) -> None:
@@ -207,7 +207,7 @@ async def test_options_are_edited_in_a_form(workbench: Open) -> None:
         await bench.press(*["tab"] * number)
         await bench.type("many")
         await bench.press("enter")
-        assert bench.shows("[!] many is no whole number")
+        await bench.sees("[!] many is no whole number")
         await bench.press(*["backspace"] * 4)
         await bench.type("7")
         assert not bench.shows("no whole number")
@@ -217,18 +217,18 @@ async def test_options_are_edited_in_a_form(workbench: Open) -> None:
 
 async def test_below_100_columns_one_pane_is_shown_and_the_status_line_says_which(workbench: Open) -> None:
     async with workbench("mlp.py", size=(80, 24)) as bench:
-        assert bench.shows("[Graph]")
+        await bench.sees("[Graph]")
         assert not bench.shows("func.func")
         await bench.press("tab", "tab")
-        assert bench.shows("[IR]")
-        assert bench.shows("func.func")
+        await bench.sees("[IR]")
+        await bench.sees("func.func")
         assert not bench.shows("[x]")
         await bench.press("shift+tab")
-        assert bench.shows("[Passes]")
+        await bench.sees("[Passes]")
         await bench.pilot.resize_terminal(160, 50)
         await bench.pilot.pause(0.1)
-        assert bench.shows("func.func")
-        assert bench.shows("gelu ")
+        await bench.sees("func.func")
+        await bench.sees("gelu ")
 
 
 async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -> None:
@@ -258,7 +258,7 @@ async def test_themes_are_shown_while_one_is_chosen(workbench: Open) -> None:
         assert bench.app.theme != before
         await bench.press("enter")
         assert themes()[bench.app.theme].title.endswith("ight")
-        assert bench.shows("config.toml")
+        await bench.sees("config.toml")
 
 
 async def test_the_recipe_is_there_again_in_the_next_session(workbench: Open) -> None:
@@ -268,8 +268,8 @@ async def test_the_recipe_is_there_again_in_the_next_session(workbench: Open) ->
         edited = bench.app.workspace.recipe
     async with workbench("arith_add.py") as bench:
         assert bench.app.workspace.recipe == edited
-        assert bench.shows("recipe: restored")
-        assert bench.shows("[ ]")
+        await bench.sees("recipe: restored")
+        await bench.sees("[ ]")
 
 
 async def test_a_stage_is_written_to_a_file(workbench: Open, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ async def test_a_search_that_is_no_regular_expression_is_said(workbench: Open) -
         await bench.type("(")
         await bench.press("enter")
         await bench.pilot.pause(0.1)
-        assert bench.shows("is not a regular expression")
+        await bench.sees("is not a regular expression")
 
 
 @pytest.mark.parametrize(
@@ -309,10 +309,10 @@ async def test_a_script_that_goes_wrong_is_one_message_and_the_workbench_stays(
         problem = bench.app.state.problem
         assert problem is not None
         assert word in str(problem)
-        assert bench.shows("printed first")
-        assert bench.shows("[!]")
+        await bench.sees("printed first")
+        await bench.sees("[!]")
         await bench.press("tab", "?")
-        assert bench.shows("Help: Passes")
+        await bench.sees("Help: Passes")
 
 
 async def test_a_missing_file_is_said(workbench: Open, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench
         await bench.settled()
         assert bench.app.workspace.recipe == edited
         assert bench.app.state.compiled == edited
-        assert bench.shows("func.func @forward")
+        await bench.sees("func.func @forward")
 
 
 async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> None:

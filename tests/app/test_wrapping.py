@@ -116,7 +116,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         await bench.press("greater_than_sign", "W")
         assert ir.left == 0
         await bench.press("greater_than_sign")
-        assert bench.shows("W cuts them")
+        await bench.sees("W cuts them")
         for _ in range(long):
             await bench.press("j")
         assert ir.line_number == long
@@ -189,7 +189,7 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         await bench.press("down", "enter")
         await bench.drawn()
         await bench.until(lambda: ir.diff is not None and ir.diff.narrowed, "one function")
-        assert bench.shows("only @")
+        await bench.sees("only @")
         await bench.press("d")
         await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the structural diff")
         assert ir.diff.narrowed
