@@ -43,7 +43,7 @@ LATE = 0.2
 # Seconds without anything new after which a user gives up what is under way, beside as many as the session's own start
 # took; and how often that until all has to be well again, but so many seconds at least.
 PATIENCE = 4.0
-STARTS, BOUND = 8, 180.0
+STARTS, BOUND = 4, 60.0
 GONE = 60.0
 _SAID = re.compile(
     "ended|died|stopped|answered|gone|crashed|could not|SIG|not done|failed|is not the engine|memory|wrong"
