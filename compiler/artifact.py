@@ -11,6 +11,7 @@ call `task(data, i, n)`, an `i32` each, for every `i` below some `n` of 1 to `th
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +33,15 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     shape: tuple[int | str, ...]
     dtype: str
+
+    @property
+    def bytes(self) -> int | None:
+        """What it takes in memory; None where only a call tells."""
+        sizes = [size for size in self.shape if isinstance(size, int)]
+        if len(sizes) < len(self.shape):
+            return None
+        width = 1 if self.dtype == "i1" else int("".join(filter(str.isdigit, self.dtype))) // 8
+        return math.prod(sizes) * width * (2 if self.dtype.startswith("complex") else 1)
 
 
 class Argument(msgspec.Struct, frozen=True, omit_defaults=True):

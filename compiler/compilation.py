@@ -36,15 +36,18 @@ from buddy.compiler.pipeline import StepError, run_step
 from buddy.compiler.printing import print_llvm
 from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Diagnostic, Stage
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import PrefixKeys, Recipe, digest, prefix_keys
+from buddy.compiler.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.signature import Entry
 from buddy.compiler.snapshots import Snapshot
 from buddy.compiler.text.stage_text import StageText
 
 # Snapshots kept for reuse; beyond this the least recently used are made again when asked for.
 MAX_SNAPSHOTS = 400
+MAX_ARTIFACTS = 64
 
 OnStage = Callable[[Stage, StageText], None]
+# Told of a step of the recipe, or `LOWERING` or `CODE`, before it is begun, unless what it makes is known.
+OnStep = Callable[[int], None]
 
 
 class CompilationError(Exception):
@@ -93,6 +96,7 @@ class _Progress:
     """What one compilation has come to."""
 
     on_stage: OnStage
+    on_step: OnStep = lambda _step: None
     stages: list[Stage] = field(default_factory=list)
     texts: list[StageText] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
@@ -121,12 +125,12 @@ class Compiler:
         self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
-    def assignments(self, recipe: Recipe) -> tuple[Assignment, ...]:
+    def assignments(self, recipe: Recipe, on_step: OnStep = lambda _step: None) -> tuple[Assignment, ...]:
         """How each node is lowered under `recipe`.
 
         Raises `CompilationError` for a node that can be neither compiled nor called in eager.
         """
-        lowered = self._lower(recipe, _Progress(lambda _s, _t: None))[1]
+        lowered = self._lower(recipe, _Progress(lambda _s, _t: None, on_step))[1]
         return self._with_dropped(lowered.assignments)
 
     def _with_dropped(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
@@ -136,14 +140,16 @@ class Compiler:
             known.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
         )
 
-    def compile(self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None) -> Compilation:
+    def compile(
+        self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
+    ) -> Compilation:
         """Every stage of `recipe`, each given to `on_stage` as soon as it is there.
 
         Raises `CompilationError` when a pass fails, or what is left at the end is not machine code.
         """
         start = time.perf_counter()
         check_target(recipe)
-        progress = _Progress(on_stage)
+        progress = _Progress(on_stage, on_step)
         graph, lowered = self._lower(recipe, progress)
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
@@ -152,12 +158,14 @@ class Compiler:
         stages, texts = tuple(progress.stages), tuple(progress.texts)
         return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
 
-    def top_level(self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None) -> TopLevel:
+    def top_level(
+        self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
+    ) -> TopLevel:
         """The stages of `recipe` up to top-level IR, and that, for a backend that has passes of its own.
 
         Raises `CompilationError` as `compile` does.
         """
-        start, progress = time.perf_counter(), _Progress(on_stage)
+        start, progress = time.perf_counter(), _Progress(on_stage, on_step)
         graph, lowered = self._lower(recipe, progress)
         snapshot = self._top(self._keys(recipe).top, lowered, progress)
         assignments = self._with_dropped(lowered.assignments)
@@ -191,8 +199,9 @@ class Compiler:
 
     def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
         key = self._keys(recipe).top
-        graph = transformed(self._graphs, recipe, progress.add)
+        graph = transformed(self._graphs, recipe, progress.add, progress.on_step)
         if key not in self._lowered:
+            progress.on_step(LOWERING)
             self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._first)
             _trim(self._lowered, 16)
         self._lowered.move_to_end(key)
@@ -208,6 +217,8 @@ class Compiler:
             if step.level != "mlir" or not step.enabled:
                 continue
             known = self._snapshots.get(keys.after_step[index])
+            if not known:
+                progress.on_step(index)
             snapshot = known.placed(step, index) if known else self._step(snapshot, recipe, index, trail)
             self._remember(keys.after_step[index], snapshot)
             progress.add(snapshot, reused=known is not None)
@@ -252,12 +263,15 @@ class Compiler:
     ) -> Artifact:
         key = digest(key, recipe.opt_level, recipe.target, "objects")
         machine, make = ("ptx", self._for_device) if holds_kernels(last.operation) else ("asm", self._for_host)
-        known = self._snapshots.get(key + machine)
-        if known is None or key not in self._artifacts:
+        texts = (key + "ir", key + machine)
+        known = key in self._artifacts and all(text in self._snapshots for text in texts)
+        if not known:
+            progress.on_step(CODE)
             self._artifacts[key] = make(key, recipe, graph, lowered, last)
-            _trim(self._artifacts, 64)
-        for suffix in ("ir", machine):
-            progress.add(self._snapshots[key + suffix], reused=known is not None)
+            _trim(self._artifacts, MAX_ARTIFACTS)
+        for text in texts:
+            self._remember(text, self._snapshots[text])
+            progress.add(self._snapshots[text], reused=known)
         return self._artifacts[key]
 
     def _for_host(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
@@ -316,13 +330,15 @@ def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str
     return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
 
 
-def transformed(stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None]) -> Graph:
-    """The graph after the recipe's graph passes, a stage for each given to `add`.
+def transformed(
+    stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None], on_step: OnStep = lambda _step: None
+) -> Graph:
+    """The graph after the recipe's graph passes, a stage for each given to `add`; `on_step` is told what begins.
 
     Raises `CompilationError` when one of them fails.
     """
     try:
-        return stages.after(recipe, add)
+        return stages.after(recipe, add, on_step)
     except GraphPassError as error:
         raise graph_pass_failure(error) from error
 
@@ -349,13 +365,19 @@ def lowered_graph(
 
 
 def check_entry(module: Any, entry: Entry | None, graph: Graph) -> None:
-    """Raises `CompilationError` when a module in the LLVM dialect cannot be called as `entry` says."""
+    """Raises `CompilationError` when a module in the LLVM dialect cannot be called as `entry` says, or writes more or
+    less than the graph's results."""
     if entry is None:
         raise CompilationError(diagnosis.no_entry(graph._func_name))
-    results = sum(0 not in _spec(op).shape for op in graph.results if isinstance(op, Op))
-    arity = len(entry.arguments) + len(entry.symbols) + results + bool(entry.arena)
+    results = [op for op in graph.results if isinstance(op, Op)]
+    passed = [(number, op, _spec(op)) for number, op in enumerate(results) if 0 not in _spec(op).shape]
+    arity = len(entry.arguments) + len(entry.symbols) + len(passed) + bool(entry.arena)
     if signature.words_of(module, graph._func_name) != arity:
         raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
+    for (number, op, spec), written in zip(passed, entry.results, strict=False):
+        room = spec.bytes
+        if room is not None and written is not None and room != written:
+            raise CompilationError(diagnosis.wrong_room(op.stable, number, written, room))
 
 
 def artifact_of(

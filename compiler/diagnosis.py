@@ -21,6 +21,7 @@ from buddy.compiler.text.stage_text import StageText
 from buddy.compiler.text.structure import shapes
 
 _FINAL, _MODULE = "llvm", "builtin.module"
+_LOWERING = ("loops", _FINAL)
 # Conversions leave one where another has still to make a type of the other's. Translating it would end the process.
 _CAST = "builtin.unrealized_conversion_cast"
 _FOR_A_DEVICE = Diagnostic(
@@ -104,6 +105,15 @@ def wrong_convention(name: str, arity: int) -> Diagnostic:
     )
 
 
+def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
+    return Diagnostic(
+        f"result {number} is {written} bytes, and whoever calls has {room} for it",
+        f"the results of the program, {node}",
+        "look where its type becomes another than the graph's: a pass, an edit, or a frontend's own decomposition",
+        node=node,
+    )
+
+
 def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
     """What is wrong when ops of other dialects are left at the end, with the passes that would convert them."""
     if kernel_modules(module):
@@ -115,12 +125,19 @@ def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnosti
     name, count = counts.most_common(1)[0] if counts else (_CAST, casts)
     more = max(0, len(counts) - 1)
     others = f" and {more} other kind{'s' * (more > 1)} of op" if more else ""
-    helpers = _converters(module, name, recipe, locations)
-    todo = f"switch on {' or '.join(helpers)}" if helpers else _NO_HELPER[name == _CAST].format(name)
+    todo = _how_to_convert(module, name, recipe, locations)
     node = first.get(name, "")
     where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
     verb = "are" if others else "is"
     return Diagnostic(f"{name}{others} {verb} left: not machine code", where, todo, node=node)
+
+
+def _how_to_convert(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> str:
+    if helpers := _converters(module, name, recipe, locations):
+        return f"switch on {' or '.join(helpers)}"
+    if name != _CAST and (early := _converters(module, name, recipe, locations, on=True)):
+        return f"move {' or '.join(early)} behind what makes it, or add it there once more"
+    return _NO_HELPER[name == _CAST].format(name)
 
 
 def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
@@ -139,14 +156,23 @@ def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[s
     return counts, first
 
 
-def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> list[str]:
-    """The passes, switched off or missing from the recipe, after which fewer ops of that name are left."""
+def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, on: bool = False) -> list[str]:
+    """The passes after which fewer ops of that name are left: those switched off or missing from the recipe, or the
+    conversions of its last phases that are `on`."""
     before = _foreign(module, locations)[0][name]
-    on = {step.name for step in recipe.steps if step.enabled}
+    running = {step.name for step in recipe.steps if step.enabled}
     preset = presets().get(recipe.preset)
     candidates = [*recipe.steps, *(preset.recipe.steps if preset else ())]
-    tried = {step.name: step for step in candidates if step.level == "mlir" and step.name not in on}
+    tried = {
+        step.name: step
+        for step in candidates
+        if step.level == "mlir" and (step.name in running) is on and (not on or _converts(step))
+    }
     return [step.name for step in tried.values() if _left_after(module, name, step, locations) < before]
+
+
+def _converts(step: PassStep) -> bool:
+    return step.phase in _LOWERING and step.name not in ("canonicalize", "cse")
 
 
 def _left_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:

@@ -28,8 +28,9 @@ class GraphStages:
         self._data = serialize.to_bytes(graph)
         self._known: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
-    def after(self, recipe: Recipe, add: OnSnapshot) -> Graph:
-        """The graph after the graph passes of `recipe`; `add` is told each stage, and whether it was known.
+    def after(self, recipe: Recipe, add: OnSnapshot, on_step: Callable[[int], None]) -> Graph:
+        """The graph after the graph passes of `recipe`; `add` is told each stage, and whether it was known, `on_step`
+        each pass that is begun.
 
         Raises what the graph passes raise, wrapped in a `GraphPassError`.
         """
@@ -41,6 +42,8 @@ class GraphStages:
                 continue
             key = digest(key, step.name, step.options)
             known = self._known.get(key)
+            if not known:
+                on_step(index)
             data, snapshot = known if known else self._run(data, snapshot, step, index)
             self._remember(key, data, snapshot)
             add(snapshot.placed(step, index), known is not None)

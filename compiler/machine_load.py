@@ -15,10 +15,12 @@ from buddy.compiler.run_report import Load
 from buddy.compiler.target import cores
 
 _STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
+_THREADS = Path("/proc/self/task")
 # Of the times in `/proc/stat` (proc_stat(5)): idle and waiting for a disk are no work, a guest's are in the user's.
 _WORK = (0, 1, 2, 5, 6, 7)
-# Those times are in hundredths of a second: of a shorter while they tell nothing.
-_LEAST = 0.1
+# Those times are in hundredths of a second for each core at work: over so many seconds they tell a tenth of a core from
+# none, even where two or three are.
+_LEAST = 0.5
 
 
 class LoadMeter:
@@ -26,7 +28,7 @@ class LoadMeter:
 
     def __init__(self, alone: bool = True) -> None:
         self._alone = alone
-        self._began = self._now()
+        self._began, self._turns = self._now(), _turns()
 
     def load(self) -> Load:
         """What the machine was at until now."""
@@ -35,7 +37,19 @@ class LoadMeter:
         if self._alone and busy is not None and before is not None and seconds >= _LEAST:
             others = min(max(0.0, (busy - before - (own - mine)) / seconds), float(os.cpu_count() or 1))
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
-        return Load(round(average, 2), round(others, 2), cores(), round(_megahertz()))
+        return Load(round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting(), 3))
+
+    def _waiting(self) -> float:
+        """The share of the time in which threads of this process had no core, of that in which they could have worked.
+
+        It is in nanoseconds, and so is told of any while, however short.
+        """
+        (worked, waited), (before, then) = _turns(), self._turns
+        wanted = worked - before + waited - then
+        if wanted <= 0 or not before:
+            return -1.0
+        # Threads that have ended meanwhile are in the first sum alone.
+        return min(max(0.0, (waited - then) / wanted), 1.0)
 
     def _now(self) -> tuple[float, float | None, float]:
         """Seconds: by the clock, of work on all cores, and of this process and the children it has waited for."""
@@ -51,6 +65,27 @@ def _busy() -> float | None:
         return sum(times[place] for place in _WORK) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _turns() -> tuple[int, int]:
+    """Nanoseconds that the threads of this process have had a core, and waited for one; 0 where nobody tells.
+
+    They are the first two numbers of `schedstat` (sched-stats in the kernel's documentation of its scheduler).
+    """
+    worked = waited = 0
+    for path in _THREADS.glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError):
+            had, stood, _ = map(int, path.read_text().split())
+            worked, waited = worked + had, waited + stood
+    return worked, waited
+
+
+def waited(process: int) -> float:
+    """Seconds that a process, its first thread, could have run while others had the cores; 0 where nobody tells."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _megahertz() -> float:

@@ -23,6 +23,10 @@ from buddy.compiler.recipe import PassStep
 _REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
 _PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
 _RESTRICTED = re.compile(r"restricted to '([^']*)' on a PassManager")
+_SILENT = "Failure while executing pass pipeline"
+# In a note to what MLIR says of an op; and what already names one.
+_CURRENT = re.compile(r'^see current operation:\s*(?:%[^=]* = )?"([\w.]+)"')
+_NAMED = re.compile(r"'[a-z]\w*\.[\w.]+'")
 _UNREGISTERED = re.compile(r"does not refer to a registered pass")
 
 
@@ -62,9 +66,11 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
             if own is not None:
                 _run_own(own.create(dict(step.options)), operation, step, context)
                 if verify:
-                    operation.verify()
+                    _verify(operation, said)
             else:
                 _run_mlirs(operation, step, context, verify)
+        except StepError:
+            raise
         except ToolError as error:
             raise _from_tool(error, context.locations) from error
         except PassError as error:
@@ -102,6 +108,16 @@ def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassConte
             raise PassError(f"{found.name} runs on {found.anchor}, not on {step.anchor}")
 
 
+def _verify(operation: Any, said: _Diagnostics) -> None:
+    """Raises `StepError` where a pass of ours has left what is no valid IR, and says that it did."""
+    try:
+        operation.verify()
+    except ir.MLIRError as error:
+        found = said.error(error)
+        message = f"it made IR that does not verify: {found.message}"
+        raise StepError(message, found.detail, found.node, found.place) from error
+
+
 def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
     nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
     pipeline = f"builtin.module({nested})"
@@ -134,6 +150,16 @@ def _why_refused(said: str, pipeline: str, context: Any) -> str:
     return _PARSER.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
 
 
+def _with_its_op(diagnostic: Any) -> str:
+    """MLIR's message, with the name of the op that it is about where it leaves that to a note."""
+    said = str(diagnostic.message)
+    notes = (_CURRENT.match(str(note.message)) for note in diagnostic.notes)
+    name = next((found[1] for found in notes if found is not None), "")
+    if not name or _NAMED.search(said):
+        return said
+    return f"'{name}' {said}" if said.startswith("op ") else f"{said} ('{name}')"
+
+
 @dataclass
 class _Diagnostics:
     """Collects what MLIR says while a pass runs."""
@@ -155,7 +181,7 @@ class _Diagnostics:
         del self._handler
 
     def _take(self, diagnostic: Any) -> bool:
-        self.messages.append(str(diagnostic.message))
+        self.messages.append(_with_its_op(diagnostic))
         number = self.locations.number_of(diagnostic.location)
         if number and not self.node:
             self.node, self.place = self.locations.sets[number][0], number
@@ -171,4 +197,6 @@ class _Diagnostics:
         first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
         # What follows is the op in generic form: pages of it, for some.
         message = first.partition(" that was explicitly marked illegal")[0]
+        if message == _SILENT:
+            message = "it failed, and gives no reason"
         return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.place)

@@ -54,6 +54,8 @@ MAX_GRAPHS = 2**31
 LEAST_NUMBER, GREATEST_NUMBER = -(2**63), 2**64 - 1
 # The pass that reads the recipe's threads; what comes before it is the same for any number of them.
 SHARING_PASS = "parallel-to-tasks"
+# What is done beside the steps of a recipe, where the number of a step says what is under way.
+LOWERING, CODE = -1, -2
 
 
 class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):

@@ -16,6 +16,8 @@ LINK_VERSION = 1
 BEAT = 3.0
 # Five beats: a link that loses a packet now and then is not given up, one that is dead is found out before users do.
 SILENCE = 15.0
+# The exit code of the far end's process where the link is well and the engine says nothing (`EX_TEMPFAIL`).
+UNANSWERED = 75
 
 _MARK = b"buddy-link "
 _MAX_NOISE = 1 << 16

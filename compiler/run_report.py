@@ -87,19 +87,21 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """How busy the machine was while something was timed.
 
     `average` is that of the last minute, in processes; `others` are the cores that other processes kept at work just
-    then, of `cores` that there are for this one. Both are -1 where nobody tells, the latter also where that took less
-    than a tenth of a second, and `megahertz` is 0.
+    then, of `cores` that there are for this one; `waited` is the share (0..1) of the time in which threads of this
+    process could have worked and had no core. All are -1 where nobody tells, `others` also where the timing took too
+    short for it to be told, and `megahertz` is 0.
     """
 
     average: float
     others: float
     cores: int
     megahertz: float = 0.0
+    waited: float = -1.0
 
     @property
     def disturbs(self) -> bool:
-        """Whether others had a tenth of a core or more: timings are then theirs too."""
-        return self.others >= 0.1
+        """Whether others had a tenth of a core or more, or kept this process waiting: timings are then theirs too."""
+        return self.others >= 0.1 or self.waited >= 0.02
 
 
 class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):

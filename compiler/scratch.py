@@ -13,6 +13,19 @@ EXPORT = "export"
 _NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
 
 
+def have_temporary_folder() -> None:
+    """See to it that this process has a folder for temporary files, on a full disk too.
+
+    Python takes the first folder that it can write a file in. Where there is none, it has no folder for as long as the
+    disk is full, and torch cannot even be imported; what is then written there fails by itself.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        places = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp")
+        tempfile.tempdir = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), None)
+
+
 def scratch_folder(kind: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
     """An empty folder named after what it is for, a word, and this process; `cleanup` removes it.
 

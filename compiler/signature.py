@@ -9,6 +9,8 @@ from typing import Any
 from buddy.compiler.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
 from buddy.compiler.bindings import ir
 from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.kernels.memory import RESULT
+from buddy.compiler.kernels.views import bytes_of
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 
 # On the entry's last argument: the bytes of memory that it works in.
@@ -36,11 +38,15 @@ class EntryArgument:
 @dataclass(frozen=True)
 class Entry:
     """The arguments from the graph's inputs, the names of the symbols whose values follow them, and the bytes of the
-    arena, which is an argument where it is not 0."""
+    arena, which is an argument where it is not 0.
+
+    `results` are the bytes that are written of each result that is passed, None where only a call tells.
+    """
 
     arguments: tuple[EntryArgument, ...]
     arena: int = 0
     symbols: tuple[str, ...] = ()
+    results: tuple[int | None, ...] = ()
 
 
 def entry_of(module: Any) -> Any | None:
@@ -63,7 +69,8 @@ def of_module(module: Any) -> Entry | None:
     found = (_argument(t, attributes) for t, attributes in pairs)
     arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
     symbols = symbols_of(operation, kind.inputs)
-    return Entry(tuple(argument for argument in found if argument is not None), arena, tuple(symbols))
+    results = tuple(bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if RESULT in attributes)
+    return Entry(tuple(argument for argument in found if argument is not None), arena, tuple(symbols), results)
 
 
 class Reader:

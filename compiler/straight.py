@@ -25,15 +25,14 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.pipeline import StepError, own_passes, run_step
 from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.recipe import CODE, Recipe
 
 # Programs of fewer nodes have too few functions for processes beside this one to be worth their start.
 MIN_NODES = 64
 
 OnLowered = Callable[[Lowered], None]
-# Told of each step of the recipe as it begins, and of code generation, which is `CODEGEN`.
+# Told of each step of the recipe as it begins, and of code generation, which is `CODE`.
 OnStep = Callable[[int], None]
-CODEGEN = -2
 
 
 def compile_graph(
@@ -65,7 +64,7 @@ def compile_graph(
         with done.module.context, done.locations.nowhere(done.module.context):
             done.locations.fill(done.module)
         if on_step is not None:
-            on_step(CODEGEN)
+            on_step(CODE)
         images = codegen.compile_functions(done.module, done.locations, recipe.opt_level, recipe.target)
         return artifact_of(rewritten, recipe, done.module, done.entry, done.calls, images)
 

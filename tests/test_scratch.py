@@ -42,3 +42,21 @@ def test_what_lives_and_what_is_named_otherwise_stays(tmp_path: Path) -> None:
     with scratch_folder("test") as made:
         assert f"-{os.getpid()}-" in made
     assert not Path(made).exists()
+
+
+FULL = """
+import resource, tempfile
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    tempfile.gettempdir()
+except FileNotFoundError:
+    from buddy.compiler.scratch import have_temporary_folder
+    have_temporary_folder()
+    print(tempfile.gettempdir())
+"""
+
+
+def test_a_process_that_begins_on_a_full_disk_has_a_temporary_folder(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    said = subprocess.run([sys.executable, "-c", FULL], env=environment, capture_output=True, text=True).stdout
+    assert said == f"{tmp_path}\n"

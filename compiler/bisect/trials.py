@@ -17,17 +17,17 @@ from buddy.compiler.engine.messages import Message, Refused, Reply, Trouble
 from buddy.compiler.extracts import Part
 from buddy.compiler.graph.serialize import graph_hash
 from buddy.compiler.protocol import Criterion
-from buddy.compiler.recipe import Recipe, digest
+from buddy.compiler.recipe import CODE, LOWERING, Recipe, digest
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.runner.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runner.node_by_node import SEED
-from buddy.compiler.straight import CODEGEN, compile_graph
+from buddy.compiler.straight import compile_graph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
 Tell = Callable[[str, float], None]
 
 # Where a trial is that is not within one of the recipe's steps.
-LOWERING, CODE, RUN = -1, CODEGEN, -3
+RUN = -3
 # No step that a trial ends behind: it goes all the way.
 EVERY = -4
 
@@ -268,7 +268,7 @@ def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
     if allowed == EXACT:
         return float("inf")
     rms = float(eager[eager.isfinite()].abs().double().square().mean().sqrt()) if eager.numel() else 0.0
-    return max(1.0 + 1e-9, error / (allowed.absolute * max(1.0, rms)))
+    return max(1.0 + 1e-9, error / allowed.bound(rms))
 
 
 def artifact_of(outcome: Outcome) -> Artifact:

@@ -244,12 +244,12 @@ def _check_strides(node: Node) -> None:
         return
     if not value.is_contiguous():
         raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
-    if not _has_storage_of_its_own(value):
+    if not has_storage_of_its_own(value):
         raise _unsupported(node, "reads the storage that a tensor shares with others")
 
 
-def _has_storage_of_its_own(value: torch.Tensor) -> bool:
-    """Whether the elements of a contiguous tensor are all that its storage holds."""
+def has_storage_of_its_own(value: torch.Tensor) -> bool:
+    """Whether the elements of a tensor, which lie in places of their own, are all that its storage holds."""
     return value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 

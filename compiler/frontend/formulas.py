@@ -83,13 +83,7 @@ def attention_backward(
     repeats, wide = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
     q_, k_, v_, g_, out_ = (t.to(wide) for t in (q, k, v, gradient, out))
     k_, v_ = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k_, v_))
-    scores = q_ @ k_.transpose(-2, -1) * factor
-    if attn_mask is not None:
-        minus = scores.new_full((), -math.inf)
-        scores = torch.where(attn_mask, scores, minus) if attn_mask.dtype == torch.bool else scores + attn_mask
-    if is_causal:
-        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~kept, -math.inf)
+    scores = _scores(q_, k_, is_causal, attn_mask, factor)
     weights = (scores - log_sums.to(wide).unsqueeze(-1)).exp()
     weights = weights.masked_fill(scores == -math.inf, 0)
     of_weights = g_ @ v_.transpose(-2, -1)
@@ -100,9 +94,39 @@ def attention_backward(
     return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gathered)
 
 
+def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, factor: float) -> Any:
+    """[batch, heads, length of q, length of k]: what attention takes the softmax of."""
+    scores = q @ k.transpose(-2, -1) * factor
+    if mask is not None:
+        minus = scores.new_full((), -math.inf)
+        scores = torch.where(mask, scores, minus) if mask.dtype == torch.bool else scores + mask
+    if is_causal:
+        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~kept, -math.inf)
+    return scores
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Torch's rule, which gives the weights where the logarithms of sums [batch, heads, length] are asked for."""
+    rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
+    out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+    repeats, wide = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
+    keys = (k.repeat_interleave(repeats, 1) if repeats > 1 else k).to(wide)
+    scores = _scores(q.to(wide), keys, is_causal, attn_mask, 1 / math.sqrt(q.size(-1)) if scale is None else scale)
+    return out, torch.logsumexp(scores, -1)
+
+
 def _over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
     """The sum over the heads that read one head of k or v."""
     return gradient.unflatten(1, (-1, repeats)).sum(2) if repeats > 1 else gradient
+
+
+def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Torch's own rule asks for the number in an index without dims, which there is none of while it traces."""
+    return aten.index.Tensor(x.reshape(-1), [index])
 
 
 def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -129,6 +153,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._pdist_forward.default: pdist,
     aten.dist.default: dist,
     aten.embedding_renorm.default: embedding_renorm,
+    aten.take.default: take,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.nan_to_num.default: of_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),

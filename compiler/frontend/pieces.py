@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.convert import reads_storage, unfit
+from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unfit
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.frontend.results import behind_views
@@ -88,7 +88,7 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
     if found:  # a check tells of one node at a time; of these there may be hundreds
         found |= unfit(aten.module.graph.nodes) | _reads(aten.module)
     while found:
-        refused |= found | _views_read_through(aten.module, found)
+        refused |= found | _memory_read(aten.module, found)
         pieces = _pieces(aten, refused)
         found = {}
         for piece in pieces:
@@ -128,13 +128,22 @@ def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
     return {node.name: error.diagnostic.what for node in refused if node.op != "output"}
 
 
-def _views_read_through(module: GraphModule, refused: Refused) -> Refused:
-    """The views between what reads a tensor's storage in eager and the tensor whose storage that is.
+def _memory_read(module: GraphModule, refused: Refused) -> Refused:
+    """What lies between nodes that read a tensor's storage in eager and the memory that it is."""
+    readers = [node for node in module.graph.nodes if node.name in refused and reads_storage(node)]
+    return {found.name: refused[node.name] for node in readers for found in _makers_of_memory(node.args[0])}
+
+
+def _makers_of_memory(operand: Node) -> list[Node]:
+    """The views that `operand` is of some memory; and where that has gaps, what made it, as a copy of other memory.
 
     Of a view that compiled code gives, the memory is its own, with nothing before, between or behind its elements.
     """
-    readers = [node for node in module.graph.nodes if node.name in refused and reads_storage(node)]
-    return {view.name: refused[node.name] for node in readers for view in behind_views(node.args[0])[1]}
+    base, found = behind_views(operand)
+    value = base.meta.get("val")
+    if base.op != "call_function" or not isinstance(value, torch.Tensor) or has_storage_of_its_own(value):
+        return found
+    return [*found, base, *(maker for parent in base.all_input_nodes[:1] for maker in _makers_of_memory(parent))]
 
 
 class Pieces:

@@ -20,9 +20,10 @@ from torch.fx.traceback import preserve_node_meta
 from buddy.compiler.bindings import torch_dialect, torch_importer
 from buddy.compiler.front_steps import IMPORTED
 from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.formulas import attention
 from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import OutputOp, PlaceholderOp
+from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.recipe import TORCH_MLIR
 
@@ -40,10 +41,13 @@ def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
     since it was captured.
     """
     _check(graph)
-    module, fakes = _self_contained(graph, {node.name: node for node in nodes})
+    named = {node.name: node for node in nodes}
+    module, fakes = _self_contained(graph, named)
     stable = [op.stable for op in graph.body]
     try:
-        text = _written(_decomposed(module, fakes), stable)
+        decomposed = _decomposed(module, fakes)
+        _check_results(graph, named, decomposed)
+        text = _written(decomposed, stable)
     except UnsupportedGraphError:
         raise
     except Exception as error:  # the importer asserts, and looks up what it has no entry for
@@ -57,6 +61,18 @@ def _check(graph: Graph) -> None:
         raise _refused(graph, "torch-mlir's road takes no sizes that only a call tells", "capture with known sizes")
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):
         raise _refused(graph, "an input has no elements, which torch-mlir's road does not take")
+
+
+def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule) -> None:
+    """Raises `UnsupportedGraphError` for a result of another shape or element type than was captured: whoever calls the
+    program has no room for it."""
+    (end,) = module.graph.find_nodes(op="output")
+    results = [op for op in graph.results if isinstance(op, Op)]
+    for op, made in zip(results, end.args[0], strict=True):
+        wanted, found = nodes[op.name].meta["val"], made.meta["val"]
+        if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
+            kinds = (f"{value.dtype} of {list(value.shape)}" for value in (found, wanted))
+            raise _refused(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(kinds)}")
 
 
 def _refused(graph: Graph, what: str, todo: str = _TODO) -> UnsupportedGraphError:
@@ -107,7 +123,9 @@ def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    return {**torch_importer().decompositions(), torch.ops.aten.view.default: _view}
+    aten = torch.ops.aten
+    own = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
+    return {**torch_importer().decompositions(), **own}
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:

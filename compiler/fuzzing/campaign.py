@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -34,6 +35,9 @@ Deadly = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
 # How many smaller programs are tried of one that fails: most of what can be left out is found by then.
 SMALLER = 250
+# Programs of a batch that are wrong from other statements on: one fault of ours can show in many.
+MOST_WRONG = 3
+_NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
 
 class _Failed(Exception):
@@ -76,6 +80,7 @@ class _Trial:
         self._deadly = deadly
         self._outcomes: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
         self._compiled: list[Histogram] = []
         self._faults: list[Fault] = []
         # The one that is being made smaller, larger before smaller.
@@ -88,7 +93,8 @@ class _Trial:
         while tried < self._outcomes.total() < size:
             tried = self._outcomes.total()
             self._faults += self._fault(f"{self._number}, from {tried}", size - tried)
-        drawn = merged([{"statements": dict(self._kinds)}, *self._compiled])
+        tables = {"statements": dict(self._kinds), "reasons": dict(self._reasons)}
+        drawn = merged([tables, *self._compiled])
         seconds = round(time.perf_counter() - start, 2)
         conditions = self._plan.conditions(self._number)
         faults = tuple(self._faults)
@@ -118,21 +124,29 @@ class _Trial:
         if not self._failing:
             self._outcomes[verdict.outcome] += 1
             self._kinds.update(drawn.kinds)
+            self._reasons.update([reason(verdict)] if verdict.why else [])
             self._compiled.append(verdict.compiled)
         if verdict.outcome not in FAULTS:
             return
-        is_new = not any(_alike(fault, verdict) for fault in self._faults)
-        if _alike(self._failing[0], verdict) if self._failing else is_new:
+        found = Fault(verdict.outcome, verdict.why, drawn.script, verdict.at)
+        of_wrong = sum(fault.outcome == found.outcome == "wrong" for fault in self._faults)
+        is_new = of_wrong < MOST_WRONG and not any(_alike(fault, found) for fault in self._faults)
+        if _alike(self._failing[0], found) if self._failing else is_new:
             self._smaller = self._smaller if self._failing else SMALLER
-            self._failing.append(Fault(verdict.outcome, verdict.why, drawn.script))
+            self._failing.append(found)
             raise _Failed
 
 
-def _alike(fault: Fault, verdict: Verdict) -> bool:
-    """Whether a program fails as another one did, rather than in some other way."""
-    if fault.outcome != verdict.outcome:
+def reason(verdict: Verdict) -> str:
+    """Why a program came to no better end, in the same words for all that differ by numbers alone."""
+    return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
+
+
+def _alike(one: Fault, other: Fault) -> bool:
+    """Whether two programs fail in the same way: are wrong from the same statement on, or say the same."""
+    if one.outcome != other.outcome:
         return False
-    return verdict.outcome == "wrong" or fault.why.split(":")[0] == verdict.why.split(":")[0]
+    return one.at == other.at if one.outcome == "wrong" else one.why.split(":")[0] == other.why.split(":")[0]
 
 
 def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import runpy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -25,6 +26,12 @@ from buddy.compiler.runner.compare import EXACT
 Backend = str | Callable[..., Callable[..., Any]]
 RAISED, STRIDES = "raised", "strides"
 SEED = 0
+# In a script as `writing.py` makes them: each name and what it is given, and what `forward` returns.
+_VALUE = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
+_RETURN = re.compile(r"^(        return ).*$", re.MULTILINE)
+_CALLED = re.compile(r"\b([a-z]\w*)\(")
+# How a difference in one of several results begins.
+_RESULT = re.compile(r"result (\d+): ")
 _extended: set[str] = set()
 
 
@@ -46,7 +53,8 @@ def check(script: str, options: Mapping[str, Any], extensions: tuple[str, ...] =
             verdict = _verdict(_Trial(*_loaded(script), dynamic), recorder)
         except Exception as error:  # eager's
             return Verdict("invalid", _first_line(error))
-        return replace(verdict, compiled=_compiled(recorder))
+        at = _first_wrong(script, Recorder(options), dynamic) if verdict.outcome == "wrong" else ""
+        return replace(verdict, at=at, compiled=_compiled(recorder))
 
 
 def _loaded(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -61,6 +69,13 @@ class _AnySizes(Recorder):
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.reached = COMPILED
         return buddy_backend(module, inputs, options=self.options)
+
+
+class Ran(NamedTuple):
+    """What came of a program, None where that raised; and how it differs from eager, "" where it does not."""
+
+    found: Any
+    said: str
 
 
 class _Trial:
@@ -79,18 +94,22 @@ class _Trial:
                 self._expected = self._called(model)
             del self._inputs[len(self._expected[0]) :]
 
-    def differs(self, backend: Backend) -> str:
-        """How what `backend` makes of the program differs from eager; "" when it does not."""
+    def run(self, backend: Backend) -> Ran:
+        """What `backend` makes of the program."""
         torch._dynamo.reset()
         try:
             found = self._called(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
         except Exception as error:
             error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises
-            return f"{RAISED} {type(error).__name__}: {_first_line(error)}"
-        said, _ = disagreement(found[0], self._expected[0], lambda _dtype: EXACT, values=False)
+            return Ran(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
+        return Ran(found, self.differs(found, self._expected))
+
+    def differs(self, found: Any, other: Any) -> str:
+        """How what one `run` has found differs from another; "" when it does not."""
+        said, _ = disagreement(found[0], other[0], lambda _dtype: EXACT, values=False)
         # Nearly all programs are right to within the tolerance of one op: the others have what roundings do tried.
-        if not said and roundings.differs(found, self._expected, ()):
-            said = roundings.differs(found, self._expected, self._shaken())
+        if not said and roundings.differs(found, other, ()):
+            said = roundings.differs(found, other, self._shaken())
         return said
 
     def _shaken(self) -> list[Any]:
@@ -110,26 +129,43 @@ def _larger(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
-    said = trial.differs(recorder)
-    if not said and recorder.fault:
+    ours = trial.run(recorder)
+    if not ours.said and recorder.fault:
         return Verdict("error", recorder.fault)
-    if said:
-        return _whose(trial, said)
+    if ours.said:
+        return _whose(trial, ours)
     if not recorder.reached:
         return Verdict("refused", "nothing of it was captured")
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
 
 
-def _whose(trial: _Trial, said: str) -> Verdict:
-    """Whether a difference is there before any back end, or decomposition, sees the program."""
-    captured = trial.differs("aot_eager")
-    if captured:
-        return Verdict("refused", f"as TorchDynamo captures it: {captured}")
-    decomposed = trial.differs(_as_traced)
-    if STRIDES in decomposed:
-        return Verdict("refused", f"as traced and decomposed: {decomposed}")
-    words = "decomposed: " * bool(decomposed)
-    return Verdict("error" if said.startswith(RAISED) else "wrong", f"{words}{said}")
+def _whose(trial: _Trial, ours: Ran) -> Verdict:
+    """Whether a difference is there before any back end, or decomposition, sees the program: that very difference."""
+    captured = trial.run("aot_eager")
+    if captured.said and _is_as(trial, ours, captured):
+        return Verdict("refused", f"as TorchDynamo captures it: {captured.said}")
+    traced = trial.run(_as_traced)
+    if STRIDES in traced.said and _is_as(trial, ours, traced):
+        return Verdict("refused", f"as traced and decomposed: {traced.said}")
+    words = "captured: " * bool(captured.said) or "decomposed: " * bool(traced.said)
+    return Verdict("error" if ours.found is None else "wrong", f"{words}{ours.said}")
+
+
+def _is_as(trial: _Trial, ours: Ran, other: Ran) -> bool:
+    """Whether a program came to what it came to elsewhere; what raised there had nothing for a back end."""
+    return other.found is None or (ours.found is not None and not trial.differs(ours.found, other.found))
+
+
+def _first_wrong(script: str, backend: Backend, dynamic: bool) -> str:
+    """What the first statement calls whose value is wrong in a program that returns all values; "" where none is."""
+    values = _VALUE.findall(script)
+    everything = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in values)}", script)
+    number = _RESULT.match(_Trial(*_loaded(everything), dynamic).run(backend).said) if values else None
+    # Inputs come behind all results; a program that is called with larger inputs too returns all values twice.
+    if number is None or int(number[1]) >= len(values) * (1 + dynamic):
+        return ""
+    statement = values[int(number[1]) % len(values)][1]
+    return " ".join(_CALLED.findall(statement)) or statement
 
 
 def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

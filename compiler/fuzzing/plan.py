@@ -30,11 +30,13 @@ _DRAWING = ("operands.py", "statements.py", "values.py", "writing.py")
 class Verdict(msgspec.Struct, frozen=True):
     """What became of a program, and why, where that is not the best outcome.
 
-    `compiled` counts the operators, element types and ranks of what reached the compiler.
+    `at` is what the first statement calls whose value is wrong, where all values of a program are asked for. `compiled`
+    counts the operators, element types and ranks of what reached the compiler.
     """
 
     outcome: Outcome
     why: str = ""
+    at: str = ""
     compiled: Histogram = {}
 
 
@@ -76,18 +78,20 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """The least program that failed in one way, as a script."""
+    """The least program that failed in one way, as a script; `at` is as a verdict has it."""
 
     outcome: Outcome
     why: str
     script: str
+    at: str = ""
 
 
 class Batch(msgspec.Struct, frozen=True):
     """What came of one batch: how many programs ended how, and a program for each way in which some failed.
 
     `conditions` are those of the plan it was tried by. `deadly` are the statements that eager itself died of, which
-    its programs do not have. `drawn` counts the kinds of statement, and what reached the compiler.
+    its programs do not have. `drawn` counts the kinds of statement, what reached the compiler, and why programs came to
+    no better end.
     """
 
     seed: int

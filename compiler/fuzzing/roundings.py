@@ -5,17 +5,20 @@ rounds in another order is then far off without being wrong. So eager runs a few
 float changed at random, which is what other roundings would do; each element may be off by a multiple of how far it
 moved, and one that was a number or a truth value and changed says nothing (the idea is that of stochastic arithmetic:
 J. Vignes, "A stochastic arithmetic for reliable scientific computation", 1993).
+
+Random bits never cancel, as sums in some order do: what they move by as much as it is itself is 0 as often as not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from buddy.compiler.fuzzing import nonfinite
 from buddy.compiler.runner.compare import EXACT, TOLERANCES
 
 # Runs with other roundings. Where rounding decides between two answers, all runs agree once in 2**(RUNS - 1) times.
@@ -29,29 +32,63 @@ UNITS = 4.0
 MARGIN = 16.0
 
 
-class Shaken(TorchDispatchMode):
-    """Every float that an op makes is off by a few units in its last place. Views, and what has no elements, stay."""
+class Noted(TorchDispatchMode):
+    """Keeps a copy of every float tensor that an op makes, with the op."""
 
-    def __init__(self, chance: torch.Generator) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._chance = chance
+        self.floats: list[tuple[Any, torch.Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        returns = func._schema.returns
-        if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
-            for leaf in tree_leaves(found):
-                if isinstance(leaf, torch.Tensor):
-                    shake(leaf, self._chance)
+        self.floats += [(func, leaf.clone()) for leaf in _made(func, found)]
         return found
 
 
-def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
-    """Move the elements of a float tensor, in place; a program's own random numbers come from another generator."""
+class Shaken(TorchDispatchMode):
+    """Every float that an op makes is off by a few units in its last place. Views, and what has no elements, stay.
+
+    `plain` are those that the ops make unshaken, as long as they are the same ops: a program may take another branch.
+    """
+
+    def __init__(self, chance: torch.Generator, plain: Sequence[tuple[Any, torch.Tensor]] = ()) -> None:
+        super().__init__()
+        self._chance, self._plain = chance, iter(plain)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for leaf in _made(func, found):
+            shake(leaf, self._chance)
+            op, plain = next(self._plain, (None, leaf))
+            if op == func and plain.shape == leaf.shape:
+                _cancel(leaf, plain, self._chance)
+            else:
+                self._plain = iter(())
+        nonfinite.spread(func, args, kwargs, found, self._chance)
+        return found
+
+
+def _made(func: Any, found: Any) -> Iterator[torch.Tensor]:
+    """The floats in what `func` has made, as real numbers, where it is no view of what was there."""
+    returns = func._schema.returns
+    if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, torch.Tensor):
+                yield from _floats_of(leaf)
+
+
+def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    if not tensor.is_floating_point() or not tensor.numel() or 0 in tensor.stride():
-        return
+    if tensor.is_floating_point() and tensor.numel() and 0 not in tensor.stride():
+        yield tensor
+
+
+def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
+    """Move the elements of a float tensor, in place; a program's own random numbers come from another generator.
+
+    NaN has either sign: IEEE 754 leaves open which one a computation gives it.
+    """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = tensor.double()
         finite = wide.isfinite()
@@ -59,18 +96,30 @@ def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
         unit = torch.finfo(tensor.dtype).eps * UNITS * (wide.abs() + scale) / 2
         moved = wide + unit * (2 * torch.rand(wide.shape, dtype=torch.float64, generator=chance) - 1)
         tensor.copy_(torch.where(finite, moved, wide))
+        either = torch.rand(wide.shape, generator=chance).to(tensor.dtype) - 0.5
+        tensor.copy_(torch.where(tensor.isnan(), torch.copysign(tensor, either), tensor))
+
+
+def _cancel(tensor: torch.Tensor, plain: torch.Tensor, chance: torch.Generator) -> None:
+    """Have half of the elements be 0, in place, that roundings may move across it; `plain` is the tensor unshaken."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        wide = plain.double()
+        crosses = wide.abs() <= MARGIN * (tensor.double() - wide).abs()
+        tensor.masked_fill_(crosses & (torch.rand(wide.shape, generator=chance) < 0.5), 0.0)
 
 
 def runs(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[Any]:
     """What `program` makes of fresh `arguments()` under `RUNS` other roundings."""
-    found = []
+    found, given = [], arguments()
+    with Noted() as noted:
+        program(given)
     for seed in range(RUNS):
         chance = torch.Generator().manual_seed(seed)
         given = arguments()
         for leaf in tree_leaves(given):
-            if isinstance(leaf, torch.Tensor):
-                shake(leaf, chance)
-        with Shaken(chance):
+            for floats in _floats_of(leaf) if isinstance(leaf, torch.Tensor) else ():
+                shake(floats, chance)
+        with Shaken(chance, noted.floats):
             found.append(program(given))
     return found
 

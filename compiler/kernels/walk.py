@@ -34,13 +34,16 @@ def named(root: Any, *names: str) -> list[Any]:
     return [op for op in found if op != root.operation]
 
 
-def surroundings(op: Any) -> tuple[Any, bool]:
-    """The entry block of the function around `op`, and whether it stands in a loop that threads share."""
+def surroundings(op: Any) -> tuple[Any, bool] | None:
+    """The entry block of the function around `op`, and whether it stands in a loop that threads share.
+
+    `None` where there is no `func.func` around it, such as after `convert-func-to-llvm`.
+    """
     parent, shared = op.parent, False
-    while parent.operation.name != "func.func":
+    while parent is not None and parent.operation.name != "func.func":
         shared = shared or parent.operation.name == "scf.parallel"
         parent = parent.operation.parent
-    return parent.regions[0].blocks[0], shared
+    return (parent.regions[0].blocks[0], shared) if parent is not None else None
 
 
 def attributes_of(op: Any) -> dict[str, Any]:

@@ -100,11 +100,14 @@ class PackedWeights:
         return written
 
     def _callees_first(self) -> list[str]:
+        """The functions; those that call themselves, as MLIR's `async-parallel-for` makes them, come somewhere."""
         order: list[str] = []
+        begun: set[str] = set()
 
         def visit(name: str) -> None:
-            if name in order:
+            if name in begun:
                 return
+            begun.add(name)
             for call in calls_in(self.functions[name].op):
                 if callee_of(call) in self.functions:
                     visit(callee_of(call))

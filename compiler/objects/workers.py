@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from buddy.compiler.engine.lifeline import from_its_first_moment
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.target import cores
 
@@ -93,7 +94,8 @@ def take() -> list[Worker]:
 def _started() -> Any:
     command = [sys.executable, *safe_path(), "-m", "buddy.compiler.objects.worker"]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0)
+    null, ends = subprocess.DEVNULL, from_its_first_moment()
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, preexec_fn=ends)
 
 
 def _forked() -> None:

@@ -171,6 +171,8 @@ def _part(lines: Lines, start: int, count: int) -> list[Any]:
     rows = shape_of(lines.keys)[0]
 
     def columns(value: Any, dtype: TensorDType) -> Any:
+        if 0 in (rows, count):  # of nothing there is no slice: each starts inside
+            return empty([rows, count], dtype)
         kind = tensor_type([rows, count], dtype)
         return tensor.extract_slice(kind, value, [], [], [], [0, start], [rows, count], [1, 1])
 

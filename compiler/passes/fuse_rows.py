@@ -47,7 +47,9 @@ class FuseRows(MlirPass):
         limit = self.max_row_kib << 10 or context.target.l2 // 2
         blocks = {op.block: op for op in collect(root) if op.name in KINDS}
         for block, op in blocks.items():
-            entry, shared = surroundings(op)
+            if (around := surroundings(op)) is None:
+                continue
+            entry, shared = around
             for run in _runs(block):
                 for group in _groups(run, limit, context):
                     _fuse(Emitter(entry, shared), group, context)

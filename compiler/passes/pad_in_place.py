@@ -50,7 +50,15 @@ def _maker(insert: Any) -> Any | None:
     empty = start if filled is None else filled.operands[1]
     if _owner(empty, "tensor.empty") is None or _uses(start) != 1:
         return None
-    return maker
+    return maker if _known_at(fill.operands[0], maker) else None
+
+
+def _known_at(value: Any, op: Any) -> bool:
+    """Whether `value` is there before `op` runs, or is a constant, which can be."""
+    maker = value.owner.operation if isinstance(value, ir.OpResult) else None
+    if maker is None or maker.block != op.block:
+        return True
+    return maker.name == "arith.constant" or bool(maker.is_before_in_block(op))
 
 
 def _write_there(maker: Any, insert: Any) -> None:
@@ -60,6 +68,9 @@ def _write_there(maker: Any, insert: Any) -> None:
     start = maker.operands[last]
     filled = _owner(start, "linalg.fill")
     fill = target.owner
+    value = _owner(fill.operands[0], "arith.constant")
+    if value is not None and value.block == maker.block and maker.is_before_in_block(value):
+        value.move_before(maker)
     with ir.InsertionPoint(maker), fill.location:
         empty = tensor.empty(list(target.type.shape), target.type.element_type)
         padded = linalg.fill(fill.operands[0], outs=[empty])

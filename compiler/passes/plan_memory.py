@@ -11,7 +11,7 @@ from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.kernels.memory import RESULT, accesses, hands_on
 from buddy.compiler.kernels.views import as_bytes, byte_type, bytes_of, part
 from buddy.compiler.kernels.walk import attributes_of, calls_in, named
-from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.signature import ARENA, entry_of
@@ -34,6 +34,9 @@ class PlanMemory(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         functions = {_name(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
+        for name, function in functions.items():
+            if len(function.regions[0].blocks) > 1:
+                raise PassError(f"@{name} is cut into blocks: {self.name} has to run before convert-scf-to-cf")
         for function in functions.values():
             _free_dynamic(function, self.name, context)
         if self.arena:
@@ -116,12 +119,17 @@ def _counted(buffers: Sequence[Any]) -> str:
 
 @dataclass
 class _Planner:
-    """Plans callees before their callers. `needs` are the bytes that a call of each function needs, scratch and all."""
+    """Plans callees before their callers. `needs` are the bytes that a call of each function needs, scratch and all.
+
+    `again` are functions that are called by what they call, as MLIR's `async-parallel-for` makes them.
+    """
 
     functions: dict[str, Any]
     entry: str
     context: PassContext
     needs: dict[str, int] = field(default_factory=dict)
+    under_way: set[str] = field(default_factory=set)
+    again: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         for name in self.functions:
@@ -131,10 +139,14 @@ class _Planner:
         if name in self.needs:
             return
         function = self.functions[name]
-        self.needs[name] = 0  # a function that calls itself would have to do without
+        self.needs[name] = 0
         calls = [op for op in calls_in(function) if _callee(op) in self.functions]
+        self.under_way.add(name)
         for callee in dict.fromkeys(map(_callee, calls)):
+            if callee in self.under_way:
+                self.again.add(callee)
             self._plan(callee)
+        self.under_way.remove(name)
         calls = [call for call in calls if self.needs[_callee(call)]]
         positions = _in(function.regions[0].blocks[0])
         buffers = list(_buffers(function, positions))
@@ -142,6 +154,8 @@ class _Planner:
         lent = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
         if not buffers and not lent:
             return
+        if name in self.again:
+            raise PassError(f"@{name} calls itself, so what it needs is not known: switch off the pass that made it so")
         # Only the entry's: other functions are called here, with buffers of the types that they have.
         results = _results(function, positions) if name == self.entry else []
         places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
@@ -228,7 +242,10 @@ def _lend(call: Any, arena: Any, offset: int, size: int) -> None:
     """`call` with the `size` bytes at `offset` as one more operand."""
     with ir.InsertionPoint(call), call.location:
         lent = part(arena, offset, byte_type(size))
-        new = func.CallOp([], ir.FlatSymbolRefAttr.get(_callee(call)), [*call.operands, lent])
+        callee = ir.FlatSymbolRefAttr.get(_callee(call))
+        new = func.CallOp([result.type for result in call.results], callee, [*call.operands, lent])
+    for old, result in zip(call.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
     for key, attribute in attributes_of(call).items():
         new.operation.attributes[key] = attribute
     call.erase()

@@ -38,7 +38,10 @@ class VectorizeGenerics(MlirPass):
                 context.remark(self.name, context.locations.union(locations), text)
         emitters: dict[tuple[Any, bool], Emitter] = {}
         for op in named(root, *KINDS):
-            entry, shared = surroundings(op)
+            if (around := surroundings(op)) is None:
+                context.remark(self.name, op.location, f"{op.name} left to scalar loops: no func.func is around it")
+                continue
+            entry, shared = around
             emitter = emitters.setdefault((entry.owner.operation, shared), Emitter(entry, shared))
             try:
                 text = _vectorize(emitter, op, context)

@@ -30,6 +30,10 @@ class Tolerance:
     relative: float
     source: str = field(default="", compare=False)
 
+    def bound(self, rms: float, eager: Any = 0.0) -> Any:
+        """How far a value may be from `eager`'s, a number or a tensor of magnitudes; `rms` is that of all of them."""
+        return self.absolute * max(1.0, rms) + self.relative * eager
+
     def __str__(self) -> str:
         return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}" if self.absolute else "equal"
 
@@ -199,8 +203,7 @@ def _wrong(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) ->
         return ~_same(ours, theirs)
     finite = theirs.isfinite()
     rms = float(theirs[finite].abs().square().mean().sqrt()) if bool(finite.any()) else 0.0
-    allowed = tolerance.absolute * max(1.0, rms) + tolerance.relative * theirs.abs()
-    close = finite & ((ours - theirs).abs() <= allowed)
+    close = finite & ((ours - theirs).abs() <= tolerance.bound(rms, theirs.abs()))
     return ~(close | _same(ours, theirs))
 
 

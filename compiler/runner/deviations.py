@@ -41,7 +41,7 @@ class Deviations:
             return None
         relative = math.sqrt(found.apart / found.size) if found.size else 0.0
         rms = math.sqrt(found.size / reference.numel())
-        return Deviation(found.largest, relative, found.largest / (tolerance.absolute * max(1.0, rms)))
+        return Deviation(found.largest, relative, found.largest / tolerance.bound(rms))
 
     def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
         """The same of tensors of any type and layout, by torch's own walks."""
@@ -107,4 +107,4 @@ def _share(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) ->
     if tolerance == EXACT:
         return float(difference.max())
     rms = float(scale.square().mean().sqrt())
-    return float((difference / (tolerance.absolute * max(1.0, rms) + tolerance.relative * scale)).max())
+    return float((difference / tolerance.bound(rms, scale)).max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import itertools
@@ -20,6 +21,10 @@ _numbers = itertools.count()
 _LINK_TODO = "set the target back, switch off the pass that calls it, or export the program and link it with a library"
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
+# GCC's runtime has what LLVM calls where a processor lacks an instruction: from float64 to float16, which two roundings
+# may become (that of the sign alone, in the arc sine of a float16).
+_HELPERS = "libgcc_s.so.1"
+
 BlockFunction = Callable[[int], None]
 
 
@@ -27,6 +32,8 @@ BlockFunction = Callable[[int], None]
 def _jit() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    with contextlib.suppress(OSError):  # a system without it: what needs it is told that it is missing
+        ctypes.CDLL(_HELPERS, ctypes.RTLD_GLOBAL)
     return llvm.create_lljit_compiler()
 
 

@@ -6,8 +6,8 @@ The text itself is left as it is: a view draws names in place of types, and ever
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from buddy.compiler.protocol import LongType
 from buddy.compiler.regular import INSIDE
 from buddy.compiler.text.lines import IndexedText
 
@@ -20,14 +20,6 @@ MOST = 500
 _BODY = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
 _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_BODY}>")
 _DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
-
-
-class LongType(NamedTuple):
-    """A type as it is written, how often it stands in the text, and the first line that has it, counted from 0."""
-
-    text: str
-    uses: int
-    first: int
 
 
 def long_types(text: IndexedText) -> list[LongType]:

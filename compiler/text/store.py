@@ -55,6 +55,11 @@ class TextStore:
             self._texts.move_to_end(name)
         return text
 
+    def drop(self, name: str) -> None:
+        """Let go of a text, unless somebody has pinned it."""
+        if not any(name in pinned for pinned in self._pins.values()):
+            self._texts.pop(name, None)
+
     def pin(self, owner: Hashable, names: Iterable[str]) -> None:
         """Keep the texts `names` for `owner`, instead of those kept for it so far."""
         self._pins[owner] = frozenset(names)

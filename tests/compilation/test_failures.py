@@ -23,9 +23,9 @@ def line() -> Line:
     return Line(lambda x, y: torch.softmax(x @ y, -1), torch.randn(3, 4), torch.randn(4, 5))
 
 
-def inserted(step: PassStep, before: str) -> Recipe:
-    """The default recipe with one more step."""
-    recipe = default_recipe()
+def inserted(step: PassStep, before: str, recipe: Recipe | None = None) -> Recipe:
+    """The default recipe, or another, with one more step."""
+    recipe = recipe or default_recipe()
     place = step_number(recipe, before)
     return msgspec.structs.replace(recipe, steps=(*recipe.steps[:place], step, *recipe.steps[place:]))
 
@@ -73,7 +73,7 @@ def test_a_pass_of_mlir_that_fails_says_why_and_of_which_node(line: Line) -> Non
     error = line.fail(inserted(PassStep("convert-arith-to-llvm", "mlir", MODULE, phase="fused"), "one-shot-bufferize"))
     ((stage, _),) = error.stages
     assert (stage.name, stage.state) == ("convert-arith-to-llvm", "failed")
-    assert "in the body" in error.diagnostic.what
+    assert re.search(r"in the body \('linalg\.\w+'\)", error.diagnostic.what)
     assert error.diagnostic.node == "mm.0"
     assert "mm.0" in error.diagnostic.where
     assert f"which {_rewriter_of(line, 'mm.0')} was the last to rewrite" in error.diagnostic.where
@@ -89,6 +89,37 @@ def _rewriter_of(line: Line, node: str) -> str:
             found = stage.name if before is not None and sorted(now) != before else found
             before = sorted(now)
     return found
+
+
+def test_a_pass_of_mlir_that_fails_without_a_word_is_said_to(line: Line) -> None:
+    options = (("max-num-rewrites", 1), ("test-convergence", True))
+    never = PassStep("canonicalize", "mlir", MODULE, options, phase="llvm")
+    assert line.fail(inserted(never, "convert-cf-to-llvm")).diagnostic.what == "it failed, and gives no reason"
+
+
+def test_a_conversion_that_comes_too_early_is_named(line: Line) -> None:
+    recipe = default_recipe()
+    place = step_number(recipe, "convert-arith-to-llvm")
+    early, rest = recipe.steps[place], (*recipe.steps[:place], *recipe.steps[place + 1 :])
+    recipe = inserted(early, "convert-scf-to-cf", msgspec.structs.replace(recipe, steps=rest))
+    assert line.fail(recipe).diagnostic.todo.startswith("move convert-arith-to-llvm behind what makes it")
+
+
+def test_memory_is_planned_before_loops_are_branches(line: Line) -> None:
+    recipe = inserted(PassStep("convert-scf-to-cf", "mlir", MODULE, phase="kernels"), "plan-memory")
+    what = line.fail(recipe).diagnostic.what
+    assert re.fullmatch(r"@\w+ is cut into blocks: plan-memory has to run before convert-scf-to-cf", what)
+
+
+def test_what_has_no_room_for_its_results_is_not_run() -> None:
+    line = Line(lambda x: torch.exp(x) + 1, torch.randn(4))
+    line.compile()
+    wide = re.sub(r"return %\w+ : tensor<4xf32>", "%w = tensor.empty() : tensor<8xf32>\nreturn %w : tensor<8xf32>",
+                  line.text("lower").replace("-> tensor<4xf32> {", "-> tensor<8xf32> {"))  # fmt: skip
+    step = PassStep("replace-ir", "mlir", MODULE, (("text", wide),), phase="toplevel")
+    diagnostic = line.fail(inserted(step, "fuse-elementwise")).diagnostic
+    assert diagnostic.what == "result 0 is 32 bytes, and whoever calls has 16 for it"
+    assert diagnostic.node == "add.0"
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,15 @@ def test_switching_a_pass_off_leaves_the_stages_before_untouched(line: Line, nam
     assert compilation.reused == kept - 1
 
 
+def test_stages_that_had_to_make_room_are_made_again(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM IR goes before the assembly that comes of it: one of the two may be there without the other."""
+    line.compile()
+    expected = texts(line)
+    monkeypatch.setattr("buddy.compiler.compilation.MAX_SNAPSHOTS", len(line.compiler._snapshots) - 1)
+    line.compile()
+    assert texts(line) == expected
+
+
 def test_switching_a_pass_on_again_reuses_everything(line: Line) -> None:
     recipe = default_recipe()
     line.compile(recipe)

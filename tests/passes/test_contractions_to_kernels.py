@@ -391,3 +391,19 @@ def test_a_transpose_that_moves_the_last_dim_stays_before_an_elementwise_op() ->
     folded = Compiled(text.replace("OUT", "8x4x2xf32").replace("PERMUTATION", "[1, 0, 2]"), [FoldTransposes()])
     assert "linalg.transpose" not in folded.text
     assert folded.remarks == ["folded 1 operand transpose"]
+
+
+def test_weights_are_packed_beside_functions_that_call_themselves() -> None:
+    """MLIR's `async-parallel-for` makes such."""
+    again = """
+    func.func private @again(%n: index) {
+      func.call @other(%n) : (index) -> ()
+      return
+    }
+    func.func private @other(%n: index) {
+      func.call @again(%n) : (index) -> ()
+      return
+    }"""
+    sizes = {"m": 9, "n": 20, "k": 11}
+    compiled = Compiled(again + function("f", "mk,nk->mn", sizes, parameter=True), [ContractionsToKernels()])
+    assert "@pack_0" in compiled.text

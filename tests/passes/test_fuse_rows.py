@@ -350,3 +350,24 @@ def test_nothing_is_no_row(m: int, n: int) -> None:
     compiled = Compiled(softmax(m, n), [FuseRows(), VectorizeGenerics()])
     assert "scf." not in compiled.text
     assert "linalg." not in compiled.text, compiled.remarks
+
+
+def test_what_stands_in_no_function_of_func_stays() -> None:
+    """As after `convert-func-to-llvm`, where a recipe has that first."""
+    text = """
+    llvm.func @f() {
+      %0 = arith.constant 0.0 : f32
+      %x = memref.alloc() : memref<3x5xf32>
+      %sum = memref.alloc() : memref<3x1xf32>
+      linalg.fill ins(%0 : f32) outs(%sum : memref<3x1xf32>)
+      linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, 0)>],
+          iterator_types = ["parallel", "reduction"]} ins(%x : memref<3x5xf32>) outs(%sum : memref<3x1xf32>) {
+        ^bb0(%a: f32, %b: f32):
+          %1 = arith.addf %b, %a : f32
+          linalg.yield %1 : f32
+      }
+      llvm.return
+    }"""
+    compiled = Compiled(text, [FuseRows(), VectorizeGenerics(share=False)])
+    assert compiled.text.count("linalg.generic") == 1
+    assert any("no func.func is around it" in remark for remark in compiled.remarks)

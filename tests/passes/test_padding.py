@@ -47,6 +47,18 @@ def expected(a: np.ndarray) -> np.ndarray:
     return out
 
 
+def test_what_the_padded_tensor_is_filled_with_may_come_behind_the_generic() -> None:
+    """A constant is moved in front of it; what is computed there stays, and the copy with it."""
+    constant = "%z = arith.constant 7.0 : f32\n"
+    late = ALONE.replace(constant, "").replace("%p_e =", f"{constant} %p_e =")
+    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
+    out = np.full((7, 6, 3), np.nan, np.float32)
+    Compiled(late, STEPS)("f", a, out)
+    np.testing.assert_array_equal(out, expected(a))
+    summed = late.replace(constant, "%c = arith.constant 3.5 : f32\n %z = arith.addf %c, %c : f32\n")
+    assert "extract_slice" not in Compiled(summed, [PadInPlace()]).text
+
+
 def test_the_generic_writes_into_the_padded_tensor() -> None:
     compiled = Compiled(ALONE, [PadInPlace()])
     filecheck(

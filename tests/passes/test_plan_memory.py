@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mlir_jit import Compiled
 
+from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.plan_memory import PlanMemory
 from tests.kernels.filecheck_text import filecheck
 
@@ -85,6 +86,24 @@ def test_a_buffer_lives_as_long_as_its_views_are_used() -> None:
     assert Compiled(text, [PlanMemory()]).remarks == ["2 buffers, 512 bytes, in 512"]
 
 
+def test_a_call_that_gives_a_buffer_back_is_lent_memory_too() -> None:
+    made = CHAIN.replace("@f(%x: memref<1024xf32>, %out: memref<1024xf32>) attributes {llvm.emit_c_interface}",
+                         "private @g(%x: memref<1024xf32>) -> memref<1024xf32>")  # fmt: skip
+    made = made.replace("outs(%out :", "outs(%d :").replace("return", "return %d : memref<1024xf32>")
+    made = made.replace("%c = memref", "%d = memref.alloc() : memref<1024xf32>\n  %c = memref")
+    caller = """
+    func.func @f(%x: memref<1024xf32>, %out: memref<1024xf32>) attributes {llvm.emit_c_interface} {
+      %made = func.call @g(%x) : (memref<1024xf32>) -> memref<1024xf32>
+      linalg.copy ins(%made : memref<1024xf32>) outs(%out : memref<1024xf32>)
+      return
+    }"""
+    x, out = np.arange(1024, dtype=np.float32), np.zeros(1024, np.float32)
+    compiled = Compiled(made + caller, [PlanMemory()])
+    compiled("f", x, out)
+    np.testing.assert_array_equal(out, (2 * x * x + x) * (2 * x * x))
+    assert "call @g(%arg0, %" in compiled.text
+
+
 def test_a_function_without_buffers_is_left_alone() -> None:
     text = "func.func @f(%x: memref<4xf32>) {\n return\n}"
     compiled = Compiled(text, [PlanMemory()])
@@ -128,3 +147,21 @@ def test_buffers_that_a_loop_carries_on_are_neither_freed_nor_given_room(size: s
     compiled = Compiled(text, [PlanMemory(arena=arena)])
     assert compiled.text.count("memref.alloc") == 2
     assert "memref.dealloc" not in compiled.text
+
+
+def test_functions_that_call_themselves_are_refused_where_they_need_memory() -> None:
+    """MLIR's `async-parallel-for` makes such."""
+    again = """
+    func.func private @again(%n: index, %x: memref<8xf32>) {{
+      {buffer}
+      func.call @other(%n, %x) : (index, memref<8xf32>) -> ()
+      return
+    }}
+    func.func private @other(%n: index, %x: memref<8xf32>) {{
+      func.call @again(%n, %x) : (index, memref<8xf32>) -> ()
+      return
+    }}"""
+    assert Compiled(again.format(buffer=""), [PlanMemory()]).remarks == []
+    buffer = "%a = memref.alloc() : memref<8xf32>\nlinalg.copy ins(%x : memref<8xf32>) outs(%a : memref<8xf32>)"
+    with pytest.raises(PassError, match="@again calls itself"):
+        Compiled(again.format(buffer=buffer), [PlanMemory()])

@@ -14,7 +14,8 @@ import torch
 from buddy.compiler.compilation import CompilationError, Compiler
 from buddy.compiler.presets import presets
 from buddy.compiler.recipe import TORCH_MLIR, prefix_keys
-from tests.programs import captured
+from buddy.compiler.runner.loaded import LoadedProgram
+from tests.programs import assert_same, captured
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 roads: Any = import_module("roads")
@@ -86,6 +87,20 @@ def test_passes_are_stages_in_phases_and_lines_lead_to_nodes(
     assert {op.stable for op in imported.graph.operations} <= named
     last = [stage for stage in stages if stage.phase == "llvm"][-1]
     assert last.origins.nowhere == 0
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return [*attend(q, k, k, is_causal=True), *attend(q, k[:, :1], k[:, :1], attn_mask=mask, scale=0.5)]
+
+
+def test_what_attention_keeps_for_its_gradient_is_eagers() -> None:
+    """Of PyTorch's own rule it is the weights, which whoever calls has no room for."""
+    inputs = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.rand(5, 5)
+    found = captured(_attention, *inputs)
+    found.graph.given = found.torch_dialect()
+    artifact = Compiler(found.graph).compile(presets()["torch-mlir"].recipe).artifact
+    assert_same(LoadedProgram(artifact)(found.tensors), _attention(*inputs))
 
 
 def test_a_pass_of_torch_mlirs_that_is_off_leaves_its_ops(imported: Any) -> None:

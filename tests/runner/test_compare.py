@@ -224,12 +224,37 @@ def test_what_is_computed_meanwhile_by_another_process_is_told_apart() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         begin = time.process_time()
         meter = LoadMeter()
-        while time.process_time() < begin + 0.3:
+        while time.process_time() < begin + 0.6:
             pass
         found = meter.load()
         other.kill()
+    assert found.others >= 0.1
     assert found.disturbs
     assert figures_of(found).startswith(f"machine: load {found.average:.2f} on {found.cores} core")
+
+
+def test_that_a_process_waited_for_a_core_is_told_of_any_while_however_short() -> None:
+    if not Path("/proc/self/schedstat").exists() or not hasattr(os, "sched_setaffinity"):
+        pytest.skip("the system does not tell who waits")
+    own = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(own)})
+        with subprocess.Popen(
+            [sys.executable, "-c", "print('on', flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            meter, begin = LoadMeter(alone=False), time.process_time()
+            while time.process_time() < begin + 0.1:
+                pass
+            found = meter.load()
+            other.kill()
+    finally:
+        os.sched_setaffinity(0, own)
+    assert found.others == -1.0
+    assert 0.1 < found.waited < 1.0
+    assert found.disturbs
+    assert f"{found.waited:.0%} of the time spent waiting for a core" in figures_of(found)
 
 
 def test_nan_on_both_sides_is_not_ok_and_neither_is_what_returns_nothing() -> None:

@@ -46,3 +46,11 @@ def test_pinned_texts_stay_until_their_owner_lets_go() -> None:
 def test_a_text_larger_than_the_limit_is_kept_while_it_is_the_latest() -> None:
     store = filled(50, 1)
     assert "t0" in store
+
+
+def test_what_is_dropped_goes_unless_it_is_pinned() -> None:
+    store = filled(1000, 3)
+    store.pin("shown", ["t0"])
+    for name in ("t0", "t1", "none"):
+        store.drop(name)
+    assert store.names() == ("t0", "t2")

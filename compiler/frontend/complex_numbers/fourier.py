@@ -9,6 +9,7 @@ Numbers on the unit circle are made in double precision, from angles reduced exa
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -43,18 +44,24 @@ def c2c(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, forward
 
 @rule(aten._fft_r2c.default)
 def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> Any:
-    """The last of `dims` is transformed first, of which half the result says all."""
+    """The last of `dims` is transformed first, of which half the result says all.
+
+    Numbers that are their own conjugates are real, also where a sum of imaginary parts would be NaN.
+    """
     if not _are_known(x, dims):
         return NotImplemented
     *others, last = dims
     count, factor = out.size(last), _factor_of(x, dims, normalization)
+    is_real = _own_conjugates(out, {dim % x.dim(): x.size(dim) for dim in dims})
     if _is_last_alone(x, dims) and x.size(-1) <= DIRECT:
         table = _interleaved(x.size(-1), count, -1, factor, x.dtype)[::2].contiguous()
-        return Interleaved(_product(x, table).unflatten(-1, (count, 2)))
+        both = _product(x, table).unflatten(-1, (count, 2))
+        imaginary = numpy.stack([numpy.zeros_like(is_real), is_real], -1)
+        return Interleaved(torch.where(_constant(imaginary), 0.0, both))
     found = _moved(_of_real(_to_last(x, last), -1, count), last)
     for dim in others:
         found = _along(found, dim, -1)
-    return _scaled(found, factor)
+    return _scaled(Pair(found.re, torch.where(_constant(is_real), 0.0, found.im)), factor)
 
 
 @rule(aten._fft_c2r.default)
@@ -175,7 +182,8 @@ def _to_real(x: Pair, size: int) -> torch.Tensor:
     half = x.map(lambda part: part.narrow(-1, 0, size // 2 + 1))
     if size <= DIRECT:
         cosines, sines = _half_matrices(size, x.re.dtype)
-        return _product(half.re, cosines) + _product(half.im, sines)
+        real = _product(half.re, cosines)
+        return real + _product(half.im.narrow(-1, 1, len(sines)), sines) if len(sines) else real
     mirrored = half.map(lambda part: part.narrow(-1, 1, (size - 1) // 2).flip(-1))
     inner = half.im.narrow(-1, 1, (size - 1) // 2)
     zero = torch.zeros_like(half.im.narrow(-1, 0, 1))
@@ -196,15 +204,33 @@ def _factor(size: int) -> int:
 
 
 def _circle(numerators: Any, size: int, sign: int) -> tuple[Any, Any]:
-    """Cosines and sines of `sign * 2 pi * numerators / size`."""
+    """Cosines and sines of `sign * 2 pi * numerators / size`, exact at quarter turns."""
     angles = sign * 2 * numpy.pi * (numerators % size) / size
-    return numpy.cos(angles), numpy.sin(angles)
+    is_quarter = 4 * numerators % size == 0
+
+    def exact(part: Any) -> Any:
+        return numpy.where(is_quarter, numpy.rint(part) + 0.0, part)
+
+    return exact(numpy.cos(angles)), exact(numpy.sin(angles))
 
 
 def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
-    kind = {torch.float32: numpy.float32, torch.float64: numpy.float64}[dtype]
+    return _constant(values.astype({torch.float32: numpy.float32, torch.float64: numpy.float64}[dtype]))
+
+
+def _constant(values: Any) -> torch.Tensor:
     with _disable_current_modes():  # tables are real, whatever is being traced
-        return torch.from_numpy(numpy.ascontiguousarray(values.astype(kind)))
+        return torch.from_numpy(numpy.ascontiguousarray(values))
+
+
+def _own_conjugates(out: torch.Tensor, sizes: Mapping[int, int]) -> Any:
+    """Which numbers of the transform `out` of real ones, of `sizes` by dim, are their own conjugates: an array of as
+    many dims, of size 1 where it is the same along a dim."""
+    found = numpy.ones((1,) * out.dim(), bool)
+    for dim, size in sizes.items():
+        own = 2 * numpy.arange(out.size(dim)) % size == 0
+        found = found & own.reshape([-1 if place == dim else 1 for place in range(out.dim())])
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -223,14 +249,14 @@ def _interleaved(size: int, count: int, sign: int, factor: float, dtype: torch.d
 
 @lru_cache(maxsize=64)
 def _half_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """[size // 2 + 1, size] each, for real and imaginary parts; what has a conjugate counts twice."""
+    """[size // 2 + 1, size] for real parts, and [(size - 1) // 2, size] for the imaginary parts of those that have a
+    conjugate, which count twice."""
     count = size // 2 + 1
     cosines, sines = _circle(numpy.outer(range(count), range(size)), size, 1)
     own = [i for i in range(count) if 2 * i % size == 0]
     twice = numpy.full((count, 1), 2.0)
     twice[own] = 1
-    sines[own] = 0
-    return _tensor(cosines * twice, dtype), _tensor(-sines * twice, dtype)
+    return _tensor(cosines * twice, dtype), _tensor(-2 * sines[1 : 1 + (size - 1) // 2], dtype)
 
 
 @lru_cache(maxsize=64)

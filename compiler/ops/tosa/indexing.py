@@ -41,10 +41,9 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Tensor:
 @lowering("GatherOp")
 def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
     """`result[..., i, ...] = x[..., index[..., i, ...], ...]`: a gather of single columns, the other dims as batch."""
-    x, indices = tensor_of(node.args[0], symbol_table), tensor_of(node.args[2], symbol_table)
+    operands = (tensor_of(node.args[place], symbol_table) for place in (0, 2))
+    x, indices = (tensor if tensor.shape else reshape(tensor, [1]) for tensor in operands)
     rank = len(x.shape)
-    if not rank:
-        return x
     dim = normalized(node.args[1], rank)
     order = [i for i in range(rank) if i != dim] + [dim]
     for axis in order[:-1]:
@@ -52,7 +51,8 @@ def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
     x, indices = transpose(x, order), transpose(indices, order)
     batch, shape = prod(x.shape[:-1]), indices.shape
     columns = gather(reshape(x, [batch, x.shape[-1], 1]), reshape(indices, [batch, shape[-1]]))
-    return transpose(reshape(columns, shape), [order.index(i) for i in range(rank)])
+    found = transpose(reshape(columns, shape), [order.index(i) for i in range(rank)])
+    return reshape(found, node.tensor_meta.shape)
 
 
 @lowering("IndexOp")

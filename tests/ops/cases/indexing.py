@@ -16,7 +16,11 @@ INDEXING: dict[str, Callable[..., Any]] = {
     "one_hot": lambda w, i: F.one_hot(i, 5),
     "gather columns": lambda w, i: w.gather(1, i),
     "gather rows": lambda w, i: w.gather(0, i),
+    "gather one number": lambda w, i: w[0].gather(0, i[0, 0]),
+    "gather from one number": lambda w, i: w[0, 0].gather(0, i[0] * 0),
     "index_select": lambda w, i: w.index_select(1, i[0]),
+    "take": lambda w, i: w.take(i),
+    "take one number": lambda w, i: w[0].take(i[0, 0]),
     "a row of indices": lambda w, i: w[:, i[0] - 4],
     "two indices": lambda w, i: w[i[:, :1] - 2, i],
 }

@@ -65,5 +65,13 @@ GROUPS: dict[str, Group] = {
     "sorting of a scalar": Group(
         (normal(),), {"sort": ORDERS["sort"], "median": torch.median, "mode": MIDDLES["mode"]}
     ),
-    "sorting of nothing": Group((normal(2, 0),), {"sort": ORDERS["sort"], "places": ORDERS["its places"]}),
+    "sorting of nothing": Group(
+        (normal(2, 0),),
+        {
+            "sort": ORDERS["sort"],
+            "places": ORDERS["its places"],
+            "largest of no lines": lambda x: x.mT.topk(2, 1)[0],
+            "kthvalue of no lines": lambda x: x.mT.kthvalue(1, 1)[0],
+        },
+    ),
 }
