@@ -16,8 +16,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     from buddy.compiler.engine.connection import Connection
     from buddy.compiler.engine.limits import take_limits
     from buddy.compiler.engine.server import Server
+    from buddy.compiler.scratch import have_temporary_folder
 
     take_limits()
+    have_temporary_folder()
 
     async def serve() -> int:
         return await Server(Connection(frames_in, frames_out)).serve()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from buddy.compiler.engine.lifeline import die_with_parent
+from buddy.compiler.engine.lifeline import die_with_parent, from_its_first_moment
 from buddy.compiler.engine.process import safe_path
 
 Question = TypeVar("Question")
@@ -28,7 +28,9 @@ async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: f
     """
     command = [sys.executable, *safe_path(), "-m", module, str(os.getpid())]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, start_new_session=True, preexec_fn=from_its_first_moment()
+    )
     try:
         found, _ = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(question)), timeout)
         return msgspec.msgpack.decode(found, type=answer)

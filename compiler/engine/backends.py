@@ -21,6 +21,7 @@ from buddy.compiler.protocol import (
     Diagnostic,
     FlagsChecked,
     Progress,
+    Stage,
 )
 from buddy.compiler.recipe import IREE, NATIVE, Recipe
 
@@ -39,7 +40,7 @@ class HandedOver(Compilation):
         self._first = first
         held = ("handed over", self._request)
         self._store.pin(held, [stage.text for stage in first.stages])
-        self._tell_what_is_next(-1)
+        self._tell_phase(first)
         try:
             flags, number = self._recipe.backend_flags, len(first.stages) - 1
             return await self._followed(
@@ -61,10 +62,13 @@ class HandedOver(Compilation):
         self._send(Compiled(self._request, self._recipe.graph, stages, seconds, reused, first.remarks))
         return CompileResult(stages, done.artifact, first.assignments, first.remarks, seconds, reused)
 
-    def _tell_what_is_next(self, step: int) -> None:
-        if self._first is None:
-            return
-        number = len(self._stages) - len(self._first.stages)
+    def _stage_done(self, stage: Stage) -> None:
+        super()._stage_done(stage)
+        if self._first is not None:
+            self._tell_phase(self._first)
+
+    def _tell_phase(self, first: CompileResult) -> None:
+        number = len(self._stages) - len(first.stages)
         name = IREE_PHASES[number] if number < len(IREE_PHASES) else "the module"
         self._send(
             Progress(self._request, f"IREE {number + 1}/{len(IREE_PHASES)} {name}", number / (len(IREE_PHASES) + 1))

@@ -13,6 +13,7 @@ from typing import Any
 from buddy.compiler.engine.lifeline import die_with_parent
 from buddy.compiler.engine.limits import WORKER_FIRST, go_first
 from buddy.compiler.engine.messages import Message, TextData
+from buddy.compiler.scratch import have_temporary_folder
 from buddy.compiler.text.lines import line_count
 from buddy.compiler.text.store import text_name
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
@@ -82,6 +83,7 @@ def connect(types: Any) -> Channel:
         os.set_inheritable(fd, False)
     die_with_parent(parent)
     go_first(WORKER_FIRST)
+    have_temporary_folder()
     _forget_current_folder()
     return Channel(read_fd, write_fd, types)
 

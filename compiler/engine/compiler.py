@@ -22,7 +22,7 @@ from buddy.compiler.engine.messages import (
     CompilerRequest,
     DescribeOps,
     DescribePasses,
-    Done,
+    GraphsKept,
     Message,
     OpList,
     PassList,
@@ -33,13 +33,14 @@ from buddy.compiler.engine.messages import (
     Reply,
     StageData,
     StageNote,
+    StepNote,
     Trouble,
     UsePlugins,
 )
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.recipe import NATIVE, Recipe
 
-_MAX_GRAPHS = 8
+MAX_GRAPHS = 8
 
 
 class CompilerWorker:
@@ -77,9 +78,10 @@ class CompilerWorker:
         from buddy.compiler.graph.serialize import from_bytes
 
         self._compilers[request.key] = Compiler(from_bytes(request.graph))
-        while len(self._compilers) > _MAX_GRAPHS:
+        self._compilers.move_to_end(request.key)
+        while len(self._compilers) > MAX_GRAPHS:
             self._compilers.popitem(last=False)
-        return Done()
+        return GraphsKept(tuple(self._compilers))
 
     def _compile(self, request: CompileGraph) -> Reply:
         self._compilers.move_to_end(request.key)
@@ -113,7 +115,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
     packer, recipe = Packer(channel, known), recipe.handed_over()
     make = _natively if recipe.backend == NATIVE else _for_iree
     try:
-        channel.send(Assignments(compiler.assignments(recipe)))
+        channel.send(Assignments(compiler.assignments(recipe, packer.step_begins)))
         result, handed_over = make(compiler, recipe, packer)
     except CompilationError as error:
         return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
@@ -130,7 +132,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
     from buddy.compiler.artifact import to_bytes
 
-    result = compiler.compile(recipe, packer.stage_made)
+    result = compiler.compile(recipe, packer.stage_made, packer.step_begins)
     return result, to_bytes(result.artifact)
 
 
@@ -140,7 +142,7 @@ def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes
     from buddy.compiler.iree.artifact import to_bytes
     from buddy.compiler.iree.program import NotForIree, program_of
 
-    result = compiler.top_level(recipe, packer.stage_made)
+    result = compiler.top_level(recipe, packer.stage_made, packer.step_begins)
     try:
         return result, to_bytes(program_of(result.graph, result.module, result.locations))
     except NotForIree as error:
@@ -154,6 +156,9 @@ class Packer:
     def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:
         self._channel, self._known = channel, set(known)
         self._sent: dict[int, Stage] = {}
+
+    def step_begins(self, step: int) -> None:
+        self._channel.send(StepNote(step))
 
     def stage_made(self, stage: Stage, text: Any) -> None:
         data = self.pack(stage, text)

@@ -15,12 +15,13 @@ from buddy.compiler.engine.messages import (
     Message,
     StageData,
     StageNote,
+    StepNote,
     TextData,
 )
 from buddy.compiler.engine.programs import CompileResult, GraphRecord
 from buddy.compiler.engine.worker import RequestRefused, WorkerDied, death
 from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.recipe import CODE, LOWERING, Recipe
 from buddy.compiler.text.lines import IndexedText, MachineCode
 from buddy.compiler.text.store import TextStore
 
@@ -44,7 +45,7 @@ class Compilation:
     ) -> None:  # fmt: skip
         self._send, self._store, self._kind = send, store, kind
         self._graph, self._recipe, self._request = graph, recipe, request
-        self._enabled = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
+        self._at: int | None = None
         self._stages: dict[int, Stage] = {}
 
     async def result(
@@ -81,10 +82,11 @@ class Compilation:
         if isinstance(note, Assignments):
             self._send(Assigned(self._request, self._recipe.graph, note.assignments))
             self._stage_done(self._graph.fx)
+        elif isinstance(note, StepNote):
+            self._step_begins(note.step)
         elif isinstance(note, StageNote):
             stage = self._shifted(note.data)
             self._stage_done(stage)
-            self._tell_what_is_next(stage.step)
 
     def _stage_done(self, stage: Stage) -> None:
         self._stages[stage.index] = stage
@@ -110,26 +112,34 @@ class Compilation:
         """Keep what the client shows: the texts of the latest good, compared and failed compilation."""
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 
-    def _tell_what_is_next(self, step: int) -> None:
-        following = self._next_after(step)
-        if following is None:
-            self._send(Progress(self._request, "generating machine code", 0.99))
-            return
-        index, name = following
-        number = 1 + [position for position, _ in self._enabled].index(index)
-        total = len(self._enabled)
-        self._send(Progress(self._request, f"pass {number}/{total} {name.name}", (number - 1) / total))
+    def _step_begins(self, step: int) -> None:
+        self._at = step
+        order = _in_order(self._recipe)
+        done = order.index(step) / len(order)
+        self._send(Progress(self._request, self._told(step), done))
 
-    def _next_after(self, step: int) -> tuple[int, PassStep] | None:
-        """The step that runs after step `step`; -1 stands for the acts before the first and after the last."""
-        last = max((stage.step for stage in self._stages.values()), default=-1)
-        return next(((index, found) for index, found in self._enabled if index > max(step, last)), None)
+    def _told(self, step: int) -> str:
+        if step == LOWERING:
+            return "lowering"
+        if step == CODE:
+            return "generating machine code"
+        passes = [index for index in _in_order(self._recipe) if index >= 0]
+        return f"pass {1 + passes.index(step)}/{len(passes)} {self._recipe.steps[step].name}"
 
     def _crash(self, died: WorkerDied) -> Diagnostic:
-        following = self._next_after(-1)
-        if following is None:
-            where = "translating to LLVM IR and generating machine code"
+        step = self._at
+        if step is None:
+            where = "before the first pass"
+        elif step >= 0:
+            where = f"pass {self._recipe.steps[step].name} (step {step + 1})"
         else:
-            where = f"pass {following[1].name} (step {following[0] + 1})"
+            where = "lowering" if step == LOWERING else "translating to LLVM IR and generating machine code"
         found = death(died, "the compiler crashed", where, _CRASH_TODO)
-        return msgspec.structs.replace(found, step=-1 if following is None else following[0])
+        return msgspec.structs.replace(found, step=-1 if step is None else max(step, -1))
+
+
+def _in_order(recipe: Recipe) -> list[int]:
+    """The steps that are on, as they come: those of the graph go before lowering, wherever they stand."""
+    on = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
+    graph, mlir = ([index for index, step in on if (step.level == "graph") is first] for first in (True, False))
+    return [*graph, LOWERING, *mlir, CODE]

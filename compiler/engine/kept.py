@@ -27,8 +27,10 @@ def main(descriptor: int, path: Path, patience: float) -> int:
     from buddy.compiler.engine.kept_connection import KeptConnection
     from buddy.compiler.engine.limits import take_limits
     from buddy.compiler.engine.server import Server
+    from buddy.compiler.scratch import have_temporary_folder
 
     take_limits()
+    have_temporary_folder()
 
     async def serve() -> int:
         return await Server(KeptConnection(socket.socket(fileno=descriptor), patience)).serve()

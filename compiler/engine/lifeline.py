@@ -6,10 +6,14 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Sequence
-from functools import partial
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,9 +22,27 @@ def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent `parent` ends, where the kernel can (Linux)."""
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl()(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def from_its_first_moment() -> Callable[[], None] | None:
+    """`preexec_fn` of a child that dies with this process, from before it runs anything of its own on.
+
+    One that a signal stops while it starts, before it calls `die_with_parent`, would outlive this process for good. The
+    kernel takes the thread that starts a child for its parent, so there is none for any but the main thread's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    # The child of a process with threads must not load anything.
+    _prctl()
+    return partial(die_with_parent, os.getpid())
+
+
+@cache
+def _prctl() -> Any:
+    return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
 def run_below(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -38,6 +60,15 @@ def kill_group(pid: int) -> None:
     """Kill the process group that `pid` leads, with whatever a script has started in it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def other_end(link: socket.socket) -> int:
+    """The process of this user's that has connected to a Unix socket, or listens at it; 0 where that is not known."""
+    if sys.platform != "linux":
+        return 0
+    form = "3i"
+    pid, user, _ = struct.unpack(form, link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form)))
+    return int(pid) if user == os.getuid() else 0
 
 
 def describe_exit(status: int) -> str:

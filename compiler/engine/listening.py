@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from buddy.compiler.engine.lifeline import kill_group, other_end
 from buddy.compiler.scratch import scratch_folder
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
 
 _READ = 1 << 20
 # How long a process may take to be forked and to connect.
 _START = 30.0
+# How long one may take to end that nobody listens to any more, and how often that is looked at.
+_END = 1.0
+_LOOK = 0.01
 
 
 class Peer:
-    """A process that has connected; `types` are what it says."""
+    """The process `pid`, which has connected and leads a session of its own; `types` are what it says."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any, pid: int) -> None:
+        self._reader, self._writer, self._pid = reader, writer, pid
         self._buffer, self._decoder = FrameBuffer(), FrameDecoder(types)
 
     async def messages(self) -> AsyncIterator[Any]:
@@ -39,6 +44,23 @@ class Peer:
     def close(self) -> None:
         """Ends the process, which has nobody to work for then."""
         self._writer.close()
+
+    async def ended(self) -> None:
+        """Wait for its end; one that does not hear that it is to end, stopped or stuck as it is, is killed."""
+        end = time.monotonic() + _END
+        try:
+            while self._lives() and time.monotonic() < end:
+                await asyncio.sleep(_LOOK)
+        finally:
+            if self._lives():
+                kill_group(self._pid)
+
+    def _lives(self) -> bool:
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        return self._pid > 0
 
 
 class Listening:
@@ -62,6 +84,7 @@ class Listening:
         for peer in self._peers:
             peer.close()
         self._folder.cleanup()
+        await asyncio.gather(*(peer.ended() for peer in self._peers))
 
     async def peer(self) -> Peer:
         """The next process that connects. Raises `asyncio.TimeoutError` when none does."""
@@ -73,7 +96,7 @@ class Listening:
         except BaseException:
             connection.close()
             raise
-        self._peers.append(Peer(reader, writer, self._types))
+        self._peers.append(Peer(reader, writer, self._types, other_end(connection)))
         return self._peers[-1]
 
     async def _called(self) -> None:

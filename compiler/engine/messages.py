@@ -203,7 +203,7 @@ class UsePlugins(Message, frozen=True):
 
 
 class AddGraph(Message, frozen=True):
-    """Keep a graph under `key`: `Done`."""
+    """Keep a graph under `key`, in place of the one longest unused where there are many: `GraphsKept`."""
 
     key: str
     graph: bytes
@@ -291,6 +291,12 @@ class Done(Reply, frozen=True):
     pass
 
 
+class GraphsKept(Reply, frozen=True):
+    """The keys of all graphs that the compiler worker has now."""
+
+    keys: tuple[str, ...]
+
+
 class CapturedGraphData(msgspec.Struct, frozen=True):
     info: GraphInfo
     graph: bytes
@@ -369,6 +375,12 @@ class Assignments(Message, frozen=True):
     assignments: tuple[Assignment, ...]
 
 
+class StepNote(Message, frozen=True):
+    """The compiler begins step `step` of the recipe, or `LOWERING` or `CODE`."""
+
+    step: int
+
+
 class StageNote(Message, frozen=True):
     data: StageData
 
@@ -402,7 +414,7 @@ class OpList(Reply, frozen=True):
     ops: tuple[OpInfo, ...]
 
 
-CompilerNote = Activity | Trouble | Assignments | StageNote
+CompilerNote = Activity | Trouble | Assignments | StepNote | StageNote
 HostMessage = (
     Ready
     | CompilerNote
@@ -422,4 +434,6 @@ HostMessage = (
 )
 # What a process that bisects says.
 BisectionMessage = Activity | Trouble | BisectionDone | Refused
-CompilerMessage = Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | Done | Refused
+CompilerMessage = (
+    Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | GraphsKept | Refused
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,10 @@ class InCompiler:
         """It has loaded `plugins`; graphs that it was given before may hold ops that it knows only now."""
         self.plugins, self.notes, self.asked = plugins, notes, True
         self.graphs.clear()
+
+    def took(self, key: str, kept: Collection[str]) -> None:
+        """It has been given graph `key`, and has `kept` now: others may have had to go."""
+        self.graphs = {*self.graphs.intersection(kept), key}
 
 
 def hashed(path: str, directory: str = "") -> PluginFile:

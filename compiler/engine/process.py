@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buddy.compiler.engine.lifeline import describe_exit, kill_group
+from buddy.compiler.engine.lifeline import describe_exit, from_its_first_moment, kill_group
 from buddy.compiler.wire import FrameBuffer, WireError
 
 _READ = 1 << 20
@@ -180,6 +180,7 @@ def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
         stderr=subprocess.PIPE,
         pass_fds=(their_read, their_write),
         start_new_session=True,
+        preexec_fn=from_its_first_moment(),
         bufsize=0,
     )
     os.close(their_read)

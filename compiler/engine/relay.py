@@ -7,6 +7,7 @@ one, apart from everything that ends with the link: it leads a session of its ow
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -17,12 +18,20 @@ import tempfile
 import time
 from pathlib import Path
 
+from buddy.compiler.engine.lifeline import kill_group, other_end
 from buddy.compiler.engine.process import safe_path
-from buddy.compiler.resuming import refusal
+from buddy.compiler.resuming import BEAT, SILENCE, UNANSWERED, refusal
 
+_ENGINE = "buddy.compiler.engine.kept"
 _READ = 1 << 16
 _TAIL = 2000
 _DAY = 24 * 3600.0
+# An engine beats as soon as a link greets it, and then every `BEAT` seconds. That it does not is told before the client
+# takes the link for dead.
+_FIRST_BEAT = 8.0
+_LATER_BEATS = SILENCE - BEAT
+# How long an engine may take to hear that a link has ended, and to end where that was what it has been told.
+_GOODBYE = 1.5
 
 
 class RelayError(Exception):
@@ -55,27 +64,70 @@ def relay(name: str, patience: float, *, start: bool) -> int:
     try:
         path = engines_folder() / name
         engine = _linked(path) or (_started(path, patience) if start else None)
+    except TimeoutError:
+        return UNANSWERED
     except (RelayError, OSError) as error:
         os.write(1, refusal(str(error)))
         return 1
     if engine is None:
         os.write(1, refusal(_obituary(path)))
         return 1
-    with engine:
-        if not _pump(engine):
-            os.write(1, refusal(_obituary(path)))
-            return 1
+    try:
+        with engine:
+            # How long one takes to start is for the client to judge.
+            if not _pump(engine, math.inf if start else _FIRST_BEAT):
+                os.write(1, refusal(_obituary(path)))
+                return 1
+    except TimeoutError:
+        return UNANSWERED
     return 0
 
 
+def end(name: str) -> int:
+    """Kill the engine called `name`, which nobody wants any more, unless it ends by itself at once; the exit code.
+
+    One that a signal has stopped can be ended in no other way. Elsewhere than on Linux nothing tells which process it
+    is: there it ends when it is continued and finds that its link is gone.
+    """
+    try:
+        path = engines_folder() / name
+        engine = _linked(path)
+    except (RelayError, OSError):
+        return 1
+    if engine is None:
+        return 0
+    with engine:
+        pid, until = other_end(engine), time.monotonic() + _GOODBYE
+        while _is_engine(pid, path) and time.monotonic() < until:
+            time.sleep(0.02)
+        if _is_engine(pid, path):
+            kill_group(pid)
+            _obituary(path)
+    return 0
+
+
+def _is_engine(pid: int, path: Path) -> bool:
+    """Whether process `pid` is, still, the engine that listens at `path`."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return os.fsencode(path) in words and _ENGINE.encode() in words
+    return False
+
+
 def _linked(path: Path) -> socket.socket | None:
-    """A link to the engine that listens at `path`, if there is one."""
+    """A link to the engine that listens at `path`, if there is one; `TimeoutError` where it takes no links."""
     engine = socket.socket(socket.AF_UNIX)
     try:
+        engine.setblocking(False)
         engine.connect(str(path))
+    except BlockingIOError as error:
+        # It has taken none of the links that others have begun.
+        engine.close()
+        raise TimeoutError from error
     except (FileNotFoundError, ConnectionRefusedError):
         engine.close()
         return None
+    engine.setblocking(True)
     return engine
 
 
@@ -85,7 +137,7 @@ def _started(path: Path, patience: float) -> socket.socket | None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(4)
-        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.engine.kept"]
+        command = [sys.executable, *safe_path(), "-m", _ENGINE]
         with log_path(path).open("ab") as log:
             os.chmod(log.fileno(), 0o600)
             subprocess.Popen(
@@ -128,19 +180,43 @@ def _obituary(path: Path) -> str:
     return "it had been without a link for too long, or the machine has been started anew"
 
 
-def _pump(engine: socket.socket) -> bool:
-    """Pass bytes both ways until either side ends; whether the engine has said anything, or had no time to."""
-    ways, said = {0: engine.fileno(), engine.fileno(): 1}, False
+def _pump(engine: socket.socket, patience: float) -> bool:
+    """Pass bytes both ways until either side ends; whether the engine has said anything, or had no time to.
+
+    Raises `TimeoutError` where an engine that was greeted says nothing for `patience` seconds, or later stops to beat.
+    """
+    ways, said, silent_since = {0: engine.fileno(), engine.fileno(): 1}, False, math.inf
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
-            ready, _, _ = select.select(list(ways), [], [])
+            ready, _, _ = select.select(list(ways), [], [], 1.0)
             for source in ready:
                 data = os.read(source, _READ)
+                if not data and source == 0:
+                    return _taken(engine)
                 if not data:
-                    return said or source == 0
-                said = said or source != 0
+                    return said
                 _write(ways[source], data)
+                if source != 0:
+                    said, patience = True, _LATER_BEATS
+            if engine.fileno() in ready or (0 in ready and silent_since == math.inf):
+                silent_since = time.monotonic()
+            if time.monotonic() - silent_since > patience:
+                raise TimeoutError
     return said
+
+
+def _taken(engine: socket.socket) -> bool:
+    """The link has ended: wait until the engine, too, is done with it, and has so taken the last that came over it.
+
+    Were it closed before, an engine that just then writes to it would not read on. Raises `TimeoutError` where the
+    engine does not come to it.
+    """
+    with contextlib.suppress(OSError):
+        engine.shutdown(socket.SHUT_WR)
+    engine.settimeout(_GOODBYE)
+    while engine.recv(_READ):
+        continue
+    return True
 
 
 def _write(target: int, data: bytes) -> None:

@@ -14,6 +14,8 @@ from buddy.compiler.text.lines import IndexedText
 from buddy.compiler.text.store import TextStore, text_name
 
 TIMEOUT = 60.0
+# Forms that are kept; one takes about a second to print again.
+MAX_FORMS = 40
 # Modules run by name: importing them here would bring MLIR into the engine.
 _GENERIC_FORM = "buddy.compiler.generic_form"
 _DOCUMENTATION = "buddy.compiler.op_documentation"
@@ -49,6 +51,7 @@ class Reprinting:
         form = self._store.get(name) if name else None
         if form is None:
             name, form = await self._made(frame.text)
+        self._keep(frame.text, name)
         self._send(Reprinted(job.request, frame.text, name, form.total))
 
     async def _made(self, name: str) -> tuple[str, IndexedText]:
@@ -61,8 +64,17 @@ class Reprinting:
         form = IndexedText(answer.content, array("I", answer.line_sets), text.sets, text.derived)
         made = text_name(form.content, answer.line_sets, form.sets, form.derived)
         self._store.put(made, form)
-        self._forms = {text: form for text, form in self._forms.items() if form in self._store} | {name: made}
         return made, form
+
+    def _keep(self, text: str, form: str) -> None:
+        """Note that `form` is one of `text`, in place of those longest unused."""
+        self._forms.pop(text, None)
+        known = {text: form for text, form in self._forms.items() if form in self._store}
+        self._forms = known | {text: form}
+        for old in list(self._forms)[:-MAX_FORMS]:
+            gone = self._forms.pop(old)
+            if gone not in self._forms.values():
+                self._store.drop(gone)
 
     async def describe(self, frame: DescribeOp, job: Job) -> None:
         if frame.name not in self._documentation:

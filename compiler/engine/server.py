@@ -193,6 +193,8 @@ class Server:
             self._send(Pong(frame.request))
         elif isinstance(frame, Cancel):
             self._jobs.cancel(frame.target)
+            if frame.target == 0:
+                self._session.give_up_starts()
         else:
             log.debug("request %d: %s", frame.request, type(frame).__name__)
             work, slot = self._work(frame)

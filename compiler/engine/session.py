@@ -94,6 +94,11 @@ class Session:
         self.compiler.start()
         self.host.start()
 
+    def give_up_starts(self) -> None:
+        """Replace workers that do not come up: the user waits for nothing any more."""
+        self.host.give_up_start()
+        self.compiler.give_up_start()
+
     async def close(self) -> None:
         await self.host.close()
         await self.compiler.close()
@@ -269,8 +274,8 @@ class Session:
         """See to it that the compiler worker that lives now has `plugins` and `graph`."""
         await self._compiler_with(plugins, job)
         if graph.key not in self._in_compiler.graphs:
-            await self._ask_compiler(AddGraph(graph.key, graph.data))
-            self._in_compiler.graphs.add(graph.key)
+            kept = await self._ask_compiler(AddGraph(graph.key, graph.data))
+            self._in_compiler.took(graph.key, kept.keys)
 
     async def _compiler_with(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
         """See to it that the compiler worker has just `plugins`; what was wrong with them.

@@ -27,7 +27,6 @@ from buddy.compiler.protocol import (
     Lines,
     ListSymbols,
     ListTypes,
-    LongType,
     Region,
     Search,
     SearchEach,
@@ -93,7 +92,7 @@ class Texts:
 
     async def types(self, frame: ListTypes, job: Job) -> None:
         found = await asyncio.to_thread(long_types, self._find(frame.text))
-        self._send(Types(job.request, frame.text, tuple(LongType(*one) for one in found)))
+        self._send(Types(job.request, frame.text, tuple(found)))
 
     async def region(self, frame: FindRegion, job: Job) -> None:
         found = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.engine.jobs import Job, JobFailed
-from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.lifeline import describe_exit, from_its_first_moment
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.protocol import Diagnostic, Tried, TriedAll, TryPasses
 from buddy.compiler.recipe import PassStep
@@ -67,8 +67,9 @@ class Trials:
         command = [sys.executable, *safe_path(), "-m", _MODULE, str(os.getpid())]
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=null, limit=_LINE, start_new_session=True
-        )
+            *command, stdin=pipe, stdout=pipe, stderr=null, limit=_LINE, start_new_session=True,
+            preexec_fn=from_its_first_moment(),
+        )  # fmt: skip
         try:
             return await self._listen(process, question, frame, job, first, deadline)
         finally:

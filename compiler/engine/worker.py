@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.engine.messages import Message, Ready, Refused, Reply, Trouble
 from buddy.compiler.engine.process import ProcessEvents, WorkerProcess
+from buddy.compiler.machine_load import waited
 from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.wire import FrameDecoder, FrameError, encode
 
 _MAX_FALSE_STARTS = 3
 _GRACE = 3.0
+# Seconds after which a process that has not come up is given up with what waits for it: its start takes a few. Those in
+# which it waits for a core do not count: another one would wait as long again.
+LATE_START = 10.0
 _POLL = 0.005
 
 log = logging.getLogger("buddy.engine")
@@ -66,6 +71,7 @@ class Worker:
         self._handler: Handler | None = None
         self._why_killed = ""
         self._false_starts = 0
+        self._began = 0.0
         self._closing = False
 
     # ---- life ---------------------------------------------------------------------------------------------------
@@ -75,6 +81,7 @@ class Worker:
         if self._process is not None or self._closing:
             return
         self.life += 1
+        self._began = time.monotonic()
         self._why_killed = ""
         self._ready = _future()
         self._set_state("starting")
@@ -92,6 +99,15 @@ class Worker:
         if self._process is not None:
             self._why_killed = why
             self._process.kill()
+
+    def give_up_start(self) -> None:
+        """Replace a process that does not come up: for somebody who waits for it no longer."""
+        if not self.is_ready and (self.state.state == "stopped" or self._starting_for() > LATE_START):
+            self.kill("it did not come up")
+
+    def _starting_for(self) -> float:
+        pid = self._process.pid if self._process is not None else 0
+        return time.monotonic() - self._began - waited(pid)
 
     async def restart(self, why: str) -> None:
         """Kill the process and wait until another one has been started in its place."""
