@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo, FlagsChecked
 from buddy.compiler.recipe import BACKENDS, IREE, NATIVE, Backend
@@ -48,7 +49,7 @@ class Backends:
 
     def choose_flag(self) -> None:
         """List the flags of the backend's compiler, those that are set first; typing narrows."""
-        self._bench.run_worker(self._list(), group="backend", exclusive=True)
+        begin(self._bench, "backend", self._list)
 
     async def _list(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen
@@ -121,7 +122,7 @@ class Backends:
 
     def _try(self, text: str) -> None:
         if text.strip("- "):
-            self._bench.run_worker(self._check(text.strip()), group="backend", exclusive=True)
+            begin(self._bench, "backend", self._check, text.strip())
 
     async def _check(self, flag: str) -> None:
         """Take the flag if the backend does; else say why not, and ask again."""

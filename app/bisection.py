@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.workspace import write_whole
+from buddy.app.whole_files import write_whole
 from buddy.compiler.protocol import Criterion, Finding
 from buddy.compiler.recipe import to_toml
 

@@ -6,6 +6,8 @@ from typing import Any
 
 # Texts of stages of which something is remembered: more than a pipeline has.
 TEXTS = 128
+# Texts of which there is another form: fewer than an engine keeps.
+FORMS = 32
 
 
 def keep_newest(kept: dict[Any, Any] | list[Any], most: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from buddy.app import figures
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
-from buddy.app.long_jobs import told_left
+from buddy.app.long_jobs import told_left, told_since
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells, cut, ends, length
 from buddy.app.workspace import Workspace
@@ -45,7 +45,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
 
 def _engine_cells(state: State) -> Cells:
     if state.link:
-        return [("link lost", "bad")]
+        return [("engine silent" if state.silent else "link lost", "bad")]
     if state.engine == "lost":
         return [("engine gone", "bad")]
     if state.silent:
@@ -80,7 +80,9 @@ def _status_left(state: State, message: str, hint: str, glyphs: figures.Glyphs) 
     if message:
         return [(" " + message, "text")]
     if state.link:
-        return [(" " + state.link, "text"), ("  R tries now", "dim")]
+        # What ssh says may be long, so what to do stands before it.
+        todo = "R starts another" if state.silent else "R tries now"
+        return [(f" {todo}", "dim"), (f" · {state.link}", "text")]
     if state.silent:
         return [(f" the engine has not answered for {state.silent} s", "text"), ("  R starts another", "dim")]
     if stopped := _stopped(state):
@@ -114,7 +116,7 @@ def progress_text(state: State, glyphs: figures.Glyphs) -> str:
     progress = state.progress
     if progress is None:
         return ""
-    left = f"  {told_left(state.seconds_left)}".rstrip()
+    left = f"  {told_since(state.seconds_at_it) or told_left(state.seconds_left)}".rstrip()
     if progress.done < 0:
         return f"{progress.what}{glyphs.ellipsis}{left}"
     bar = figures.bar(progress.done, 12, glyphs).ljust(12)
@@ -129,7 +131,9 @@ def _standing(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
-    return [("ctrl+c", "key"), (" cancels ", "dim")] if state.busy else []
+    if not state.busy:
+        return []
+    return [("ctrl+c", "key"), (" ends it " if told_since(state.seconds_at_it) else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:

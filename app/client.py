@@ -153,6 +153,11 @@ class EngineClient:
         if self._transport is not None:
             self._transport.kill()
 
+    @property
+    def unanswered(self) -> int:
+        """For how many seconds an engine elsewhere that can be reached has said nothing."""
+        return self._transport.silent if isinstance(self._transport, ResumingTransport) else 0
+
     def hurry(self) -> None:
         """Try at once to mend a link that is lost."""
         if isinstance(self._transport, ResumingTransport):

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from buddy.app.figures import thread_count
 from buddy.app.state import ALL
 from buddy.app.typed import typed_path
-from buddy.app.workspace import Workspace, write_whole
+from buddy.app.whole_files import write_whole
+from buddy.app.workspace import Workspace
 from buddy.compiler.recipe import Recipe, to_toml
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Editing:
             self._changed(title)
 
     def _changed(self, message: str) -> None:
-        self._bench.say(self._workspace.problem or message)
+        news = self._workspace.news
+        self._bench.say(self._workspace.problem or (f"{message} · {news}" if news else message))
         self._bench.session.edited()
         self._bench.session_changed(ALL)
 
@@ -44,17 +46,23 @@ class Editing:
         self._changed(f"done again: {self._workspace.redo()}")
 
     def choose_edit(self) -> None:
-        """List all edits of the recipe, those that were undone too, and go to the one that is chosen."""
+        """List all edits of the recipe, undone ones and those of other workbenches too, and go to the one chosen."""
         from buddy.app.screens.picker import Choice, PickerScreen
 
         choices = [
             Choice(edit.title or "the first recipe", _place_of(steps), steps, marked=not steps)
             for steps, edit in self._workspace.journal
         ]
+        choices += [
+            Choice(edit.title or "its first recipe", "by another workbench", edit.recipe)
+            for edit in self._workspace.edits_of_others()
+        ]
         self._bench.push_screen(PickerScreen("Edits, the latest first", choices), self._go_edit)
 
-    def _go_edit(self, steps: int | None) -> None:
-        if steps:
+    def _go_edit(self, steps: int | Recipe | None) -> None:
+        if isinstance(steps, Recipe):
+            self.edit(steps, "a recipe of another workbench")
+        elif steps:
             self._workspace.go(steps)
             self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'done again' if steps > 0 else 'undone'}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app import figures
+from buddy.app.background import begin
 from buddy.app.command_line import Shown
 from buddy.app.lines import UnavailableError
 from buddy.app.typed import typed_path
@@ -91,7 +92,7 @@ class Exporting:
             self._start(path, kinds, False)
 
     def _start(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
-        self._bench.run_worker(self._export(folder, kinds, force), group="export", exclusive=True)
+        begin(self._bench, "export", self._export, folder, kinds, force)
 
     async def _export(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
         bench = self._bench

@@ -69,7 +69,12 @@ def load(found: Load) -> str:
     """How busy the machine was while something was timed."""
     facts = [f"load {found.average:.2f} on {found.cores} core{'s' * (found.cores != 1)}"] * (found.average >= 0)
     if found.others >= 0:
-        facts.append(f"others kept {found.others:.1f} busy meanwhile" if found.disturbs else "nobody else at work")
+        busy = found.others >= 0.1
+        facts.append(f"others kept {found.others:.1f} busy meanwhile" if busy else "nobody else at work")
+    if found.waited >= 0.005:
+        facts.append(f"{found.waited:.0%} of the time spent waiting for a core")
+    elif found.waited >= 0 > found.others:
+        facts.append("a core at all times")
     facts += [f"{found.megahertz:.0f} MHz"] * (found.megahertz > 0)
     return f"machine: {', '.join(facts) or 'its load is not told'}"
 
@@ -81,6 +86,7 @@ def load_json(load: Load | None) -> dict[str, float | None] | None:
     return {
         "average": load.average if load.average >= 0 else None,
         "others": load.others if load.others >= 0 else None,
+        "waited": load.waited if load.waited >= 0 else None,
         "cores": load.cores,
         "megahertz": load.megahertz or None,
     }

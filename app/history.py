@@ -26,11 +26,33 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Edits(msgspec.Struct, frozen=True):
-    """A history as it is kept between sessions: what can be undone, what there is now, what can be done again."""
+    """A history as it is kept between sessions: what can be undone, what there is now, what can be done again.
+
+    `session` names the workbench that has kept it, `others` has what others of that program have kept last.
+    """
 
     past: list[Edit]
     now: Edit
     future: list[Edit]
+    session: str = ""
+    others: dict[str, Edits] = {}
+
+    def of(self, change: Callable[[Recipe], Recipe]) -> Edits:
+        """The same with each recipe as `change` makes it."""
+        past, (now,), future = (
+            [msgspec.structs.replace(edit, recipe=change(edit.recipe)) for edit in edits]
+            for edits in (self.past, [self.now], self.future)
+        )
+        others = {
+            session: msgspec.structs.replace(edits, others={}).of(change) for session, edits in self.others.items()
+        }
+        return Edits(past, now, future, self.session, others)
+
+    def up_to(self, recipe: Recipe) -> Edits:
+        """The history of `recipe`, which is at its end, or, where a workbench died as it kept them, one edit later."""
+        if self.now.recipe == recipe:
+            return self
+        return Edits([*self.past, self.now], Edit(recipe, "the recipe as it was kept"), [])
 
 
 class History:
@@ -83,22 +105,19 @@ class History:
         self.restored = False
         return True
 
-    def kept(self) -> Edits | None:
-        """The edits nearest to now, for another session; `None` where even now is too long to be kept."""
+    def kept(self) -> Edits:
+        """The edits nearest to now, for another session."""
         past, future = ([_plain(edit) for edit in edits[-KEPT:]] for edits in (self._past, self._future))
         now = _plain(self._now)
-        while _length(found := Edits(past, now, future)) > KEPT_BYTES:
-            if not past and not future:
-                return None
+        while _length(found := Edits(past, now, future)) > KEPT_BYTES and (past or future):
             # What is far away goes first: the edits nearest to now stand last on both sides.
             past, future = past[len(past) // 2 + 1 :], future[len(future) // 2 + 1 :]
         return found
 
-    def take(self, edits: Edits | None) -> None:
-        """Go on where another session ended, if the recipe is still the one that it ended with."""
-        if edits is not None and edits.now.recipe == self.recipe:
-            self._past, self._future = edits.past, edits.future
-            self._now = edits.now
+    def take(self, edits: Edits) -> None:
+        """Go on where another session ended, with the edits that led to the recipe."""
+        self._past, self._future = edits.past, edits.future
+        self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
 
     def undo(self) -> str:
         """Go back one edit; returns its title, "" when there is none."""

@@ -6,15 +6,17 @@ It is kept in one file a program, and a file that cannot be read is left alone a
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from buddy.app.runs import RunRecord
+from buddy.app.runs import LENGTH, RunRecord
 from buddy.compiler.run_report import OWN_INPUTS, InputChoice
 
 FIRST_SCRIPT = "opening a Python script runs it; files of other kinds run no code"
+T = TypeVar("T")
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -47,9 +49,22 @@ def read_kept(path: Path) -> tuple[Kept, str]:
 
 def write_kept(path: Path, kept: Kept) -> None:
     """Keep it, whole or not at all. Raises `OSError`."""
-    from buddy.app.workspace import write_whole_bytes
+    from buddy.app.whole_files import write_whole_bytes
 
     write_whole_bytes(path, msgspec.msgpack.encode(kept))
+
+
+def merged(base: Kept, theirs: Kept, mine: Kept) -> Kept:
+    """`mine`, with the runs and bookmarks that another workbench has added or taken away since both were at `base`."""
+    runs = sorted(_merged(base.runs, theirs.runs, mine.runs), key=lambda run: run.at)[-LENGTH:]
+    marks = [each.bookmarks if isinstance(each.bookmarks, list) else [] for each in (base, theirs, mine)]
+    bookmarks = _merged(*marks)
+    return msgspec.structs.replace(mine, runs=tuple(runs), bookmarks=bookmarks)
+
+
+def _merged(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T]:
+    added = [each for each in mine if each not in base and each not in theirs]
+    return [each for each in theirs if each in mine or each not in base] + added
 
 
 def is_first_script(source: str, store: Path) -> bool:

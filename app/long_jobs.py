@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 Clock = Callable[[], float]
+# From how many seconds on it is told that something takes long.
+_LONG = 10.0
 # Before this much time and progress, going on as until now says nothing.
 _LEAST_SECONDS, _LEAST_SHARE = 2.0, 0.02
 
@@ -25,6 +27,10 @@ class Pace:
         if request != self._request or done < self._done:
             self._request, self._began, self._from = request, now, max(done, 0.0)
         self._at, self._done = now, done
+
+    def at_it(self) -> float:
+        """The seconds since anything was told."""
+        return self._clock() - self._at
 
     def left(self) -> float | None:
         """The seconds left as it has gone until now, `None` while that is no base."""
@@ -49,6 +55,13 @@ class LongJobs:
             return False
         self._since = None
         return since is not None and least > 0 and now - since >= least
+
+
+def told_since(seconds: float) -> str:
+    """`for 12 s`, "" where something has been told only just now."""
+    if seconds < _LONG:
+        return ""
+    return f"for {seconds:.0f} s" if seconds < 100 else f"for {seconds / 60:.0f} min"
 
 
 def told_left(seconds: float | None) -> str:

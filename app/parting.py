@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from buddy.app.background import begin
 from buddy.app.bisection import CRITERIA, criterion, write_finding
 from buddy.app.lines import UnavailableError
 from buddy.app.scripts import write_script
@@ -41,7 +42,7 @@ class Parting:
     def extract(self) -> None:
         """Go on with the nodes that are picked, or the one under the cursor, as a graph with its real inputs."""
         names = tuple(row.stable for row in self._bench.graph.targets if row.opcode.startswith("call"))
-        self._bench.run_worker(self._extract(names, self._bench.workspace.recipe), group="extract", exclusive=True)
+        begin(self._bench, "extract", self._extract, names, self._bench.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
         bench = self._bench
@@ -75,7 +76,7 @@ class Parting:
 
     def _save_script(self, text: str) -> None:
         if text.strip():
-            self._bench.run_worker(self._write_script(text.strip()), group="script", exclusive=True)
+            begin(self._bench, "script", self._write_script, text.strip())
 
     async def _write_script(self, text: str) -> None:
         bench, recipe = self._bench, self._bench.workspace.recipe
@@ -131,7 +132,7 @@ class Parting:
         except ValueError as error:
             self._bench.say(str(error))
             return
-        self._bench.run_worker(self._search(self._bench.workspace.recipe, wanted), group="bisect", exclusive=True)
+        begin(self._bench, "bisect", self._search, self._bench.workspace.recipe, wanted)
 
     async def _search(self, recipe: Recipe, wanted: Criterion) -> None:
         bench, self.searching = self._bench, True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buddy.app import figures, profile
+from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.navigation import Place
 from buddy.app.plots import Axis, Plot, Series
@@ -32,7 +33,7 @@ class Profiling:
             return
         recipe = self._bench.workspace.recipe
         self._bench.say(f"profiling{self._bench.glyphs.ellipsis} ctrl+c cancels")
-        self._bench.run_worker(self._profile(recipe), group="profile", exclusive=True)
+        begin(self._bench, "profile", self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
         bench = self._bench

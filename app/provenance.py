@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from buddy.app.background import begin
 from buddy.app.fates import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
 from buddy.app.panes.navigation import Place
 from buddy.app.stages import StageRow
@@ -34,21 +34,20 @@ class Provenance:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self._task: asyncio.Task[None] | None = None
         # Of the latest recipe that was asked about.
         self._code_remarks: dict[Recipe, Remarks] = {}
 
     def follow_through(self) -> None:
         """One node through all passes, with its text at each."""
-        self.with_node(lambda row: self._begin(self._follow(row)))
+        self.with_node(lambda row: begin(self._bench, "node", self._follow, row))
 
     def open_fate(self) -> None:
         """What each pass did to a node, or why it did not."""
-        self.with_node(lambda row: self._begin(self._show_fate(row)))
+        self.with_node(lambda row: begin(self._bench, "node", self._show_fate, row))
 
     def open_python(self) -> None:
         """The Python file that a node comes from, at its line."""
-        self.with_node(lambda row: self._begin(self._open_python(row)))
+        self.with_node(lambda row: begin(self._bench, "node", self._open_python, row))
 
     # ---- which node ----------------------------------------------------------------------------------------------
 
@@ -80,11 +79,6 @@ class Provenance:
             for row in rows
         ]
         self._bench.push_screen(PickerScreen("Which node of this line", choices), chosen)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        self._task = asyncio.get_running_loop().create_task(work)
 
     # ---- the screens ---------------------------------------------------------------------------------------------
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import subprocess
+import time
 from collections.abc import Callable
 
 from buddy.app.log_file import Log
 from buddy.app.ssh import Remote
 from buddy.app.transport import EngineLost, ProcessTransport
-from buddy.compiler.resuming import BEAT, SILENCE, GoneError, Greeted, LinkError, ResumableStream, greeting
+from buddy.compiler.resuming import BEAT, SILENCE, UNANSWERED, GoneError, Greeted, LinkError, ResumableStream, greeting
 
 # A login over a slow link, and Python's start on a slow machine.
 _CONNECT_SECONDS = 60.0
+# A login, and a second for the engine to end by itself.
+_END_SECONDS = 5.0
 _DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 Told = Callable[[str], None]
@@ -27,11 +31,14 @@ class ResumingTransport:
         self._name = secrets.token_hex(8)
         self._stream = ResumableStream()
         self._link: ProcessTransport | None = None
+        self._trying: ProcessTransport | None = None
         self._came = b""
         self._hurry = asyncio.Event()
         self._closing = False
         self._beats: asyncio.Task[None] | None = None
         self._end = EngineLost("the link was closed")
+        self._heard = time.monotonic()
+        self._unanswered = self._gone = False
 
     async def open(self) -> None:
         try:
@@ -56,6 +63,8 @@ class ResumingTransport:
     def _taken(self) -> bytes:
         """The engine's bytes in what has come over the link."""
         data, self._came = self._came, b""
+        if data:
+            self._heard = time.monotonic()
         payload = self._stream.feed(data)
         if self._stream.owes_count and self._link is not None:
             self._link.write(self._stream.count())
@@ -69,10 +78,18 @@ class ResumingTransport:
             self._came = await asyncio.wait_for(link.read(), SILENCE)
         except asyncio.TimeoutError:
             return f"nothing has come for {SILENCE:g} s"
-        return "" if self._came or self._closing else await self._complaint(link)
+        return "" if self._came or self._closing else (await self._complaint(link))[0]
 
-    async def _complaint(self, link: ProcessTransport) -> str:
-        return self._remote.explain(await link.exit_code(), link.tail)[0]
+    async def _complaint(self, link: ProcessTransport, said: str = "") -> tuple[str, bool]:
+        """Why a link has ended, and whether that lasts."""
+        code = await link.exit_code()
+        self._unanswered = code == UNANSWERED
+        return self._remote.explain(code, link.tail or said)
+
+    @property
+    def silent(self) -> int:
+        """For how many seconds an engine that can be reached has said nothing; 0 where it is the link that is lost."""
+        return int(time.monotonic() - self._heard) if self._unanswered else 0
 
     def write(self, data: bytes) -> None:
         record = self._stream.write(data)
@@ -82,8 +99,9 @@ class ResumingTransport:
     def kill(self) -> None:
         self._closing = True
         self._hurry.set()
-        if self._link is not None:
-            self._link.kill()
+        for link in (self._link, self._trying):
+            if link is not None:
+                link.kill()
 
     def hurry(self) -> None:
         """Try again now, where the link is gone."""
@@ -101,6 +119,22 @@ class ResumingTransport:
         link, self._link = self._link, None
         if link is not None:
             await link.close(self._stream.write(goodbye))
+        if not self._gone and (link is None or await link.exit_code() != 0):
+            await self._end_there()
+
+    async def _end_there(self) -> None:
+        """Have an engine killed that has not heard the goodbye. One that cannot be reached ends by itself, in time."""
+        nowhere = subprocess.DEVNULL
+        try:
+            ending = subprocess.Popen(
+                self._remote.end(self._name), stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+            )
+        except OSError:
+            return
+        # Over a bad network it takes longer than anybody waits for, and then goes on alone until ssh gives up.
+        end = time.monotonic() + _END_SECONDS
+        while ending.poll() is None and time.monotonic() < end:
+            await asyncio.sleep(0.02)
 
     # ---- links ---------------------------------------------------------------------------------------------------
 
@@ -110,15 +144,17 @@ class ResumingTransport:
         attempt = 0
         while not self._closing:
             delay = _DELAYS[min(attempt, len(_DELAYS) - 1)]
-            self._told(f"the link is lost: {why} · trying again in {max(1, round(delay))} s")
+            what = why if self._unanswered else f"the link is lost: {why}"
+            self._told(f"{what} · trying again in {max(1, round(delay))} s")
             await self._wait(delay)
             try:
                 if not self._closing:
                     self._came = await self._connect(self._remote.back(self._name))
+                    self._unanswered = False
                     self._told("")
                     return True
             except GoneError as error:
-                self._end = EngineLost(f"the engine on {self._remote.host} is gone: {error}")
+                self._end, self._gone = EngineLost(f"the engine on {self._remote.host} is gone: {error}"), True
                 return False
             except EngineLost as error:
                 why, attempt, self._end = error.reason, attempt + 1, error
@@ -133,9 +169,11 @@ class ResumingTransport:
 
     async def _connect(self, command: list[str]) -> bytes:
         """A link by `command`; what came over it behind the greeting. Raises `EngineLost` and `GoneError`."""
-        link = ProcessTransport(command, self._log)
+        link = self._trying = ProcessTransport(command, self._log)
         await link.open()
         try:
+            if self._closing:
+                raise EngineLost("it was given up while the link began")
             link.write(greeting(self._stream.received))
             theirs, rest = await asyncio.wait_for(self._greeted(link), _CONNECT_SECONDS)
             link.write(self._stream.resume(theirs))
@@ -147,6 +185,8 @@ class ResumingTransport:
             if isinstance(error, LinkError):
                 raise EngineLost(str(error), link.tail, lasting=True) from error
             raise
+        finally:
+            self._trying = None
         self._link = link
         return rest
 
@@ -156,7 +196,7 @@ class ResumingTransport:
         while data := await link.read():
             if (found := greeted.feed(data)) is not None:
                 return found
-        what, lasting = self._remote.explain(await link.exit_code(), link.tail or greeted.noise)
+        what, lasting = await self._complaint(link, greeted.noise)
         raise EngineLost(what, link.tail, lasting=lasting)
 
     async def _drop(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from buddy.app.background import begin
 from buddy.app.input_files import file_choice
 from buddy.app.runs import RunRecord, content_hash
 from buddy.app.typed import typed_path, typed_seconds, typed_seed
@@ -91,7 +92,7 @@ class Running:
 
     def _read(self, path: Path, use: Callable[[InputChoice], object]) -> None:
         """Hand what a file holds to `use`; a long one, or one that is far away, keeps nobody waiting."""
-        self._bench.run_worker(self._reading(path, use), group="inputs", exclusive=True)
+        begin(self._bench, "inputs", self._reading, path, use)
 
     async def _reading(self, path: Path, use: Callable[[InputChoice], object]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from buddy.app.workspace import write_whole, write_whole_bytes
+from buddy.app.whole_files import write_whole, write_whole_bytes
 from buddy.compiler.protocol import Script
 
 

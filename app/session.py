@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -121,12 +122,15 @@ class Session:
         if self._closing:
             return
         if self._again.is_set():
-            self.state.engine = "starting"
-            self.state.link, self.state.silent = "", 0
-            self.state.workers.clear()
-        else:
-            todo = "R starts another; its log says more" if self._for_user else "another one is being started"
-            self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
+            return self._given_up()
+        todo = "R starts another; its log says more" if self._for_user else "another one is being started"
+        self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
+        self.cache.forget()
+        self.changed(ALL)
+
+    def _given_up(self) -> None:
+        """Another engine is wanted; that this one may still take its time to end is nobody's concern."""
+        self.state.starting_over()
         self.cache.forget()
         self.changed(ALL)
 
@@ -140,9 +144,9 @@ class Session:
     def _greet(self, client: EngineClient) -> None:
         """Ask for what every session needs, and open the program."""
         here, workspace = self._directory, self.workspace
-        client.send(p.ListPresets(client.next_request()))
+        _post(client, p.ListPresets(client.next_request()))
         for frame in (p.ListPasses, p.ListOps):
-            client.send(frame(client.next_request(), here, workspace.plugins))
+            _post(client, frame(client.next_request(), here, workspace.plugins))
         self.state.captured = False
         self.state.began("open", self._open(client))
         if self.watching:
@@ -155,7 +159,7 @@ class Session:
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         self._opened_by = workspace.recipe.frontend if workspace.ready else self.wanted.get("frontend", "dynamo")
         how = self.shapes, self._opened_by, self.trusts
-        client.send(p.Open(request, source, arguments, self._directory, plugins, *how))
+        _post(client, p.Open(request, source, arguments, self._directory, plugins, *how))
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------
@@ -174,11 +178,11 @@ class Session:
         if client is None or self.state.engine != "ready":
             return
         for request in [number for number, job in self.state.jobs.items() if job == "open"]:
-            client.send(p.Cancel(request))
+            _post(client, p.Cancel(request))
         if any(plugin.path in files for plugin in workspace.plugins):
             workspace.plugins = tuple(PluginFile(each.path, passes=each.passes) for each in workspace.plugins)
             for frame in (p.ListPasses, p.ListOps):
-                client.send(frame(client.next_request(), self._directory, workspace.plugins))
+                _post(client, frame(client.next_request(), self._directory, workspace.plugins))
         self.say(told(files))
         self._reopen(client)
 
@@ -195,6 +199,7 @@ class Session:
     def _link_changed(self, what: str) -> None:
         """The link to an engine elsewhere is lost, or back; what was asked of it meanwhile is answered then."""
         self.state.link = what
+        self.state.silent = self._client.unanswered if self._client is not None else 0
         self.changed(STATUS)
 
     def _silent(self, seconds: int) -> None:
@@ -214,7 +219,8 @@ class Session:
         if self._client is not None and self.state.silent:
             self._client.kill()
         elif self._client is not None and self.state.engine != "lost":
-            self._shutting = {self._client: asyncio.ensure_future(self._client.close())}
+            self._ending(self._client)
+            self._given_up()
 
     async def close(self) -> None:
         """End the engine; returns when its process is gone."""
@@ -223,14 +229,20 @@ class Session:
             await self._shut(self._client)
 
     async def _shut(self, client: EngineClient) -> None:
-        """Close a client once, whoever asks, and to the end even where the one who asks is cancelled."""
+        """Close a client, to the end even where the one who asks is cancelled."""
+        await asyncio.shield(self._ending(client))
+
+    def _ending(self, client: EngineClient) -> asyncio.Future[None]:
+        """The end of a client, which comes once, whoever asks for it and however often."""
         if client not in self._shutting:
             self._shutting = {client: asyncio.ensure_future(client.close())}
-        await asyncio.shield(self._shutting[client])
+        return self._shutting[client]
 
     # ---- frames --------------------------------------------------------------------------------------------------
 
     def _take(self, frame: p.Frame) -> None:
+        if self._again.is_set():
+            return  # of an engine that has been given up
         topics = self.state.apply(frame)
         if isinstance(frame, p.Presets):
             self._begin(frame)
@@ -332,13 +344,13 @@ class Session:
         self._sent_at = time.monotonic()
         self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
         run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
-        client.send(run if job == "run" else p.Compile(request, recipe))
+        _post(client, run if job == "run" else p.Compile(request, recipe))
         self.changed(ALL)
 
     def cancel(self) -> None:
         """Stop everything under way."""
         if self._client is not None:
-            self._client.send(p.Cancel(0))
+            _post(self._client, p.Cancel(0))
             self.changed(STATUS)
 
     # ---- text ----------------------------------------------------------------------------------------------------
@@ -440,3 +452,11 @@ class Session:
             return await request(self._client)
         except (EngineLost, RequestFailed) as error:
             raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error
+
+
+def _post(client: EngineClient, frame: p.Frame) -> None:
+    """Send a frame; to an engine that has just ended there is nothing to say, and its end is told by itself."""
+    from buddy.app.client import EngineLost
+
+    with contextlib.suppress(EngineLost):
+        client.send(frame)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from buddy.app.background import begin
 from buddy.app.command_line import Shown, command
 from buddy.app.drafts import drafts
-from buddy.app.keeping import Kept, read_kept, write_kept
+from buddy.app.keeping import Kept, merged, read_kept, write_kept
 from buddy.app.lines import UnavailableError
+from buddy.app.locks import FileLock, alone
 from buddy.app.panes.comparison import HOW
 from buddy.app.runs import without_content
 from buddy.app.typed import typed_path
@@ -25,6 +29,7 @@ class Sessions:
         self._bench = bench
         # The screen is gone before the application is; the pane outlives it.
         self._ir: IrPane | None = None
+        self._began = Kept()
 
     # ---- layout --------------------------------------------------------------------------------------------------
 
@@ -32,13 +37,17 @@ class Sessions:
     def _path(self) -> Path:
         return self._bench.workspace.path_of(0).with_suffix(".session")
 
+    @cached_property
+    def _open(self) -> FileLock:
+        """What all workbenches on this program share."""
+        return FileLock(self._path.with_suffix(".open"))
+
     def restore(self) -> None:
         """Take up the layout of the last session; the stage and the node are shown as soon as they are there."""
         bench = self._bench
         self._ir = bench.ir
         kept, problem = read_kept(self._path)
-        if problem:
-            bench.say(problem)
+        self._began = kept
         bench.arrangement.with_source = kept.source
         if kept.pane in bench.arrangement.order:
             bench.arrangement.pane_id = kept.pane
@@ -51,8 +60,19 @@ class Sessions:
         if kept.stage is not None:
             bench.ir.expect(kept.stage)
         self._restore_bookmarks(kept)
-        if left := drafts(bench.workspace.path):
-            bench.say(f"typed and not accepted when the workbench ended: {', '.join(left)}; its editor has it")
+        if news := [text for text in (problem, *self._left_by_others()) if text]:
+            bench.say("; ".join(news))
+
+    def _left_by_others(self) -> list[str]:
+        """What earlier sessions have left, and what other workbenches hold now."""
+        found, news = drafts(self._bench.workspace.path_of(0)), []
+        if found.left:
+            news.append(f"typed and not accepted when the workbench ended: {', '.join(found.left)}; its editor has it")
+        with contextlib.suppress(OSError):
+            if self._open.share():
+                typed = f", where somebody types: {', '.join(found.open)}" if found.open else ""
+                news.append(f"open in another workbench too{typed}; each keeps its own edits")
+        return news
 
     def _restore_bookmarks(self, kept: Kept) -> None:
         bookmarks = getattr(self._bench, "bookmarks", None)
@@ -80,9 +100,12 @@ class Sessions:
             source=bench.arrangement.with_source,
         )
         try:
-            write_kept(self._path, kept)
+            with alone(self._path.with_suffix(".lock")):
+                theirs, _ = read_kept(self._path)
+                write_kept(self._path, merged(self._began, theirs, kept))
         except OSError as error:
             bench.say(f"the layout could not be kept: {error}")
+        self._open.release()
 
     # ---- reproducers ---------------------------------------------------------------------------------------------
 
@@ -110,7 +133,7 @@ class Sessions:
             self._start_writing(path)
 
     def _start_writing(self, folder: Path) -> None:
-        self._bench.run_worker(self._write(folder), group="reproducer", exclusive=True)
+        begin(self._bench, "reproducer", self._write, folder)
 
     async def _write(self, folder: Path) -> None:
         from buddy.app.reproducer import Engine, Subject, write_reproducer

@@ -6,6 +6,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from buddy.compiler.resuming import UNANSWERED
+
 # Long enough for a lunch break's worth of bad network, short enough that a machine is not held for a day.
 PATIENCE = 600.0
 PROGRAM = "buddy-tui"
@@ -40,6 +42,10 @@ class Remote:
         """The command that links to that engine again."""
         return self._command("--back", name)
 
+    def end(self, name: str) -> list[str]:
+        """The command that ends that engine, whatever it is at."""
+        return self._command("--end", name)
+
     def _command(self, *words: str) -> list[str]:
         """What ssh hands to the shell on the other side is quoted; the user's own options win over ours."""
         # ssh takes the first value of an option. A question could not be answered: the terminal is the workbench's.
@@ -49,6 +55,8 @@ class Remote:
 
     def explain(self, code: int, stderr: str) -> tuple[str, bool]:
         """What the end of ssh means and what to do, and whether it lasts until somebody does."""
+        if code == UNANSWERED:
+            return f"the engine on {self.host} does not answer", False
         for sign, what, todo in _COMPLAINTS:
             if sign in stderr:
                 return f"{what.format(self=self)} · {todo.format(self=self)}", True

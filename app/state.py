@@ -186,6 +186,11 @@ class State:
             return left
         return self._pace.left() if self.progress is not None else None
 
+    @property
+    def seconds_at_it(self) -> float:
+        """For how long what is under way has told of nothing further."""
+        return self._pace.at_it() if self.progress is not None else 0.0
+
     def under_way(self, graph: int) -> set[Job]:
         """What is being done for a graph."""
         return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
@@ -216,15 +221,18 @@ class State:
 
     def lost(self, reason: p.Diagnostic) -> None:
         """The engine is gone, and what was under way with it."""
-        self.engine, self.link, self.silent = "lost", "", 0
-        self.jobs.clear()
-        self._recipes.clear()
-        self.workers.clear()
-        self.progress = None
-        for told in self._told.values():
-            told.compiled = None
-            told.board.fail((), "the engine ended")
+        self._gone("lost")
         self._log(reason)
+
+    def starting_over(self) -> None:
+        """The engine has been given up for another one, whose requests are counted from the beginning."""
+        self._gone("starting")
+
+    def _gone(self, engine: Literal["starting", "lost"]) -> None:
+        self.engine, self.link, self.silent, self.progress = engine, "", 0, None
+        for under_way in (self.jobs, self._recipes, self._inputs, self.workers):
+            under_way.clear()
+        self._outdated("the engine ended")
 
     def profiled(self, recipe: Recipe, report: p.ProfileReport) -> None:
         """The graph of `recipe` has been profiled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual.app import SuspendNotSupported
 
+from buddy.app.background import begin
 from buddy.app.drafts import Draft
 from buddy.app.lines import UnavailableError
 from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
 from buddy.app.stages import StageRow, phase_of
-from buddy.app.workspace import write_whole
+from buddy.app.whole_files import write_whole
 from buddy.compiler.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
@@ -57,10 +59,10 @@ class TextEditing:
     def edit_ir(self) -> None:
         """The stage's IR in $VISUAL or $EDITOR; in the workbench's own editor where there is none."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
-        self._bench.run_worker(self._edit(editor), group="edit", exclusive=True)
+        begin(self._bench, "edit", self._edit, editor)
 
     def edit_ir_here(self) -> None:
-        self._bench.run_worker(self._edit(""), group="edit", exclusive=True)
+        begin(self._bench, "edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
         from buddy.app.screens.ir_editor import checked
@@ -132,7 +134,9 @@ class TextEditing:
 
     def _put_aside(self, text: str) -> str:
         """Keep an edited text that cannot be used; says where it is."""
-        path = self._bench.workspace.path.with_suffix(".edited.mlir")
+        kept = self._bench.workspace.path
+        numbered = (kept.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
+        path = next(path for path in numbered if not path.exists())
         try:
             write_whole(path, text)
         except OSError as error:

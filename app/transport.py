@@ -55,9 +55,11 @@ class ProcessTransport:
     def __init__(self, command: Sequence[str], log: Log = NO_LOG) -> None:
         self._command, self._log_path = list(command), log.path
         self._tail = bytearray()
+        self._begun = False
 
     async def open(self) -> None:
         self._process = await self._spawned()
+        self._begun = True
         self._errors = asyncio.create_task(self._read_log(self._process, self._open_log()))
 
     async def read(self) -> bytes:
@@ -70,6 +72,8 @@ class ProcessTransport:
             self._process.stdin.write(data)
 
     def kill(self) -> None:
+        if not self._begun:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 

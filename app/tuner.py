@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.app.tuning import VariationError, plot_of, read_variation, summary, told
 from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
@@ -35,8 +36,7 @@ class Tuner:
         except ValueError as error:
             self._bench.say(str(error))
             return
-        work = self._search(self._bench.workspace.recipe, seconds, variations)
-        self._bench.run_worker(work, group="tune", exclusive=True)
+        begin(self._bench, "tune", self._search, self._bench.workspace.recipe, seconds, variations)
 
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
         bench, self._attempts = self._bench, []

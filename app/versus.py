@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
 from buddy.app.typed import read_file, typed_path
@@ -85,7 +86,7 @@ class Versus:
     def compare_with(self, side: Side) -> None:
         """Compile `side` in the background; once it is there the IR pane shows what differs."""
         self._bench.say(f"compiling {side.title}{self._bench.glyphs.ellipsis} ctrl+c cancels")
-        self._bench.run_worker(self._compare_with(side), group="versus", exclusive=True)
+        begin(self._bench, "versus", self._compare_with, side)
 
     async def _compare_with(self, side: Side) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from textual import events, work
 from textual.app import App, ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
@@ -55,6 +56,7 @@ from buddy.app.ssh import Remote
 from buddy.app.state import State, Topic
 from buddy.app.strokes import Strokes
 from buddy.app.text_editing import TextEditing
+from buddy.app.textual_caches import forget_places, forget_screens
 from buddy.app.tuner import Tuner
 from buddy.app.versus import Versus
 from buddy.app.widgets.cell_line import CellLine
@@ -173,7 +175,13 @@ class Workbench(App[int]):
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
+        forget_places()
         self.arrangement.arrange(event.size.width)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Leave a screen, and let go of it."""
+        forget_screens()
+        return super().pop_screen()
 
     @property
     def folded(self) -> bool:
@@ -245,6 +253,7 @@ class Workbench(App[int]):
             graphs=len(state.graphs),
             can_undo=workspace.can_undo,
             can_redo=workspace.can_redo,
+            others=workspace.has_others,
             node=node,
             assignment=self.graph.assignment(node) if node else None,
             step=row.step if row else None,
@@ -429,7 +438,7 @@ class Workbench(App[int]):
         self.say("cancelling")
 
     def start_over(self) -> None:
-        if self.state.link:
+        if self.state.link and not self.state.silent:
             self.session.mend_link()
             return
         self.session.start_over()

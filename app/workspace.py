@@ -10,10 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from buddy.app.history import Edit, Edits, History
+from buddy.app.history import Edit, History
+from buddy.app.kept_recipe import KeptRecipe
+from buddy.app.whole_files import write_whole
 from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.recipe import PluginFile, Recipe, digest, from_toml, rebased, to_toml
+from buddy.compiler.recipe import PluginFile, Recipe, digest, rebased
 
 # The phase that a graph's IR is at when it begins, and the dialects that are in it.
 Begin = tuple[str, tuple[str, ...]]
@@ -41,10 +43,12 @@ class Workspace:
         self.graph = 0
         self.ready = False
         self.problem = ""
+        self.news = ""
         self._store = store or default_store()
         self._clock = clock
         self._preset = Recipe(source, arguments)
         self._histories: dict[int, History] = {}
+        self._files: dict[int, KeptRecipe] = {}
         self._begins: list[Begin] = []
 
     @property
@@ -105,6 +109,7 @@ class Workspace:
 
     def adopt(self, recipe: Recipe) -> None:
         """Begin the recipe of a graph that is new with `recipe`, whatever was kept under its number."""
+        self._files.pop(recipe.graph, None)
         self._histories[recipe.graph] = History(self._addressed(recipe, recipe.graph), None, self._clock)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
@@ -143,6 +148,17 @@ class Workspace:
         """Earlier recipes of the graph on the screen, the latest first, each with the act that led to it."""
         return self._history.edits
 
+    def edits_of_others(self) -> list[Edit]:
+        """What other workbenches have come to in the recipe on the screen, without what is among its own edits."""
+        own = {edit.recipe for _, edit in self.journal}
+        others = {edit.recipe: edit for edit in reversed(self._file_of(self.graph).others())}
+        return [edit for recipe, edit in reversed(others.items()) if recipe not in own]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other workbenches have kept edits of the recipe on the screen."""
+        return bool(self._file_of(self.graph).others())
+
     @property
     def can_undo(self) -> bool:
         return self._history.can_undo
@@ -159,12 +175,12 @@ class Workspace:
 
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
-            kept = self._restore(graph) if self.ready else None
-            if kept is not None and kept.steps == self._preset.steps:
-                kept = self._entered(kept, graph)
-            found = History(self._entered(self._addressed(self._preset, graph), graph), kept, self._clock)
-            if self.ready:
-                found.take(self._restore_edits(graph))
+            kept, edits, problem = self._file_of(graph).read() if self.ready else (None, None, "")
+            self.problem = problem or self.problem
+            begins = self._entered(kept, graph) if kept and kept.steps == self._preset.steps else kept
+            found = History(self._entered(self._addressed(self._preset, graph), graph), begins, self._clock)
+            if edits is not None:
+                found.take(edits.up_to(kept or found.recipe))
             self._histories[graph] = found
         return self._histories[graph]
 
@@ -178,6 +194,7 @@ class Workspace:
     # ---- what is kept --------------------------------------------------------------------------------------------
 
     def _try(self, keep: Callable[[], None]) -> None:
+        self.news = ""
         try:
             keep()
             self.problem = ""
@@ -185,39 +202,14 @@ class Workspace:
             self.problem = f"the recipe could not be kept: {error}"
 
     def _keep(self) -> None:
-        # What cannot be encoded is found before any file has been written.
-        kept = self._history.kept()
-        edits, recipe = msgspec.msgpack.encode(kept) if kept is not None else b"", to_toml(self.recipe)
-        if self.recipe == self.preset:
-            self.path.unlink(missing_ok=True)
-        else:
-            write_whole(self.path, recipe)
-        if edits:
-            write_whole_bytes(self._edits_path(self.graph), edits)
-        else:
-            self._edits_path(self.graph).unlink(missing_ok=True)
+        recipe = None if self.recipe == self.preset else self.recipe
+        if self._file_of(self.graph).keep(recipe, self._history.kept()):
+            self.news = "another workbench edits this recipe too: what it came to is among the edits (U)"
 
-    def _edits_path(self, graph: int) -> Path:
-        return self.path_of(graph).with_suffix(".edits")
-
-    def _restore_edits(self, graph: int) -> Edits | None:
-        """The edits of earlier sessions, which nothing but undoing depends on."""
-        try:
-            return msgspec.msgpack.decode(self._edits_path(graph).read_bytes(), type=Edits)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
-            self.problem = f"the edits kept from last time could not be read: {error}"
-            return None
-
-    def _restore(self, graph: int) -> Recipe | None:
-        try:
-            return self._addressed(from_toml(self.path_of(graph).read_text("utf-8")), graph)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            self.problem = f"the recipe kept from last time could not be read: {error}"
-            return None
+    def _file_of(self, graph: int) -> KeptRecipe:
+        if graph not in self._files:
+            self._files[graph] = KeptRecipe(self.path_of(graph), lambda recipe: self._addressed(recipe, graph))
+        return self._files[graph]
 
     @property
     def _shown_path(self) -> Path:
@@ -244,20 +236,3 @@ def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int
     place = os.path.realpath(path) if os.path.exists(path) else path
     number = f"-{graph}" if graph else ""
     return store / "recipes" / f"{digest(place + colon + name, arguments)}{number}.toml"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old text or the new, never a part."""
-    write_whole_bytes(path, text.encode("utf-8"))
-
-
-def write_whole_bytes(path: Path, data: bytes) -> None:
-    """As `write_whole`, for what is no text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise

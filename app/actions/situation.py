@@ -20,6 +20,7 @@ class Situation:
     graphs: int = 0
     can_undo: bool = False
     can_redo: bool = False
+    others: bool = False
     node: NodeRow | None = None
     assignment: Assignment | None = None
     step: PassStep | None = None
@@ -175,7 +176,7 @@ def needs_redo(s: Situation) -> str:
 
 
 def needs_edits(s: Situation) -> str:
-    return "" if s.can_undo or s.can_redo else "nothing has been edited yet"
+    return "" if s.can_undo or s.can_redo or s.others else "nothing has been edited yet"
 
 
 def needs_graphs(s: Situation) -> str:

@@ -7,6 +7,7 @@ after `--`; where `--` is used, what stands before it must be known.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 from collections.abc import Sequence
@@ -139,6 +140,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--graph", metavar="N|NAME", help=text)
     text = "stop the script, or a run, that takes longer (120)"
     parser.add_argument("--timeout", type=positive_seconds, default=120.0, metavar="SECONDS", help=text)
+    text = "stop a compilation of which one pass, lowering or the code takes longer (no limit)"
+    parser.add_argument("--step-timeout", type=positive_seconds, default=math.inf, metavar="SECONDS", help=text)
 
 
 def add_road_options(group: argparse._ArgumentGroup) -> None:

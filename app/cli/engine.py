@@ -23,9 +23,14 @@ def main(words: Sequence[str]) -> int:
     text = "start an engine called NAME that outlives its link, and link to it"
     group.add_argument("--keep", type=_name, metavar="NAME", help=text)
     group.add_argument("--back", type=_name, metavar="NAME", help="link to that engine again")
+    group.add_argument("--end", type=_name, metavar="NAME", help="end that engine, kindly or not")
     text = "how long such an engine waits without a link before it ends"
     parser.add_argument("--wait", type=arguments.positive_seconds, metavar="SECONDS", default=PATIENCE, help=text)
     options = parser.parse_args(words)
+    if options.end:
+        from buddy.compiler.engine.relay import end
+
+        return end(options.end)
     if not _has_client():
         print(_FOR_CLIENTS, file=sys.stderr)
         return USAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -110,11 +111,12 @@ class _Opening:
 class Headless:
     """An engine, asked one thing after another, with a console for what happens meanwhile.
 
-    `graphs` are those of the program that was opened, `files` what it is made of.
+    `graphs` are those of the program that was opened, `files` what it is made of. A step of a compilation may take
+    `step_seconds`.
     """
 
-    def __init__(self, client: EngineClient, console: Console) -> None:
-        self.client, self.console = client, console
+    def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
+        self.client, self.console, self._step_seconds = client, console, step_seconds
         self.graphs: tuple[GraphInfo, ...] = ()
         self.files: tuple[str, ...] = ()
 
@@ -196,7 +198,8 @@ class Headless:
     async def _followed(self, frame: Any, last: type) -> Compilation:
         compilation = Compilation()
         try:
-            await self._follow(frame, last, compilation.take)
+            limit = lambda: self._step_seconds if compilation.compiled is None else math.inf  # noqa: E731
+            await self._follow(frame, last, compilation.take, limit)
         except Failure as failure:
             raise Failure(failure.diagnostic, compilation.ordered(failure.stages)) from failure
         for who, _node, text in compilation.compiled.remarks if compilation.compiled else ():
@@ -204,10 +207,25 @@ class Headless:
                 self.console.note(f"note: {text}")
         return compilation
 
-    async def _follow(self, frame: Any, last: type, take: Callable[[Any], None]) -> None:
-        """Send `frame` and give what answers it to `take`, until a frame of type `last`. Raises `Failure`."""
+    async def _follow(
+        self, frame: Any, last: type, take: Callable[[Any], None], limit: Callable[[], float] = lambda: math.inf
+    ) -> None:
+        """Send `frame` and give what answers it to `take`, until a frame of type `last`.
+
+        Raises `Failure`, also where nothing comes for `limit()` seconds after it was said what is under way.
+        """
         self.client.send(frame)
-        async for answer in self.client.frames():
+        frames, at = self.client.frames(), ""
+        while True:
+            seconds = limit() if at else math.inf
+            try:
+                answer = await asyncio.wait_for(anext(frames), None if seconds == math.inf else seconds)
+            except asyncio.TimeoutError:
+                self.client.send(Cancel(frame.request))
+                todo = "switch that off (--disable), or give it more time (--step-timeout)"
+                raise Failure(Diagnostic(f"{at} had not ended after {seconds:g} s and was stopped", "", todo)) from None
+            if isinstance(answer, Progress):
+                at = answer.what
             if isinstance(answer, Printout):
                 self.console.printed(answer.text, answer.stream)
             elif isinstance(answer, Progress):
@@ -253,6 +271,6 @@ async def _converse(options: argparse.Namespace, console: Console, talk: Callabl
     client = EngineClient(engine_place(options), log_of(options), lambda what: console.note(what or "the link is back"))
     try:
         await client.start()
-        return await talk(Headless(client, console))
+        return await talk(Headless(client, console, getattr(options, "step_timeout", math.inf)))
     finally:
         await client.close()

@@ -16,9 +16,13 @@ from buddy.app.panes.values import use_pattern
 from buddy.app.widgets.look import Cells, length, underlined
 from buddy.app.wrapping import pieces
 
-STRIPS = 600
+# Lines of the screen that are kept once they are drawn.
+DRAWN = 600
 TAB_WIDTH = 8
 BEYOND = 64
+
+# A line of the screen, and how many cells it takes. Not a strip: that has seven caches of copies of itself.
+DrawnLine = tuple[list[Segment], int]
 
 
 class Painting(Pane):
@@ -30,7 +34,8 @@ class Painting(Pane):
         self.matches = Matches()
         self.value = ""
         self.expansions = Expansions()
-        self._strips: OrderedDict[tuple[object, ...], list[Strip]] = OrderedDict()
+        self._drawn_lines: OrderedDict[tuple[object, ...], list[DrawnLine]] = OrderedDict()
+        self._kept = 0
 
     def line_of_text(self, text: str, number: int) -> Line | None:
         """A line as it is to be drawn, where it is at hand."""
@@ -42,7 +47,8 @@ class Painting(Pane):
 
     def forget_strips(self) -> None:
         """Draw every line anew."""
-        self._strips.clear()
+        self._drawn_lines.clear()
+        self._kept = 0
 
     def lines_with(self, body: list[Strip], room: int, kept: Cells, label: Cells) -> list[Strip]:
         """The lines of a row, each `room` columns wide: at the right end of the last `kept`, and `label` if it fits."""
@@ -69,12 +75,18 @@ class Painting(Pane):
         pattern = self.matches.pattern if found else None
         shape = (self.left, room, self.wrapped, line.full, len(line.text))
         key = (text, number, *shape, self.look.name, pattern, tint, value)
-        strips = self._strips.get(key)
-        if strips is None:
-            strips = self._strips[key] = self._painted(line, language, cells, room, found)
-            if len(self._strips) > STRIPS:
-                self._strips.popitem(last=False)
-        return strips
+        drawn = self._drawn_lines.get(key)
+        if drawn is None:
+            strips = self._painted(line, language, cells, room, found)
+            self._keep(key, drawn := [(list(strip), strip.cell_length) for strip in strips])
+        return [Strip(*each) for each in drawn]
+
+    def _keep(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
+        self._drawn_lines[key] = drawn
+        self._kept += len(drawn)
+        while self._kept > DRAWN and len(self._drawn_lines) > 1:
+            _, oldest = self._drawn_lines.popitem(last=False)
+            self._kept -= len(oldest)
 
     def _painted(self, line: Line, language: str, cells: Cells | None, room: int, found: bool) -> list[Strip]:
         if cells is not None:

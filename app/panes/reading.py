@@ -11,7 +11,7 @@ from textual import work
 
 from buddy.app import figures
 from buddy.app.bookmarks import Bookmark
-from buddy.app.bounded import TEXTS, keep_newest
+from buddy.app.bounded import FORMS, TEXTS, keep_newest
 from buddy.app.differences import DiffRows
 from buddy.app.elided import LONGEST
 from buddy.app.folds import Fold, Folds, unfolded
@@ -366,6 +366,7 @@ class Reading(ShortForm):
                 self.generic = False
                 break
             self._forms[text] = (made.form, made.lines)
+            keep_newest(self._forms, FORMS)
         self.form_rows()
         self.open_stage()
 

@@ -19,6 +19,7 @@ from buddy.app.widgets.look import Cells, look_of
 DRAFT_SECONDS = 0.5
 _LEFT = "typed when the workbench ended; ctrl+c twice throws it away"
 _LEFT_OLDER = "typed over another text than is here now; ctrl+c twice throws it away"
+_BESIDE = "another workbench has this editor open too; what is typed there stays there"
 
 
 class Wrong(NamedTuple):
@@ -55,6 +56,8 @@ class EditorScreen(AnsweringScreen[str]):
         left = draft.left(self._before) if draft is not None and wrong is None else None
         if left is not None and left.text != text:
             text, self._wrong = left.text, Wrong(_LEFT_OLDER if left.older else _LEFT)
+        elif draft is not None and draft.beside and wrong is None:
+            self._wrong = Wrong(_BESIDE)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
     async def check(self, text: str) -> Wrong | None:
@@ -134,9 +137,12 @@ class EditorScreen(AnsweringScreen[str]):
         self._answered = True
         if self._draft is not None:
             self._draft.drop()
+            self._draft.close()
         self.dismiss(text)
 
     def on_unmount(self) -> None:
         """The workbench is left while the editor is open."""
-        if self._draft is not None and not self._answered and self.area.text != self._before:
-            self._draft.keep(self.area.text, self._before)
+        if self._draft is not None and not self._answered:
+            if self.area.text != self._before:
+                self._draft.keep(self.area.text, self._before)
+            self._draft.close()

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from buddy.app import figures
+from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.report import difference_level, output_details
 from buddy.app.screens.list_screen import ListScreen
@@ -173,7 +174,7 @@ class ValuesScreen(ListScreen[None]):
             yield Prompt()
 
     def on_mount(self) -> None:
-        self.run_worker(self._begin(), group="values")
+        begin(self, "values", self._begin)
 
     def fit(self) -> None:
         """The box has most of the screen, whatever is in it."""
@@ -230,7 +231,7 @@ class ValuesScreen(ListScreen[None]):
     def _want(self) -> None:
         """Ask for what is on the screen and not at hand."""
         if self._entries and self._grid.map is None:
-            self.run_worker(self._fetch(), group="values", exclusive=True)
+            begin(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
         grid, pages = self._grid, self._grid.pages
@@ -320,7 +321,7 @@ class ValuesScreen(ListScreen[None]):
         if self._grid.map is not None:
             self._show()
         elif "difference" in self.entry.sides:
-            self.run_worker(self._fetch_map(), group="values", exclusive=True)
+            begin(self, "values", self._fetch_map)
         else:
             self._problem = "only outputs have eager's beside them"
             self._tell()

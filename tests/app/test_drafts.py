@@ -55,15 +55,17 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 300))
 def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
     draft = Draft(recipe, "03 one/two: x")
-    assert (draft.left("was"), drafts(recipe)) == (None, [])
+    assert (draft.left("was"), drafts(recipe)) == (None, ([], []))
     draft.drop()
     assert draft.keep("typed\r\n", "was") == ""
+    draft.close()
     again = Draft(recipe, "03 one/two: x")
     assert (again.left("was"), again.left("is")) == (Left("typed\r\n", False), Left("typed\r\n", True))
-    assert drafts(recipe) == ["03 one two x"]
-    assert drafts(recipe.with_name("another.toml")) == []
+    again.close()
+    assert drafts(recipe) == (["03 one two x"], [])
+    assert drafts(recipe.with_name("another.toml")) == ([], [])
     draft.drop()
-    assert drafts(recipe) == []
+    assert drafts(recipe) == ([], [])
     (tmp_path / "file").write_text("")
     assert "could not be kept" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
 
@@ -97,7 +99,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         typed = bench.app.screen.area.text
     async with workbench("arith_add.py") as bench:
         app = bench.app
-        assert drafts(app.workspace.path) == ["pipeline"]
+        assert drafts(app.workspace.path).left == ["pipeline"]
         app.texts.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text == typed
@@ -105,20 +107,21 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         assert _opened(app), "it is not thrown away unasked"
         await bench.press("ctrl+c")
         await bench.until(lambda: not _opened(app), "the end of the editor")
-        assert drafts(app.workspace.path) == []
+        assert drafts(app.workspace.path) == ([], [])
         app.texts.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text != typed
         await bench.press(*"cse,", "ctrl+s")
         await bench.until(lambda: not _opened(app), "the end of the editor")
         assert app.workspace.journal[0][1].title == "the pipeline edited as text"
-        assert drafts(app.workspace.path) == []
+        assert drafts(app.workspace.path) == ([], [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends what a killed process has started")
 async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench: Open, tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[2] / "samples" / "arith_add.py"
-    command = [sys.executable, "-c", SESSION, str(source), str(tmp_path / "kept")]
+    # Unbuffered: what is printed inside an application of Textual is written, and never flushed.
+    command = [sys.executable, "-u", "-c", SESSION, str(source), str(tmp_path / "kept")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         engine = int(process.stdout.readline())
@@ -130,7 +133,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench:
     async with workbench("arith_add.py") as bench:
         app = bench.app
         assert app.workspace.recipe.threads == 2
-        assert len(drafts(app.workspace.path)) == 1
+        assert len(drafts(app.workspace.path).left) == 1
         app.show_pane("ir")
         app.texts.edit_ir_here()
         await bench.until(lambda: _opened(app), "the editor")

@@ -19,7 +19,7 @@ from buddy.app.ssh import Remote
 from buddy.app.state import State
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import WorkerState
-from tests.engine.engine_processes import children, command
+from tests.engine.engine_processes import children, command, lives
 
 Open = Callable[..., Any]
 
@@ -138,13 +138,20 @@ def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
 
 
 @pytest.mark.slow
-async def test_a_fresh_engine_knows_of_no_worker_that_was_stopped(workbench: Open) -> None:
+async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: Open) -> None:
+    """A run whose number none of the fresh engine's requests had was under way for ever."""
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         app.state.apply(WorkerState("runner", "stopped"))
+        app.state.began("run", 1000, app.workspace.recipe)
         await bench.until(lambda: app.state.workers, "the workers")
-        await bench.press("R")
+        os.kill(pid, signal.SIGSTOP)  # it takes its time to end
+        await bench.press("R", "R", "r", "ctrl+c")
+        app.session.run()
+        app.session.cancel()
+        assert app.state.engine == "starting"
         await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
+        assert not lives(pid), "there were two engines"
         await bench.settled()
         assert "runner" not in app.state.workers
         assert not bench.shows("stopped")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from buddy.app import figures
+from buddy.app.chrome import progress_text, status_cells
 from buddy.app.long_jobs import LongJobs, Pace, told_left
 from buddy.app.settings import Settings, read_settings
 from buddy.app.stages import StageBoard
-from buddy.compiler.protocol import Stage
+from buddy.app.state import State
+from buddy.compiler.protocol import Progress, Stage
+from buddy.compiler.recipe import Recipe
 
 
 class Clock:
@@ -61,6 +65,25 @@ def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage])
     assert board.seconds_left() == pytest.approx(70, abs=1)
     board.finish(slow)
     assert board.seconds_left() is None
+
+
+def test_what_takes_long_says_for_how_long_and_how_to_end_it() -> None:
+    clock, state = Clock(), State()
+    state._pace = Pace(clock)
+    state.began("compile", 7, Recipe())
+    state.apply(Progress(7, "pass 3/60 tile", 0.04))
+    clock.now = 3.0
+    assert "for" not in progress_text(state, figures.UNICODE)
+    assert _said(state).endswith("ctrl+c cancels ")
+    clock.now = 34.0
+    assert progress_text(state, figures.UNICODE).endswith("4%  for 34 s")
+    assert _said(state).endswith("ctrl+c ends it ")
+    state.apply(Progress(7, "pass 4/60 cse", 0.05))
+    assert "for" not in progress_text(state, figures.UNICODE)
+
+
+def _said(state: State) -> str:
+    return "".join(text for text, _ in status_cells(state, "", "", ("graph",), None, 80, figures.UNICODE))
 
 
 @pytest.mark.parametrize(

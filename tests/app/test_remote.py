@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from buddy.app.lines import PAGE
+from buddy.app.log_file import NO_LOG
+from buddy.app.resuming_transport import ResumingTransport
 from buddy.app.session import Session
 from buddy.app.ssh import Remote
+from buddy.app.transport import EngineLost
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import ListPresets, Presets
-from tests.engine.engine_processes import lives
+from tests.engine.engine_processes import gone, lives, stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.
@@ -108,6 +111,28 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         assert app.state.welcome.pid == pid, "it is the same engine"
 
 
+async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
+    workbench: Callable[..., Any], far: Path
+) -> None:
+    place = remote(far)
+    async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
+        await compiled(bench)
+        app = bench.app
+        await bench.press("space")
+        edited, pid = app.workspace.recipe, app.state.welcome.pid
+        with stopped(pid) as below:
+            (far / "down").touch()
+            await bench.until(lambda: app.state.link, "the loss of the link")
+            (far / "down").unlink()
+            await bench.until(lambda: bench.shows("does not answer"), "the engine's silence")
+            await bench.until(lambda: bench.shows("R starts another"), "what to do")
+            await bench.press("R")
+            await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
+            assert await gone(*below)
+        await bench.settled()
+        assert app.state.compiled == edited
+
+
 async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
     workbench: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -139,3 +164,15 @@ async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
     await session.close()
     await living
     assert not lives(int(logins[1]))
+
+
+async def test_a_link_that_is_given_up_while_it_begins_is_ended(tmp_path: Path) -> None:
+    """`R` for a silent engine comes between two tries as well as in one whose process is not there yet."""
+    begun = tmp_path / "begun"
+    link = ResumingTransport(Remote("far", ("sh", "-c", f"echo $$ > {begun}; exec sleep 600")), NO_LOG, lambda _: None)
+    opening = asyncio.ensure_future(link.open())
+    await asyncio.sleep(0)
+    link.kill()
+    with pytest.raises(EngineLost):
+        await opening
+    assert not begun.exists() or not begun.read_text().strip() or not lives(int(begun.read_text()))

@@ -150,10 +150,10 @@ def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, ju
     one = Workspace("x.py", (), tmp_path)
     one.begin(recipe)
     one.edit(one.recipe.toggled(0), "off")
-    edits = one._edits_path(0).read_bytes()
+    edits = one.path.with_suffix(".edits").read_bytes()
     bad = edits.replace(b"off", b"\xff\xff\xff")
     assert bad != edits
-    one._edits_path(0).write_bytes(bad if junk != b"junk" else junk)
+    one.path.with_suffix(".edits").write_bytes(bad if junk != b"junk" else junk)
     again = Workspace("x.py", (), tmp_path)
     again.begin(recipe)
     assert again.recipe == one.recipe, "the recipe itself does not depend on its history"

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.engine.engine_processes import everything_below, lives
+
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -186,6 +188,28 @@ def test_a_script_that_never_ends_is_stopped(verb: Verb, tmp_path: Path, name: s
     assert done.returncode == 1
     assert "had not ended after 1 s" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_pass_that_never_ends_is_named_and_stopped_or_interrupted(verb: Verb, tmp_path: Path) -> None:
+    """By the time that a step may take, or by ctrl+c; the compiler, which is in an endless loop, goes either way."""
+    path = tmp_path / "adds.py"
+    path.write_text("import torch\nmodel = lambda x: x + 1\nexample_inputs = (torch.ones(3),)\n")
+    plugin = Path(__file__).resolve().parents[1] / "reliability" / "broken_passes.py"
+    words = ["stages", str(path), "--plugin", str(plugin), "--pipeline", "builtin.module(cse, broken-never-ends)"]
+    done = verb(*words, "--step-timeout", "20")
+    assert done.returncode == 1
+    assert "pass 2/2 broken-never-ends had not ended after 20 s and was stopped" in done.stderr
+    command = [sys.executable, "-m", "buddy.app.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "pass" not in process.stderr.readline():
+            assert process.poll() is None
+        below = everything_below(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+        assert "Traceback" not in process.stderr.read()
+    assert below
+    assert not any(map(lives, below))
 
 
 def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -52,6 +55,19 @@ async def gone(*pids: int, within: float = 60.0) -> bool:
             return False
         await asyncio.sleep(0.02)
     return True
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[list[int]]:
+    """Stop a process by a signal: it and all below it. Whatever comes of the test, none of them is left."""
+    pids = [pid, *everything_below(pid)]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pids
+    finally:
+        for each in filter(lives, pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
 
 def everything_below(pid: int) -> list[int]:

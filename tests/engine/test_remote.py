@@ -20,7 +20,7 @@ from random import Random
 import pytest
 import pytest_asyncio
 from engine_bench import PATIENCE, Bench
-from engine_processes import everything_below, gone, lives
+from engine_processes import everything_below, gone, lives, stopped
 
 from buddy.app.client import EngineClient, EngineLost
 from buddy.app.ssh import Remote, checked_host
@@ -181,6 +181,59 @@ async def test_an_engine_that_is_killed_says_so_over_the_link(far: Far) -> None:
     with pytest.raises(EngineLost, match="on far is gone: it ended: killed from outside"):
         await asyncio.wait_for(Bench(client).until(lambda frame: False), PATIENCE)
     await client.close()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("linked", [True, False])
+async def test_an_engine_that_was_stopped_ends_with_its_client(far: Far, linked: bool) -> None:
+    client = EngineClient(far.remote())
+    welcome = await client.start()
+    with stopped(welcome.pid) as pids:
+        if not linked:
+            assert client._transport is not None
+            client._transport.kill()
+        await client.close()
+        assert await gone(*pids)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_engine_that_writes_when_its_client_leaves_hears_the_goodbye(far: Far) -> None:
+    """Its workers report while it is stopped, so the first that it does then is to write to a link that has ended."""
+    client = EngineClient(far.remote())
+    welcome = await client.start()
+    os.kill(welcome.pid, signal.SIGSTOP)
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0.5)
+    os.kill(welcome.pid, signal.SIGCONT)
+    await closing
+    assert await gone(welcome.pid, *everything_below(welcome.pid))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_engine_is_ended_from_afar_whatever_it_is_at(far: Far) -> None:
+    """By its name, and nothing else is: neither an engine of another name, nor who listens at such a socket."""
+    client, other = EngineClient(far.remote()), EngineClient(far.remote())
+    welcome, kept = await client.start(), await other.start()
+    pids = [welcome.pid, *everything_below(welcome.pid)]
+    name = next(word for word in _words(welcome.pid) if word.startswith(str(engines_folder()))).rpartition("/")[2]
+    os.kill(welcome.pid, signal.SIGSTOP)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(engines_folder() / ("e" * 16)))
+        listener.listen()
+        for each in ("e" * 16, "0" * 16, name, name):
+            command = far.remote().end(each)
+            assert await asyncio.to_thread(subprocess.call, command, timeout=PATIENCE) == 0
+    (engines_folder() / ("e" * 16)).unlink()
+    assert await gone(*pids)
+    with pytest.raises(EngineLost, match="on far is gone"):
+        await asyncio.wait_for(Bench(client).until(lambda frame: False), PATIENCE)
+    assert lives(kept.pid)
+    await client.close()
+    await other.close()
+
+
+def _words(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -10,6 +10,7 @@ import pytest
 from engine_bench import PATIENCE, Bench
 
 from buddy.app.client import RequestFailed
+from buddy.compiler.engine.compiler import MAX_GRAPHS
 from buddy.compiler.protocol import (
     Assigned,
     Cancel,
@@ -24,6 +25,21 @@ from buddy.compiler.protocol import (
     StageDone,
 )
 
+# A graph between two breaks: one more than are kept.
+_PART = """\
+    x = x + {number}
+    torch._dynamo.graph_break()
+"""
+MANY = f"""\
+import torch
+
+
+def model(x):
+{"".join(_PART.format(number=number) for number in range(1, MAX_GRAPHS + 2))}    return x
+
+
+example_inputs = (torch.ones(4),)
+"""
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -40,6 +56,21 @@ async def test_stages_come_one_by_one_and_then_whole(bench: Bench, add: Path) ->
     assert [stage.language for stage in compiled.stages][-2:] == ["llvm", "asm"]
     assert any(isinstance(frame, Assigned) for frame in bench.seen)
     assert any(isinstance(frame, Progress) and frame.what.startswith("pass ") for frame in bench.seen)
+
+
+async def test_a_program_of_more_graphs_than_the_compiler_keeps_can_be_gone_through_again(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """The first had made room for the last, and the engine took it for known: a fault of the compiler's own."""
+    source = tmp_path / "many.py"
+    source.write_text(MANY)
+    opened = await bench.open(source)
+    assert len(opened.graphs) == MAX_GRAPHS + 1
+    recipe = await bench.recipe(source)
+    visits = [(0, number) for number in range(len(opened.graphs))] + [(1, 0)]
+    for opt_level, graph in visits:
+        wanted = msgspec.structs.replace(recipe, graph=graph, opt_level=opt_level)
+        assert isinstance(await bench.ask(Compile(bench.client.next_request(), wanted)), Compiled)
 
 
 async def test_every_stage_can_be_read_by_line_and_whole(bench: Bench, add: Path) -> None:

@@ -25,6 +25,7 @@ from buddy.compiler.protocol import (
     ListPresets,
     Open,
     Presets,
+    Progress,
     Ran,
     Run,
     StageDone,
@@ -68,6 +69,7 @@ async def test_a_compiler_that_dies_fails_its_request_and_keeps_its_stages(
     request = bench.client.next_request()
     bench.client.send(Compile(request, msgspec.structs.replace(recipe, steps=steps)))
     done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.name == "lower")
+    await bench.until(lambda frame: isinstance(frame, Progress) and frame.what.endswith("stand-still"))
     os.kill(bench.worker_pid("compiler"), how)
     failed = await bench.end_of(request)
     assert isinstance(failed, Failed)
