@@ -19,7 +19,7 @@ from buddy.compiler.coverage.plan import PlanError, parse_shard
 from tests.reliability.campaign import Campaign, Plan, carried_out, faults, words
 
 # Each is a module beside this one; random programs are the product's own command.
-NAMES = ("drills", "recipes", "inputs", "soak")
+NAMES = ("drills", "far_drills", "recipes", "inputs", "soak")
 PROGRAMS = 10_000
 
 

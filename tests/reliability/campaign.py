@@ -29,6 +29,19 @@ class Fault(msgspec.Struct, frozen=True):
     what: str = ""
 
 
+class Note(msgspec.Struct, frozen=True):
+    """A case that ended as it may, for those who look at it later: its number in the batch, and what it was made of.
+
+    `what` shows it again, where it is worth that.
+    """
+
+    number: int
+    outcome: str
+    why: str = ""
+    marks: tuple[str, ...] = ()
+    what: str = ""
+
+
 class Tried(msgspec.Struct, frozen=True):
     """What came of the cases of one batch: how many ended how, and those that are faults.
 
@@ -38,6 +51,7 @@ class Tried(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]
     faults: tuple[Fault, ...] = ()
     facts: dict[str, list[float]] = {}
+    notes: tuple[Note, ...] = ()
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.recipe import PassStep
-from tests.reliability.processes import Process
+from tests.reliability.processes import Process, below
 
 PLUGIN = Path(__file__).with_name("broken_passes.py")
 # Bytes that a process with a full memory may still ask for.
 _LITTLE = 1 << 20
-# A frame's length, which counts for more than comes; and bytes that are no frame at all.
-_LONG_FRAME = (5000).to_bytes(4, "little") + b"\x83\xa4type\xa9StageDone"
-_NO_FRAME = b"\xff" * 64
+# A frame's length, which counts for more than comes; and bytes that are no frame at all. Of these there are as many as
+# such a frame has: where half of one waits in the stream from an earlier strike, fewer would be taken for more of it,
+# and nothing would come of them. This many fill it up, and what is left of them is no frame.
+_LENGTH = 5000
+LONG_FRAME = _LENGTH.to_bytes(4, "little") + b"\x83\xa4type\xa9StageDone"
+NO_FRAME = b"\xff" * _LENGTH
 
 SIGNALS = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV, "abort": signal.SIGABRT, "stop": signal.SIGSTOP}
 STREAMS = ("half a frame", "garbage", "half a frame, then kill")
@@ -82,13 +85,14 @@ def _edit(kind: str, bench: Any, step: str) -> Struck | None:
 
 
 def _limited(pid: int, what: int, soft: int) -> Callable[[], None]:
-    """Cap something of a process; what is returned takes that back."""
+    """Cap something of a process; what is returned takes that back, from what it has started meanwhile too."""
     before = resource.prlimit(pid, what)
     resource.prlimit(pid, what, (soft, before[1]))
 
     def lift() -> None:
-        with contextlib.suppress(OSError):
-            resource.prlimit(pid, what, before)
+        for each in (pid, *below(pid)):
+            with contextlib.suppress(OSError):
+                resource.prlimit(each, what, before)
 
     return lift
 
@@ -101,12 +105,8 @@ def _data(pid: int) -> int:
 
 def _close(bench: Any, chance: random.Random, step: str) -> Struck | None:
     """Close the workbench's end of one of the two pipes to its engine."""
-    transport = getattr(bench.session._client, "_transport", None)
-    if transport is None:
-        return None
     number = chance.choice((0, 1))
-    pipe = transport._process._transport.get_pipe_transport(number)
-    if pipe is None:
+    if (pipe := _pipe(bench, number)) is None:
         return None
     pipe.close()
     return Struck("closed pipe", "engine", f"{step} ({('stdin', 'stdout')[number]})")
@@ -114,10 +114,10 @@ def _close(bench: Any, chance: random.Random, step: str) -> Struck | None:
 
 def _tear(kind: str, bench: Any, process: Process, chance: random.Random, step: str) -> Struck | None:
     """Write what is no frame, or half of one, into a stream, beside what its owner writes."""
-    data = _NO_FRAME if kind == "garbage" else _LONG_FRAME
+    data = NO_FRAME if kind == "garbage" else LONG_FRAME
     inward = chance.random() < 0.5 and kind != "half a frame, then kill"
     if process.role == "engine":
-        way = _to_engine(bench, data) if inward else _write(f"/proc/{os.getpid()}/fd/{_from_engine(bench)}", data)
+        way = _to_engine(bench, data) if inward else _from_engine(bench, data)
     elif process.role in ("host", "compiler"):
         # `-m MODULE READ WRITE PARENT`: the descriptors of its ends.
         end = process.words[process.words.index("-m") + (2 if inward else 3)]
@@ -130,16 +130,21 @@ def _tear(kind: str, bench: Any, process: Process, chance: random.Random, step: 
 
 
 def _to_engine(bench: Any, data: bytes) -> bool:
+    if (pipe := _pipe(bench, 0)) is not None:
+        pipe.write(data)
+    return pipe is not None
+
+
+def _from_engine(bench: Any, data: bytes) -> bool:
+    pipe = _pipe(bench, 1)
+    return pipe is not None and _write(f"/proc/{os.getpid()}/fd/{pipe.get_extra_info('pipe').fileno()}", data)
+
+
+def _pipe(bench: Any, number: int) -> Any:
+    """The workbench's end of the engine's stdin (0) or stdout (1), `None` while there is no engine, or it is ending."""
     transport = getattr(bench.session._client, "_transport", None)
-    if transport is not None:
-        transport.write(data)
-    return transport is not None
-
-
-def _from_engine(bench: Any) -> int:
-    pipe = bench.session._client._transport._process._transport.get_pipe_transport(1)
-    found: int = pipe.get_extra_info("pipe").fileno()
-    return found
+    process = getattr(getattr(transport, "_link", transport), "_process", None)
+    return process._transport.get_pipe_transport(number) if process is not None else None
 
 
 def _write(path: str, data: bytes) -> bool:

@@ -50,6 +50,12 @@ class Sample(msgspec.Struct, frozen=True):
     zombies: int = 0
 
 
+def without_kinds(sample: Sample) -> Sample:
+    """What is kept of a sample in the process that is watched: the kinds of objects take 22 KiB each time."""
+    held = {role: msgspec.structs.replace(holding, kinds={}) for role, holding in sample.held.items()}
+    return msgspec.structs.replace(sample, held=held)
+
+
 class Watch:
     """Asks this process and those below it what they hold; a folder takes their answers."""
 

@@ -8,7 +8,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_KEPT = "buddy.compiler.engine.kept"
 _MODULES = {
+    "buddy.app.cli": "link",
+    _KEPT: "engine",
     "buddy.compiler.engine": "engine",
     "buddy.compiler.engine.host": "host",
     "buddy.compiler.engine.compiler": "compiler",
@@ -17,7 +20,8 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Process:
-    """One process: what it is (`engine`, `host`, `compiler`, `runner`, `helper`), and when it began, in clock ticks.
+    """One process: what it is (`engine`, `host`, `compiler`, `runner`, `helper`, `link`), and when it began, in clock
+    ticks.
 
     `words` are its command line; a number alone may be given to another process later.
     """
@@ -40,15 +44,35 @@ class Process:
 
 
 def engines() -> list[Process]:
-    """The engines that this process has started, and all below them, parents first."""
+    """The engines that this process has started, and all below them, parents first; those too that have outlived the
+    link to them, which are told by the folder for temporary files."""
+    children, began = _family()
+    found = list(_walk(os.getpid(), "", children, began))
+    for pid in children.get(1, ()) if "TMPDIR" in os.environ else ():
+        words = _words(pid)
+        if _KEPT in words and any(word.startswith(os.environ["TMPDIR"]) for word in words):
+            found += [Process(pid, began[pid], "engine", words), *_walk(pid, "engine", children, began)]
+    return [process for process in found if process.role]
+
+
+def below(pid: int) -> Iterator[int]:
+    """All that a process has started, and what these have, parents first."""
+    children, _ = _family()
+    waiting = list(children.get(pid, ()))
+    while waiting:
+        yield (found := waiting.pop(0))
+        waiting += children.get(found, ())
+
+
+def _family() -> tuple[dict[int, list[int]], dict[int, str]]:
+    """The children of every process, and when each process began."""
     children: dict[int, list[int]] = {}
     began = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (stat := _stat(int(name))) is not None:
             children.setdefault(stat[0], []).append(int(name))
             began[int(name)] = stat[1]
-    own = list(_walk(os.getpid(), "", children, began))
-    return [process for process in own if process.role]
+    return children, began
 
 
 def _walk(parent: int, role: str, children: dict[int, list[int]], began: dict[int, str]) -> Iterator[Process]:
@@ -71,6 +95,16 @@ def _stat(pid: int) -> tuple[int, str] | None:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(words[1]), words[19]
     return None
+
+
+def waited(task: int | str) -> float:
+    """Seconds that the first thread of a process, or `"thread-self"`, has been ready to run and had no processor.
+
+    As the scheduler counts them; 0 for a process that has ended.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{task}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _words(pid: int) -> tuple[str, ...]:

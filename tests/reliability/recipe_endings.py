@@ -19,11 +19,14 @@ from buddy.compiler.protocol import Failed, Ran
 from buddy.compiler.recipe import IREE, Recipe
 
 # "right": agrees with eager. "differs": does not, is called so, and something in the recipe is known to do that.
-# "refused": a diagnostic that says what and where. "crashed": a process of the engine's, which is named, went.
-# "stopped": not done in time, and ended when told to. All others are faults.
+# "refused": a diagnostic that says what and where. "crashed": a process of the engine's went, in MLIR, LLVM or the
+# compiler of others, and the diagnostic names the step. "stopped": not done in time, and ended when told to. All others
+# are faults, compiled code that crashes among them: passes keep what a program means, and code that crashes is as wrong
+# as outputs are.
 Outcome = Literal[
     "right", "differs", "refused", "crashed", "stopped",
-    "wrong", "called right", "called wrong", "eager changed", "unsaid", "own fault", "own crash", "hang", "lost",
+    "wrong", "called right", "called wrong", "eager changed", "unsaid", "own fault", "own crash", "code crash",
+    "hang", "lost",
 ]  # fmt: skip
 GOOD: frozenset[str] = frozenset({"right", "differs", "refused", "crashed", "stopped"})
 
@@ -58,8 +61,12 @@ class Ending:
 
     @property
     def kind(self) -> str:
-        """What endings of one cause have in common: the outcome, and the reason without numbers and names of values."""
-        return f"{self.outcome}: {re.sub(r'[0-9]+', '#', self.why)[:80]}"
+        """What endings of one cause have in common: the outcome, and the reason without numbers and names of values.
+
+        How code that destroys memory comes to its end is chance.
+        """
+        why = "" if self.outcome == "code crash" else self.why
+        return f"{self.outcome}: {re.sub(r'[0-9]+', '#', why)[:80]}"
 
 
 Arrays = Mapping[str, Any]
@@ -135,8 +142,12 @@ def differing(ours: Any, theirs: Any, dtype: str) -> str:
 
 # ---- failures --------------------------------------------------------------------------------------------------------
 
-_CRASHED = re.compile(r"crashed \((SIG\w+|signal|exit)|(?:ended|ended the) .*\((SIG\w+|exit code)|process ended \(")
-_OWN_FAULT = re.compile(r"fault of its own|fault in the pass itself|^(the run|compiling|importing[^:]*) failed: \w+:")
+_CRASHED = re.compile(r"crashed:? \(?(SIG\w+|signal|exit)|(?:ended|ended the) .*\((SIG\w+|exit code)|process ended \(")
+_CODE_CRASHED = re.compile(r"^(the compiled kernel|the process) crashed")
+_OWN_FAULT = re.compile(
+    r"fault of its own|fault in the pass itself|it made IR that does not verify"
+    r"|^(the run|compiling|importing[^:]*) failed: \w+:"
+)
 
 
 def of_failure(failed: Failed, by_ours: bool) -> Ending:
@@ -148,7 +159,9 @@ def of_failure(failed: Failed, by_ours: bool) -> Ending:
     if not found.what.strip() or not found.where.strip():
         return Ending("unsaid", f"{why} · {found.todo}")
     if not _CRASHED.search(found.what):
-        return Ending("refused", why)
+        return Ending("refused", f"{why} · {found.todo}")
+    if _CODE_CRASHED.search(found.what):
+        return Ending("code crash", why + _last_words(found))
     return Ending("own crash" if by_ours else "crashed", why + _last_words(found))
 
 

@@ -27,9 +27,9 @@ from buddy.compiler.entering import entering
 from buddy.compiler.plain_values import GraphInfo
 from buddy.compiler.protocol import Captured, ListPasses, ListPresets, Open, Passes, Presets, Progress, Ran, Run
 from buddy.compiler.recipe import TORCH_MLIR, Frontend, Recipe
-from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
+from tests.reliability.campaign import Attempt, Campaign, Fault, Note, Tried
 from tests.reliability.engines import Engine, NotAnswered
-from tests.reliability.random_recipes import Choices, Edit, edited, recipe_of
+from tests.reliability.random_recipes import Choices, Choose, Edit, edited, recipe_of
 from tests.reliability.recipe_endings import Arrays, Ending, arrays_of, of_failure, of_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 # Seconds for the script of a program: torch and transformers are imported meanwhile.
 OPENING = 120.0
+# Endings that may be, and whose recipes are kept all the same.
+LOOKED_AT = ("crashed", "stopped", "differs")
 # How many recipes are tried to make one that failed smaller.
 SMALLER = 40
 
@@ -157,6 +159,7 @@ class Batch:
         self._outcomes: Counter[str] = Counter()
         self.faults: dict[str, Fault] = {}
         self._seconds: list[float] = []
+        self._notes: list[Note] = []
 
     def tried(self, cases: int) -> Tried:
         try:
@@ -166,13 +169,16 @@ class Batch:
             self.faults["not opened"] = Fault("not opened", str(error), str(self._program))
         finally:
             self.close()
-        return Tried(dict(self._outcomes), tuple(self.faults.values()), {"seconds": self._seconds})
+        return Tried(dict(self._outcomes), tuple(self.faults.values()), {"seconds": self._seconds}, tuple(self._notes))
 
     def _try(self, number: int) -> None:
         base, edits = self.bench().drawn(random.Random(f"{self._seed}/{number}"))
-        ending = self.ending(edited(base, edits))
+        recipe = edited(base, edits)
+        ending = self.ending(recipe)
         self._outcomes[ending.outcome] += 1
         self._seconds.append(round(ending.seconds, 2))
+        what = as_file(recipe, self._words(number, edits, ending)) if ending.outcome in LOOKED_AT else ""
+        self._notes.append(Note(number, ending.outcome, ending.why[:2000], marks(base, recipe, edits), what))
         if not ending.good and ending.kind not in self.faults:
             self.faults[ending.kind] = self.fault(number, base, edits, ending)
 
@@ -216,13 +222,24 @@ class Batch:
 
         least = [] if not fails(edits) else smallest_failing(edits, fails)
         again = "" if least else "; it did not come again"
-        words = [
-            f"{self._program}, seed {self._seed}, recipe {number}{again}: {ending.outcome}",
-            *ending.why.split("\n")[:1],
-        ]
-        words += [f"  {edit}" for edit in least or edits]
-        file = as_file(edited(base, least or edits), words)
+        file = as_file(edited(base, least or edits), self._words(number, least or edits, ending, again))
         return Fault(ending.outcome, ending.why[:2000], file)
+
+    def _words(self, number: int, edits: Sequence[Edit], ending: Ending, again: str = "") -> list[str]:
+        """What is told of a recipe, line by line."""
+        told = f"{self._program}, seed {self._seed}, recipe {number}{again}: {ending.outcome}"
+        return [told, *ending.why.split("\n")[:1], *(f"  {edit}" for edit in edits)]
+
+
+def marks(base: Recipe, recipe: Recipe, edits: Sequence[Edit]) -> tuple[str, ...]:
+    """The roads that a recipe takes, by which endings are counted."""
+    found = [f"preset {base.preset}", f"frontend {recipe.frontend}", f"flavour {recipe.flavour}"]
+    found.append(f"partition {recipe.partition}")
+    found.append(f"backend {recipe.backend}")
+    found += [f"target {recipe.target}"] if recipe.target else []
+    found += [f"node by {lowering}" for lowering in sorted({e.lowering for e in edits if isinstance(e, Choose)})]
+    found += [f"edit {kind}" for kind in sorted({type(edit).__name__.lower() for edit in edits})]
+    return tuple(found)
 
 
 def as_file(recipe: Recipe, words: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ from buddy.app.workbench import BenchScreen
 from buddy.compiler import json_lines
 from buddy.themes.palette import themes
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
-from tests.reliability.holdings import Sample, Watch, growths, leaks, risen_kinds, watched
+from tests.reliability.holdings import Sample, Watch, growths, leaks, risen_kinds, watched, without_kinds
 from tests.reliability.user import Drilled, User
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
@@ -41,6 +41,8 @@ COUNT = 5_000
 EVERY = 100
 # Seconds in which what an action has begun ends.
 PATIENCE = 120.0
+# Passes that are switched on and off.
+_TOGGLED = 4
 # Sizes of terminals.
 _SIZES = ((80, 24), (100, 30), (60, 20), (40, 10))
 # Not drawn from the registry: leaving, an engine of its own, what edits the recipe or writes files (which is done in
@@ -63,6 +65,7 @@ class Day:
         self.app, self._pilot, self._folder, self._chance = app, pilot, folder, chance
         self._user = User(app, folder, chance)
         self.done: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
         self.cost: Counter[str] = Counter()
         self.problems: list[str] = []
         self._acts: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
@@ -83,6 +86,18 @@ class Day:
     async def begin(self) -> None:
         await self._until(lambda: self.app.state.engine == "ready" and bool(self.app.state.captured), "the program")
         await self._settled()
+
+    async def fill(self) -> None:
+        """Compile all recipes that toggles lead to, of all graphs: what keeps them is as full as it will be."""
+        for graph in range(len(self.app.state.graphs)):
+            self.app.graphs.show(graph)
+            await self._settled()
+            # One toggle leads from each to the next, and from the last to the first (a Gray code).
+            for number in range(1, 2**_TOGGLED + 1):
+                rows = self._rows()
+                await self._switch(rows[min((number & -number).bit_length(), len(rows)) - 1])
+                await self._until(lambda: self.app.state.compiled == self.app.workspace.recipe, "a compilation")
+            await self._settled()
 
     async def act(self) -> None:
         """One action, until nothing of it is under way and the main screen is back."""
@@ -125,16 +140,21 @@ class Day:
         await self._user.press(*keys)
 
     async def _toggle(self) -> None:
-        """One of few passes, so that the recipes there are, and their stages, are soon all known."""
-        rows = [
+        await self._switch(self._chance.choice(self._rows()))
+
+    def _rows(self) -> list[int]:
+        """Those of few passes, so that the recipes there are, and their stages, are all known."""
+        return [
             number
             for number, row in enumerate(self.app.passes.rows)
             if row.step is not None and row.step.name in ("cse", "canonicalize") and row.step.level == "mlir"
-        ][:4]
-        if rows:
-            self.app.show_pane("passes")
-            self.app.passes.cursor = self._chance.choice(rows)
-            await self._press("space")
+        ][:_TOGGLED]
+
+    async def _switch(self, row: int) -> None:
+        self.app.show_pane("passes")
+        # At once: what comes from the engine may put the cursor on the pass of the stage that is shown.
+        self.app.passes.cursor = row
+        await self.app.do(actions.BY_ID["passes.toggle"])
 
     async def _undo(self) -> None:
         await self._press(self._chance.choice(("u", "ctrl+r")))
@@ -179,15 +199,15 @@ class Day:
         self.app.show_pane(pane := self._chance.choice(self.app.arrangement.order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
         action = self._chance.choice(possible)
-        self.done[f"action {action.id}"] += 1
+        self.tried[action.id] += 1
         await self.app.do(action)
         await self._settled()
         if self._user.typing:
             await self._press(*self._chance.choice(_TYPED), "escape" if self._chance.random() < 0.3 else "enter")
         elif not isinstance(self.app.screen, BenchScreen):
             await self._press("down", "down", "pagedown", "up")
-        elif self.app.screen.query(Input):
-            await self._press("x", "backspace")
+            if self.app.screen.query(Input):
+                await self._press("x", "backspace")
 
     def _may(self, action: actions.Action, pane: str) -> bool:
         edits = action.pane == "passes" and action.id != "passes.details"
@@ -195,8 +215,8 @@ class Day:
         return here and not edits and action.id not in _NOT and not action.blocked(self.app.situation())
 
 
-async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], None]) -> Tried:
-    """`count` actions in one session; `told` gets a sample every so often."""
+async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], None], fill: bool = True) -> Tried:
+    """`count` actions in one session, `fill`ed or not before them; `told` gets a sample every so often."""
     chance = random.Random(f"soak {seed}")
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, tempfile.TemporaryDirectory(prefix="soak-") as store:
@@ -204,14 +224,17 @@ async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], Non
         async with app.run_test(size=_SIZES[0]) as pilot:
             day = Day(app, pilot, Path(folder), chance)
             await day.begin()
+            if fill:
+                await day.fill()
             for number in range(count + 1):
                 if number % EVERY == 0 or number == count:
                     await day.rest()
-                    samples.append(await watch.sample(number))
-                    told(samples[-1])
+                    told(sample := await watch.sample(number))
+                    samples.append(without_kinds(sample))
                 if number < count:
                     await day.act()
     facts = _facts(samples) | {f"ms of {name}": [round(day.cost[name] * 1000 / day.done[name], 1)] for name in day.cost}
+    facts["actions of the registry"] = [len(day.tried)]
     return Tried(dict(day.done), tuple(Fault("leak", said, f"seed {seed}") for said in leaks(samples)), facts)
 
 
@@ -279,8 +302,8 @@ def plot(samples: list[Sample], path: Path) -> None:
     axes.axvline(samples[int(len(samples) * 0.4)].actions, color="grey", linestyle=":", label="end of warm-up")
     axes.set_xlabel("actions")
     axes.set_ylabel("memory of its own, MiB")
-    axes.set_ylim(bottom=0)
-    axes.legend()
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
+    axes.legend(loc="upper center", ncols=5)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 

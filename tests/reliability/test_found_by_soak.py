@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import pty
+import weakref
 from pathlib import Path
+from typing import Any
 
+import pytest
 from textual import events
+from textual.geometry import Region
 
+from buddy.app import workbench
 from buddy.app.actions import PANES
-from buddy.app.bounded import keep_newest
+from buddy.app.bounded import FORMS, keep_newest
 from buddy.app.command_line import Shown, command
 from buddy.app.hang_up import is_gone
 from buddy.app.lines import KEEP, LineCache
+from buddy.app.panes.painting import DRAWN, Painting
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.screens.values import ValuesScreen
 from buddy.app.settings import Settings
 from buddy.app.state import LOGGED, State
+from buddy.app.value_pages import entries_of
 from buddy.app.workbench import BenchScreen, Workbench
-from buddy.compiler.protocol import Diagnostic, Failed, Lines
+from buddy.compiler.engine.reprinting import MAX_FORMS, Reprinting
+from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
 from buddy.compiler.recipe import Recipe
+from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.text.store import TextStore
 
 
 async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> None:
@@ -89,3 +102,73 @@ async def test_what_is_remembered_of_texts_and_faults_is_bounded(tmp_path: Path)
     kept = dict.fromkeys(range(10), "")
     keep_newest(kept, 4)
     assert list(kept) == [6, 7, 8, 9]
+
+
+async def test_a_screen_that_was_left_is_let_go(tmp_path: Path) -> None:
+    """A cache of Textual's held all that the last 1,024 widgets had drawn: most of what the workbench grew by."""
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(screen := PickerScreen("which", [Choice("one", "", 1), Choice("two", "", 2)]))
+        await pilot.pause()
+        held = [weakref.ref(widget._styles_cache) for widget in screen.walk_children(with_self=True)]
+        assert len(held) > 2
+        del screen
+        app.pop_screen()
+        while any(each() is not None for each in held):
+            await pilot.pause(0.05)
+            gc.collect()
+
+
+async def test_regions_of_a_size_that_the_terminal_no_longer_has_are_let_go(tmp_path: Path) -> None:
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    async with app.run_test(size=(80, 24)) as pilot:
+        for number in range(2000):
+            Region(0, 0, 200 + number, 1).intersection(Region(0, 0, 80, 24))
+        assert Region.intersection.cache_info().currsize > 2000
+        await pilot.resize_terminal(100, 30)
+        assert Region.intersection.cache_info().currsize < 1000
+
+
+def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
+    store = TextStore()
+    forms = Reprinting(store, lambda _frame: None)
+    for number in range(MAX_FORMS + 10):
+        store.put(f"form {number}", IndexedText("module {}\n"))
+        forms._keep(f"text {number}", f"form {number}")
+        forms._keep("text 0", "form 0")
+    assert len(store.names()) == MAX_FORMS > FORMS
+    assert {"form 0", f"form {MAX_FORMS + 9}"} <= set(store.names())
+
+
+def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen() -> None:
+    """A row may be wrapped into hundreds."""
+    painting = Painting("ir")
+    for number in range(10):
+        painting._keep((number,), [([], 0)] * (DRAWN // 4))
+    assert list(painting._drawn_lines) == [(6,), (7,), (8,), (9,)]
+    painting._keep((10,), [([], 0)] * (2 * DRAWN))
+    assert list(painting._drawn_lines) == [(10,)]
+
+
+async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def ask(make: object, answer: type) -> Any:
+        await asyncio.sleep(60)
+
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(screen := ValuesScreen(0, (), ask))
+        await pilot.pause()
+        screen._entries = entries_of((KeptTensor("input", "x", "f32", (2, 2)),))
+        screen._want()
+        screen._want()
+        await pilot.pause()
+        gc.collect()
+    assert [str(said.message) for said in recwarn if said.category is RuntimeWarning] == []
+
+
+def test_workers_are_begun_in_one_place_alone() -> None:
+    """A coroutine that is made before there is somebody to await it may never be."""
+    folder = Path(workbench.__file__).parent
+    assert [path.name for path in folder.rglob("*.py") if ".run_worker(" in path.read_text()] == ["background.py"]

@@ -14,9 +14,11 @@ from buddy.compiler.plain_values import Diagnostic, OptionInfo, PassInfo
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import Compile, Compiled, Failed
 from buddy.compiler.recipe import PassStep, from_toml
-from tests.reliability.campaign import Plan, run
+from tests.reliability.campaign import Batch as CampaignBatch
+from tests.reliability.campaign import Note, Plan, Tried, run
 from tests.reliability.random_recipes import Choices, Insert, Set, Switch, edited, recipe_of
 from tests.reliability.recipe_endings import TOLERANCES, differing, of_failure
+from tests.reliability.recipe_table import kinds, table
 from tests.reliability.recipes import CAMPAIGN, PROGRAMS, Batch, Program, as_file
 
 PASSES = (
@@ -33,6 +35,9 @@ def test_a_share_of_the_campaign_has_no_faults(name: str) -> None:
     assert sum(batch.tried.outcomes.values()) == 15, batch.tried.faults
     assert batch.tried.outcomes.get("right", 0) > 0
     assert batch.tried.faults == ()
+    assert [note.number for note in batch.tried.notes] == list(range(15))
+    assert all(note.why for note in batch.tried.notes if note.outcome != "right")
+    assert any(line.startswith("| **all** | 15 |") for line in table(batch.tried.notes))
 
 
 def test_any_part_of_the_edits_makes_a_recipe_that_a_file_holds() -> None:
@@ -81,7 +86,26 @@ def test_failures_have_to_say_what_and_where() -> None:
     crash = Diagnostic("the compiler crashed (SIGSEGV, an access to memory that is not there)", "pass x (step 3)")
     assert outcome(crash) == "crashed"
     assert outcome(crash, ours=True) == "own crash"
+    code = Diagnostic(
+        "the compiled kernel crashed (SIGILL, an instruction that this CPU does not have)", "while it ran"
+    )
+    assert outcome(code) == "code crash"
+    assert outcome(Diagnostic("crashed: SIGSEGV", "after the phase input")) == "crashed"
+    assert outcome(Diagnostic("it made IR that does not verify: operand #0", "pass 3 x")) == "own fault"
     assert outcome(Diagnostic("a fault in the pass itself, KeyError: 'callee'", "pass 3 x")) == "own fault"
+
+
+def test_endings_are_counted_by_what_recipes_are_made_of() -> None:
+    notes = (
+        Note(0, "right", "", ("backend iree",)),
+        Note(1, "refused", "no pass 'a' · step 1", ("backend iree",)),
+        Note(2, "refused", "no pass 'b' · step 2"),
+        Note(3, "wrong", "all of it"),
+    )
+    assert "| backend iree | 2 | 1 | 1 | 0 | 0 | 0 | 0 |" in table(notes)
+    assert "| **all** | 4 | 1 | 2 | 0 | 0 | 0 | 1 |" in table(notes)
+    found = kinds([CampaignBatch("recipes", 5, "", Tried({}, notes=notes), 1.0)], ["refused"])
+    assert found == ["2 x [seed 5, recipe 1] no pass 'a' · step 1"]
 
 
 # ---- the search for the least recipe ---------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch:
     monkeypatch.setattr(soak, "EVERY", ACTIONS // 5)
     samples: list[Sample] = []
     with soak.environment(), watched() as watch:
-        tried = await soak.soak(1, ACTIONS, watch, samples.append)
+        tried = await soak.soak(1, ACTIONS, watch, samples.append, fill=False)
     assert sum(tried.outcomes[name] for name in ("toggle", "run", "page", "any action")) > ACTIONS // 2
     assert [sample.actions for sample in samples] == list(range(0, ACTIONS + 1, ACTIONS // 5))
     assert all(set(sample.held) == set(ROLES) for sample in samples)

@@ -17,8 +17,9 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.state import Topic
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import BenchScreen, Workbench
+from tests.reliability.processes import waited
 
-_SCHEDULE = Path("/proc/thread-self/schedstat")
+_THREAD = "thread-self"
 # Seconds after which a key counts as dead: nothing but a dead screen takes that long, on a loaded machine either.
 DEAD = 60.0
 
@@ -93,7 +94,7 @@ class User:
         """How long the screen takes to show a key: one more letter, another pane with the keys, a list that closes."""
         over = not self.typing and not isinstance(self.app.screen, BenchScreen)
         before, key = self._visible(), "escape" if over else "x" if self.typing else "tab"
-        start, waited = time.perf_counter(), _waited()
+        start, late = time.perf_counter(), waited(_THREAD)
         self.app.drawn.clear()
         self._send(key)
         while True:
@@ -103,7 +104,7 @@ class User:
                 break
         self.app.screen._compositor.render_strips()
         whole = time.perf_counter() - start
-        return Reaction(whole, whole - (_waited() - waited))
+        return Reaction(whole, whole - (waited(_THREAD) - late))
 
     @property
     def typing(self) -> bool:
@@ -195,8 +196,3 @@ class User:
 
     async def _type_name(self) -> None:
         await self.press("ctrl+s", *"half a name")
-
-
-def _waited() -> float:
-    """Seconds that this thread has been ready to run and had no processor, as the scheduler counts them."""
-    return int(_SCHEDULE.read_text().split()[1]) / 1e9
