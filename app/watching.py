@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.state import State
 from buddy.app.workspace import Workspace
-from buddy.compiler.protocol import FilesChanged, Watch
+from buddy.compiler.protocol import Cancel, FilesChanged, Watch
 
 if TYPE_CHECKING:
     from buddy.app.client import EngineClient
@@ -62,24 +62,30 @@ class Watcher:
 
         while True:
             files = self.files()
-            changed = asyncio.ensure_future(self._next(client, files))
             try:
-                while not changed.done() and self.files() == files:
-                    await asyncio.wait([changed], timeout=_AGAIN_SECONDS)
-                if changed.done():
-                    self._tell(await changed)
+                self._tell(await self._next(client, files))
             except RequestFailed as failed:
                 if not failed.cancelled:
                     self._say(f"nothing is watched: {failed}")
                     return
-                await asyncio.sleep(_AGAIN_SECONDS)
+                if self.files() == files:
+                    await asyncio.sleep(_AGAIN_SECONDS)
             except EngineLost:
                 return
-            finally:
-                changed.cancel()
 
     async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
-        return await client.ask(Watch(client.next_request(), files, self._directory), FilesChanged)
+        """The next change of `files`; the request is given up when the program is made of others."""
+        watch = Watch(client.next_request(), files, self._directory)
+        changed = asyncio.ensure_future(client.ask(watch, FilesChanged))
+        try:
+            while not changed.done() and self.files() == files:
+                await asyncio.wait([changed], timeout=_AGAIN_SECONDS)
+            if not changed.done():
+                # A change that the engine has just told of is on its way: it answers that, or that it has given up.
+                client.send(Cancel(watch.request))
+            return await changed
+        finally:
+            changed.cancel()
 
     def _tell(self, found: FilesChanged) -> None:
         if found.gone:

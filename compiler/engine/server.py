@@ -204,7 +204,7 @@ class Server:
         """What answers `frame`, and the slot in which a newer frame replaces it."""
         session, texts = self._session, self._texts
         answers: dict[type, Callable[[Any, Job], Any]] = {
-            Open: session.open,
+            Open: self._open,
             Compile: session.compile,
             Run: session.run,
             ExplainCode: session.explain,
@@ -248,6 +248,10 @@ class Server:
         if (what := _OF_OWN_CODE.get(type(frame), "")) and frame.recipe.backend != NATIVE:
             answer = refuse_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
+
+    async def _open(self, frame: Open, job: Job) -> None:
+        self._watching.opening()
+        await self._session.open(frame, job)
 
     async def _presets(self, frame: ListPresets, job: Job) -> None:
         from buddy.compiler.presets import presets

@@ -6,7 +6,10 @@ from buddy.compiler.protocol.frame import Frame
 
 
 class Watch(Frame, frozen=True):
-    """Wait until one of `files` (relative to `directory`) holds something else than now: `FilesChanged`, once."""
+    """Wait until one of `files` (relative to `directory`) holds something else than when the program was last opened.
+
+    The answer is `FilesChanged`; another `Watch` waits for the next change.
+    """
 
     request: int
     files: tuple[str, ...]

@@ -54,6 +54,15 @@ async def test_the_program_follows_its_files_with_its_recipe(workbench: Callable
         assert app.state.problem is None
         assert app.workspace.recipe.choice_map() == {mul.stable: "eager"}
 
+        # Saved while the program is being loaded, with the helper read already.
+        read = tmp_path / "read"
+        pause = f"\n\nimport pathlib, time\n\npathlib.Path({str(read)!r}).touch()\ntime.sleep(2)\n"
+        script.write_text(SCRIPT.format(more=" + 2" + pause))
+        await bench.until(read.exists, "the helper to be read")
+        helper.write_text(HELPER.format(name="sigmoid"))
+        await bench.until(lambda: any("sigmoid" in target for target in targets()), "what was saved meanwhile")
+        await bench.settled()
+
         app.session.toggle_watching()
         client = app.session._client
         await bench.until(lambda: not client._waiting, "the engine to watch no more")

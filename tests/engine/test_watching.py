@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,46 @@ async def test_what_is_written_bit_by_bit_is_told_once_it_is_whole(folder: Path)
                 break
         await waiting.answer()
         assert len((folder / "a.py").read_text().splitlines()) == 13
+
+
+async def test_what_is_written_after_the_program_was_opened_and_before_it_is_watched_has_changed(folder: Path) -> None:
+    watching = Watching((sent := []).append)
+
+    async def answer() -> FilesChanged:
+        await asyncio.wait_for(watching.watch(Watch(1, ("a.py", "b.py"), str(folder)), Job(1)), 120)
+        return sent.pop()
+
+    async def nothing_more() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watching.watch(Watch(2, ("a.py", "b.py"), str(folder)), Job(2)), 0.5)
+        assert sent == []
+
+    await asyncio.sleep(0.05)
+    watching.opening()
+    await asyncio.sleep(0.05)
+    (folder / "a.py").write_text("a = 5\n")
+    assert await answer() == FilesChanged(1, ("a.py",))
+    await nothing_more()
+
+    # A request that is given up loses nothing.
+    (folder / "b.py").write_text("b = 5\n")
+    assert await answer() == FilesChanged(1, ("b.py",))
+    (folder / "a.py").unlink()
+    assert await answer() == FilesChanged(1, (), ("a.py",))
+    await nothing_more()
+    os.replace(folder / "b.py", folder / "a.py")
+    (folder / "b.py").write_text("b = 5\n")
+    assert await answer() == FilesChanged(1, ("a.py",))
+
+
+async def test_what_the_program_writes_each_time_it_is_opened_is_no_change_but_for_the_first(folder: Path) -> None:
+    watching = Watching((sent := []).append)
+    for expected in ([FilesChanged(1, ("a.py",))], [], []):
+        await asyncio.sleep(0.05)
+        watching.opening()
+        await asyncio.sleep(0.05)
+        (folder / "a.py").write_text("a = 6\n")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(watching.watch(Watch(1, ("a.py",), str(folder)), Job(1)), 1.0)
+        assert sent == expected
+        sent.clear()
