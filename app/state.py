@@ -269,6 +269,8 @@ class State:
         if frame.worker == "host" and frame.state in ("starting", "dead"):
             # What runs is a child of the host's, and has ended with it.
             self.workers.pop("runner", None)
+        if frame.end in ("idle", "start"):
+            self._log(_worker_ended(frame))
         return STATUS
 
     def _progress(self, frame: p.Progress) -> frozenset[Topic]:
@@ -387,6 +389,13 @@ def _fail(told: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
         told.board.fail(frame.stages, _reason(frame))
     if not frame.cancelled:
         told.problems[job if compiled else "compile"] = frame.diagnostic
+
+
+def _worker_ended(frame: p.WorkerState) -> p.Diagnostic:
+    """The end of a worker that nobody wanted and no request fails of."""
+    where = "while nothing was asked of it" if frame.end == "idle" else "as it started"
+    todo = "another one is being started" if frame.again else "it is started again when it is needed"
+    return p.Diagnostic(f"the {frame.worker} worker ended: {frame.what}", where, todo, "warning")
 
 
 def _reason(frame: p.Failed) -> str:

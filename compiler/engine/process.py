@@ -59,7 +59,7 @@ class WorkerProcess:
 
     @property
     def tail(self) -> str:
-        """The last that the process printed to stderr, without the stack of our own code that follows a crash."""
+        """The last of its stderr since `forget_tail`, without the stack of our own code that follows a crash."""
         return self._tail.decode(errors="replace").partition("Fatal Python error:")[0].strip()
 
     def send(self, frame: bytes) -> None:
@@ -73,6 +73,11 @@ class WorkerProcess:
     def kill(self) -> None:
         """Kill the process and all it started; `ended` is called once it is gone."""
         kill_group(self.pid)
+
+    def forget_tail(self) -> None:
+        """What the process has printed so far has nothing to do with what it is asked next, nor with how that ends."""
+        self.drain_printout()
+        self._tail.clear()
 
     def drain_printout(self) -> None:
         """Take what the process has printed so far, so that it comes before what is said next."""

@@ -13,6 +13,7 @@ from buddy.compiler.engine.messages import Message, Ready, Refused, Reply, Troub
 from buddy.compiler.engine.process import ProcessEvents, WorkerProcess
 from buddy.compiler.machine_load import waited
 from buddy.compiler.protocol import Diagnostic, WorkerState
+from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.wire import FrameDecoder, FrameError, encode
 
 _MAX_FALSE_STARTS = 3
@@ -27,7 +28,7 @@ Handler = Callable[[Message], None]
 
 
 class WorkerDied(Exception):
-    """The process ended before it replied. `how` says how, `tail` is the last of its stderr."""
+    """The process ended before it replied. `how` says how, `tail` is the last of its stderr since it was asked."""
 
     def __init__(self, worker: str, how: str, tail: str = "") -> None:
         super().__init__(f"the {worker} worker ended: {how}")
@@ -70,6 +71,7 @@ class Worker:
         self._reply: asyncio.Future[Reply] | None = None
         self._handler: Handler | None = None
         self._why_killed = ""
+        self._asked_to_end = False
         self._false_starts = 0
         self._began = 0.0
         self._closing = False
@@ -82,7 +84,7 @@ class Worker:
             return
         self.life += 1
         self._began = time.monotonic()
-        self._why_killed = ""
+        self._why_killed, self._asked_to_end = "", False
         self._ready = _future()
         self._set_state("starting")
         events = ProcessEvents(
@@ -95,7 +97,11 @@ class Worker:
         self._process = WorkerProcess(self._module, events)
 
     def kill(self, why: str) -> None:
-        """Kill the process; it is started anew as soon as it is gone."""
+        """Kill the process, which is not wanted any more; it is started anew as soon as it is gone."""
+        self._asked_to_end = self._process is not None
+        self._kill(why)
+
+    def _kill(self, why: str) -> None:
         if self._process is not None:
             self._why_killed = why
             self._process.kill()
@@ -151,6 +157,7 @@ class Worker:
         self._reply, self._handler = _future(), handler
         if self.state.state != "stopped":
             self._set_state("busy")
+        self._process.forget_tail()
         self._process.send(encode(request))
         try:
             return _accepted(await asyncio.shield(self._reply))
@@ -184,7 +191,7 @@ class Worker:
             message = self._decoder.decode(body)
         except FrameError as error:
             log.error("%s worker: %s", self.name, error)
-            self.kill(f"it sent {error}")
+            self._kill(f"it sent {error}")
             return
         if isinstance(message, Ready):
             self._came_up(message)
@@ -201,7 +208,7 @@ class Worker:
             handler(message)
         except Exception as error:
             log.exception("%s worker: %s", self.name, type(message).__name__)
-            self.kill(f"the engine could not take what it sent: {error}")
+            self._kill(f"the engine could not take what it sent: {error}")
 
     def _came_up(self, message: Ready) -> None:
         self._false_starts = 0
@@ -227,20 +234,28 @@ class Worker:
         assert self._process is not None
         tail, self._process = self._process.tail, None
         came_up = self._ready is not None and self._ready.done()
+        self._false_starts += not came_up
+        again = self._false_starts < _MAX_FALSE_STARTS and not self._closing
         died = WorkerDied(self.name, self._why_killed or how, tail)
-        self._set_state("dead", died.how)
+        self._set_state("dead", died.how, self._when_it_ended(came_up), again)
         for future in (self._ready, self._reply):
             if future is not None and not future.done():
                 future.set_exception(died)
                 future.exception()
-        self._false_starts += not came_up
-        if self._false_starts < _MAX_FALSE_STARTS:
+        if again:
             self.start()
         else:
             self._false_starts = 0
 
-    def _set_state(self, state: Any, what: str = "") -> None:
-        self.state = WorkerState(self.name, state, what)
+    def _when_it_ended(self, came_up: bool) -> WorkerEnd:
+        if self._asked_to_end:
+            return "asked"
+        if self._reply is not None and not self._reply.done():
+            return "request"
+        return "idle" if came_up else "start"
+
+    def _set_state(self, state: Any, what: str = "", end: WorkerEnd = "", again: bool = False) -> None:
+        self.state = WorkerState(self.name, state, what, end, again)
         log.info("%s worker: %s %s", self.name, state, what)
         self._listener.state(self.state)
 

@@ -11,6 +11,7 @@ from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Standing = Literal["starting", "ready", "busy", "stopped", "dead"]
+WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
@@ -80,8 +81,12 @@ class WorkerState(Frame, frozen=True):
     """A worker (`host`, `compiler`, `runner`) changed state; `what` says why, in words for a person.
 
     `stopped`: by a signal, such as SIGSTOP or a debugger's; it goes on once it is continued.
+    `end` says when a `dead` one ended: when it was `asked` to, in a `request` that fails of it, `idle`, or at its
+    `start`, of which no failure tells; `again`, that another one is being started.
     """
 
     worker: str
     state: Standing
     what: str = ""
+    end: WorkerEnd = ""
+    again: bool = False

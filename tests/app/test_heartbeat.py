@@ -138,6 +138,17 @@ def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
 
 
 @pytest.mark.slow
+async def test_the_end_of_an_idle_worker_can_be_read_in_the_log(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(160, 40)) as bench:
+        await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "all that was asked at the start")
+        os.kill(_child(bench.app.state.welcome.pid, "buddy.compiler.engine.compiler"), signal.SIGABRT)
+        await bench.until(lambda: bench.app.state.log, "the news")
+        bench.app.overlays.open_log()
+        await bench.sees("the compiler worker ended: SIGABRT")
+        await bench.sees("another one is being started")
+
+
+@pytest.mark.slow
 async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: Open) -> None:
     """A run whose number none of the fresh engine's requests had was under way for ever."""
     async with workbench("arith_add.py") as bench:

@@ -112,6 +112,17 @@ def test_printed_text_is_cut_into_lines_wherever_it_was_cut_on_its_way(state: St
     assert state.printout == ["one", "two", "three"]
 
 
+def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tells_of_it(state: State) -> None:
+    how = "SIGSEGV, an access to memory that is not there"
+    for end in ("asked", "request", "idle", "start"):
+        state.apply(p.WorkerState("compiler", "dead", how, end, again=end == "idle"))
+        state.apply(p.WorkerState("compiler", "starting"))
+    assert [str(entry) for entry in state.log] == [
+        f"the compiler worker ended: {how} · while nothing was asked of it · another one is being started",
+        f"the compiler worker ended: {how} · as it started · it is started again when it is needed",
+    ]
+
+
 def test_when_the_engine_is_lost_nothing_is_under_way_and_stages_are_stale(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:

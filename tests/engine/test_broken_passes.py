@@ -28,12 +28,29 @@ def model(x):
 
 example_inputs = (torch.linspace(-3, 3, 34),)
 """
+TALKS = """\
+import os
+from dataclasses import dataclass
+
+from buddy.compiler.passes.base import MlirPass, register
 
 
-async def opened(bench: Bench, folder: Path) -> Recipe:
+@register
+@dataclass(frozen=True)
+class Talks(MlirPass):
+    name = "talks"
+    summary = "says something to stderr, as libraries in C do"
+
+    def run(self, root, context):
+        os.write(2, b"something about this recipe\\n")
+"""
+
+
+async def opened(bench: Bench, folder: Path, *more: Path) -> Recipe:
     script = folder / "waves.py"
     script.write_text(SCRIPT)
-    captured = await bench.ask(Open(bench.client.next_request(), str(script), plugins=(PluginFile(str(PLUGIN)),)))
+    plugins = tuple(PluginFile(str(path)) for path in (PLUGIN, *more))
+    captured = await bench.ask(Open(bench.client.next_request(), str(script), plugins=plugins))
     return msgspec.structs.replace(await bench.recipe(script), plugins=captured.plugins)
 
 
@@ -55,6 +72,22 @@ async def test_a_crash_is_of_the_pass_that_ran_wherever_graph_passes_stand(bench
     on = sum(step.enabled for step in mixed.steps)
     assert told[-1] == f"pass {sum(step.enabled for step in graph) + 2}/{on} broken-aborts"
     assert told.index("lowering") < len(told) - 2
+
+
+async def test_the_last_words_of_a_crash_are_those_of_its_recipe(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "talks.py").write_text(TALKS)
+    recipe = await opened(bench, tmp_path, tmp_path / "talks.py")
+    talks, aborts = PassStep("talks"), PassStep("broken-aborts")
+
+    async def ending_of(*steps: PassStep) -> Compiled | Failed:
+        return await bench.ask(Compile(bench.client.next_request(), with_steps(recipe, *recipe.steps, *steps)))
+
+    assert isinstance(await ending_of(talks), Compiled)
+    silent, talkative = await ending_of(aborts), await ending_of(talks, aborts)
+    assert isinstance(silent, Failed)
+    assert isinstance(talkative, Failed)
+    assert "the compiler crashed (SIGABRT" in silent.diagnostic.what
+    assert (silent.diagnostic.detail, talkative.diagnostic.detail) == ("", "something about this recipe")
 
 
 async def test_a_pass_that_never_ends_is_named_and_can_be_ended(bench: Bench, tmp_path: Path) -> None:

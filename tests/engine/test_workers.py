@@ -15,6 +15,8 @@ from engine_processes import everything_below, gone, lives
 
 from buddy.app.client import EngineClient, EngineLost
 from buddy.app.log_file import Log
+from buddy.compiler.engine.messages import CompilerMessage
+from buddy.compiler.engine.worker import Listener, Worker
 from buddy.compiler.protocol import (
     Cancel,
     Captured,
@@ -30,6 +32,7 @@ from buddy.compiler.protocol import (
     Run,
     StageDone,
     Watch,
+    WorkerState,
 )
 from buddy.compiler.recipe import PassStep, PluginFile
 
@@ -71,6 +74,8 @@ async def test_a_compiler_that_dies_fails_its_request_and_keeps_its_stages(
     done = await bench.until(lambda frame: isinstance(frame, StageDone) and frame.stage.name == "lower")
     await bench.until(lambda frame: isinstance(frame, Progress) and frame.what.endswith("stand-still"))
     os.kill(bench.worker_pid("compiler"), how)
+    dead = await bench.state("compiler", "dead")
+    assert (dead.end, dead.again) == ("request", True)
     failed = await bench.end_of(request)
     assert isinstance(failed, Failed)
     assert not failed.cancelled
@@ -96,6 +101,38 @@ async def test_a_stopped_compiler_is_said_and_cancel_brings_a_new_one(bench: Ben
     assert failed.cancelled
     assert await gone(old)
     assert isinstance(await bench.ask(Compile(bench.client.next_request(), recipe)), Compiled)
+
+
+@pytest.mark.parametrize("worker", ["compiler", "host"])
+async def test_the_end_of_an_idle_worker_is_told_as_such(bench: Bench, add: Path, worker: str) -> None:
+    await bench.open(add)
+    assert isinstance(await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add))), Compiled)
+    os.kill(bench.worker_pid(worker), signal.SIGSEGV)
+    dead = await bench.state(worker, "dead")
+    assert (dead.end, dead.again) == ("idle", True)
+    assert dead.what.startswith("SIGSEGV, ")
+    await bench.state(worker, "ready")
+
+
+async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_up() -> None:
+    told: list[WorkerState] = []
+    listener = Listener(told.append, lambda *printed: None, lambda: False)
+    worker = Worker("compiler", "buddy.compiler.engine.nowhere", CompilerMessage, listener)
+    worker.start()
+    while len(told) < 6:
+        await asyncio.sleep(0.01)
+    assert {state.state for state in told[::2]} == {"starting"}
+    dead = told[1::2]
+    assert [(state.end, state.again) for state in dead] == [("start", True), ("start", True), ("start", False)]
+    assert {state.what for state in dead} == {"exit code 1"}
+    await worker.close()
+
+
+async def test_an_end_that_was_asked_for_is_no_news(bench: Bench, add: Path) -> None:
+    """The next program has a fresh host."""
+    await bench.open(add)
+    bench.client.send(Open(bench.client.next_request(), str(add), ("again",)))
+    assert (await bench.state("host", "dead")).end == "asked"
 
 
 async def test_a_host_killed_after_capture_is_loaded_again_for_the_next_run(bench: Bench, add: Path) -> None:
