@@ -2,25 +2,32 @@
 
 A campaign prints a line for each batch, every fault with what shows it again, and at the end the counts. With
 `--output FILE` batches are added to a file of JSON lines, and those that it holds already are not tried again; for
-`all`, FILE is a folder with a file for each. The exit status is 0 where there were no faults, 1 where there were, 2 for
-words that mean nothing.
+`all`, FILE is a folder with a file for each, and the last lines say what came of each.
+
+The exit status is 0 where all was done and there were no faults, 1 where there were, or where something could not be
+done, and 2 for words that mean nothing. SIGINT (ctrl+c), SIGTERM and SIGHUP end a campaign with all its processes, and
+with 130, 143 and 129; the same command goes on where it was.
+
+    python -m tests.reliability all --output FOLDER               # hours
+    python -m tests.reliability all --output FOLDER --part 0.01   # a hundredth of each: does it all work?
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import subprocess
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from buddy.compiler.coverage.plan import PlanError, parse_shard
-from tests.reliability.campaign import Campaign, Plan, carried_out, faults, words
+from tests.reliability import whole
+from tests.reliability.campaign import Campaign, Plan, carried_out, faults, told
 
-# Each is a module beside this one; random programs are the product's own command.
+# Each is a module beside this one.
 NAMES = ("drills", "far_drills", "recipes", "inputs", "soak")
-PROGRAMS = 10_000
 
 
 def campaign(name: str) -> Campaign:
@@ -33,34 +40,23 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     try:
         shard = parse_shard(options.shard)
+        if options.name == "all":
+            return whole.everything([campaign(name) for name in NAMES], options, shard)
+        return _one(campaign(options.name), options, shard)
     except PlanError as error:
         print(error, file=sys.stderr)
         return 2
-    if options.name != "all":
-        return _one(campaign(options.name), options, shard, options.output)
-    statuses = []
-    for name in NAMES:
-        output = options.output / f"{name}.jsonl" if options.output else None
-        statuses.append(_one(campaign(name), options, shard, output))
-    statuses.append(_programs(options))
-    return max(statuses)
 
 
-def _one(chosen: Campaign, options: argparse.Namespace, shard: tuple[int, int], output: Path | None) -> int:
-    plan = Plan(options.count or chosen.count, options.seed, shard)
+def _one(chosen: Campaign, options: argparse.Namespace, shard: tuple[int, int]) -> int:
+    plan = Plan(whole.cases(options, chosen.count), options.seed, shard)
     print(f"{chosen.name}: {chosen.summary}; {plan.count} cases, seed {plan.seed}, shard {options.shard}", flush=True)
-    batches = carried_out(chosen, plan, output, lambda text: print(text, flush=True))
-    print(f"{chosen.name}: {words(batches)}", flush=True)
-    return 1 if faults(batches) else 0
+    batches = carried_out(chosen, plan, options.output, lambda text: print(text, flush=True), options.again)
+    print(f"{chosen.name}: {told(chosen, plan, batches)}", flush=True)
+    return 1 if faults(batches.values()) else 0
 
 
-def _programs(options: argparse.Namespace) -> int:
-    count = str(options.count or PROGRAMS)
-    command = ["buddy_tui", "fuzz", "--count", count, "--seed", str(options.seed), "--shard", options.shard]
-    if options.output:
-        command += ["-o", str(options.output / "programs.jsonl"), "--found", str(options.output / "found")]
-    print(f"programs: buddy-tui {' '.join(command[1:])}", flush=True)
-    return subprocess.run([sys.executable, "-m", *command]).returncode
+# ---- the command line ------------------------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,12 +64,54 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tests.reliability", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     found.add_argument("name", choices=(*NAMES, "all"), help="which campaign")
-    found.add_argument("--count", type=int, metavar="N", help="how many cases (as many as the campaign is meant for)")
+    many = found.add_mutually_exclusive_group()
+    many.add_argument("--count", type=_count, metavar="N", help="how many cases (as many as each is meant for)")
+    many.add_argument("--part", type=_part, default=1.0, metavar="P", help="this part of the cases it is meant for (1)")
     found.add_argument("--seed", type=int, default=0, metavar="S", help="the seed of the first batch (0)")
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the batches (1/1)")
     found.add_argument("--output", type=Path, metavar="FILE", help="add batches to FILE, and go on from it")
+    found.add_argument("--again", action="store_true", help="with --output: try batches that had faults once more")
     return found
 
 
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 on, not {text!r}")
+    return int(text)
+
+
+def _part(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found <= 1.0:
+        raise argparse.ArgumentTypeError(f"a number above 0, up to 1, such as 0.01, not {text!r}")
+    return found
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------------
+
+
+def _ended_in_order() -> int:
+    """What `main` gives; signals that end it leave nothing behind, and are told by the status, as shells have it."""
+    heard: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.raise_signal(signal.SIGINT)  # which an event loop takes for itself while it runs
+
+    # Also where whoever started it in the background has SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        return main(sys.argv[1:])
+    except KeyboardInterrupt:
+        by = heard[0] if heard else signal.SIGINT
+        print(f"interrupted by {signal.Signals(by).name}", file=sys.stderr)
+        return 128 + by
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_ended_in_order())

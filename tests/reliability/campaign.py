@@ -6,10 +6,12 @@ that are drawn from one seed: it is what is repeated to look at a fault, and wha
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +57,18 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One line of a campaign's file. `conditions` are what, beside the seed, decided what the batch holds."""
+    """One line of a campaign's file.
+
+    `conditions` are what, beside the seed and the number of `cases`, decided what the batch holds. A line without a
+    number is of as many as the campaign's batches have.
+    """
 
     campaign: str
     seed: int
     conditions: str
     tried: Tried
     seconds: float
+    cases: int = 0
 
 
 Attempt = Callable[[int, int], Tried]
@@ -97,39 +104,71 @@ class Plan:
         numbers = range(self.seed, self.seed + math.ceil(self.count / batch))
         return [number for number in numbers if (number - self.seed) % parts == part - 1]
 
+    def size(self, seed: int, batch: int) -> int:
+        """How many cases the batch of a seed has: the last one may have fewer than `batch`."""
+        return min(batch, self.count - batch * (seed - self.seed))
+
 
 def run(campaign: Campaign, plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
-    """Try the batches of `plan`, but for those whose seeds are `known`, and yield each when it is done."""
+    """Try the batches of `plan`, but for those whose seeds are `known`, and yield each when it is done.
+
+    A batch that breaks off has one fault, which says where; the next one is tried from a new beginning.
+    """
     wanted = [seed for seed in plan.seeds(campaign.batch) if seed not in known]
-    if not wanted:
-        return
-    cases = min(campaign.batch, plan.count)
-    with campaign.trial() as attempt:
-        for seed in wanted:
-            start = time.perf_counter()
-            tried = attempt(seed, cases)
-            seconds = round(time.perf_counter() - start, 2)
-            yield Batch(campaign.name, seed, campaign.conditions, tried, seconds)
+    while wanted:
+        with campaign.trial() as attempt:
+            whole = True
+            while wanted and whole:
+                seed = wanted.pop(0)
+                cases = plan.size(seed, campaign.batch)
+                start = time.perf_counter()
+                tried, whole = _tried(attempt, seed, cases)
+                seconds = round(time.perf_counter() - start, 2)
+                yield Batch(campaign.name, seed, campaign.conditions, tried, seconds, cases)
 
 
-def known(campaign: Campaign, output: Path | None) -> dict[int, Batch]:
-    """The batches of a campaign that a file holds already, by seed. Raises `OSError`."""
-    found = json_lines.read(output, Batch) if output is not None else []
-    return {b.seed: b for b in found if (b.campaign, b.conditions) == (campaign.name, campaign.conditions)}
+def _tried(attempt: Attempt, seed: int, cases: int) -> tuple[Tried, bool]:
+    """What came of a batch, and whether it came to its end."""
+    try:
+        return attempt(seed, cases), True
+    except asyncio.CancelledError:
+        # How ctrl+c leaves an event loop where something else is being cancelled at that moment.
+        raise KeyboardInterrupt from None
+    except Exception as error:
+        fault = Fault("broken off", f"{type(error).__name__}: {error}"[:2000], traceback.format_exc()[-6000:])
+        return Tried({}, (fault,)), False
 
 
-def carried_out(campaign: Campaign, plan: Plan, output: Path | None, say: Say) -> list[Batch]:
-    """All batches of `plan`, those of `output` among them; new ones are added to it. Raises `OSError`."""
-    batches, seeds = known(campaign, output), plan.seeds(campaign.batch)
+def known(campaign: Campaign, plan: Plan, output: Path | None, again: bool = False) -> dict[int, Batch]:
+    """The batches of `plan` that a file holds already, by seed: the last one of each.
+
+    With `again` those are left out in which there were faults. Raises `OSError`.
+    """
+    found = {}
+    seeds = set(plan.seeds(campaign.batch))
+    for each in json_lines.read(output, Batch) if output is not None else ():
+        own = (each.campaign, each.conditions) == (campaign.name, campaign.conditions) and each.seed in seeds
+        if own and (each.cases or campaign.batch) == plan.size(each.seed, campaign.batch):
+            found[each.seed] = each
+    return {seed: batch for seed, batch in found.items() if not (again and batch.tried.faults)}
+
+
+def carried_out(campaign: Campaign, plan: Plan, output: Path | None, say: Say, again: bool = False) -> dict[int, Batch]:
+    """All batches of `plan` by seed, those of `output` among them; new ones are added to it. Raises `OSError`."""
+    batches = known(campaign, plan, output, again)
     for batch in run(campaign, plan, batches):
         batches[batch.seed] = batch
         if output is not None:
             json_lines.append(output, batch)
         for fault in batch.tried.faults:
             say(f"{campaign.name}, seed {batch.seed}: {fault.outcome}: {fault.why}\n{fault.what}".rstrip())
-        done = [batches[seed] for seed in seeds if seed in batches]
-        say(f"batch {len(done)} of {len(seeds)} (seed {batch.seed}, {batch.seconds:.1f} s): {words(done)}")
-    return [batches[seed] for seed in seeds if seed in batches]
+        say(f"seed {batch.seed}, {batch.seconds:.1f} s; {told(campaign, plan, batches)}")
+    return batches
+
+
+def told(campaign: Campaign, plan: Plan, batches: Mapping[int, Batch]) -> str:
+    """A line: how many of the batches there are, and what came of them."""
+    return f"{len(batches)} of {len(plan.seeds(campaign.batch))} batches, {words(batches.values())}"
 
 
 def totals(batches: Collection[Batch]) -> Counter[str]:

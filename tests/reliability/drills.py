@@ -8,7 +8,6 @@ more faults strike meanwhile, and while they are on the screen has to answer. Th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import random
@@ -284,7 +283,7 @@ def environment() -> Iterator[None]:
 
 @contextmanager
 def _trial() -> Iterator[Attempt]:
-    with environment(), contextlib.suppress(asyncio.CancelledError):
+    with environment():
         yield lambda seed, cases: asyncio.run(drill(seed, cases))
 
 

@@ -48,7 +48,11 @@ class Engine:
         script = _START.format(memory=MEMORY)
         self._loop = asyncio.new_event_loop()
         self.client = EngineClient(["sh", "-c", script, str(folder), str(cache), *default_command()])
-        self._wait(self.client.start())
+        try:
+            self._wait(self.client.start())
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:

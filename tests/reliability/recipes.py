@@ -80,6 +80,8 @@ class Bench:
         self._presets = engine.ask(ListPresets(number()), Presets, OPENING).presets
         self._passes = engine.ask(ListPasses(number()), Passes, OPENING).passes
         self._references: dict[int, Arrays] = {}
+        # What became of the first preset as it is, by graph, where that was not right.
+        self.unfit: dict[int, Ending] = {}
         self._doing = ""
         try:
             self._graphs = self._opened()
@@ -99,6 +101,10 @@ class Bench:
         graph = chance.randrange(len(self._graphs))
         nodes = [row.stable for row in self._graphs[graph].rows if row.opcode.startswith("call")]
         return recipe_of(chance, Choices(self.bases(graph), self._passes, nodes))
+
+    def first(self, graph: int) -> Recipe:
+        """The preset that compiles every program here."""
+        return next(self._of_graph(preset.recipe, graph) for preset in self._presets if preset.name == "default")
 
     def bases(self, graph: int) -> list[Recipe]:
         """The presets, those of the frontend that has opened the program more often than others."""
@@ -122,9 +128,15 @@ class Bench:
         """What becomes of a recipe. Raises `EngineLost`."""
         if recipe.graph not in self._references:
             self._references[recipe.graph] = {}
-            self._ending(self.bases(recipe.graph)[0])
+            self._reference(recipe.graph)
         start = time.perf_counter()
         return replace(self._ending(recipe), seconds=time.perf_counter() - start)
+
+    def _reference(self, graph: int) -> None:
+        """Eager's outputs, beside those of the first preset."""
+        ending = self._ending(self.first(graph))
+        if ending.outcome not in ("right", "stopped"):
+            self.unfit[graph] = ending
 
     def _ending(self, recipe: Recipe) -> Ending:
         frame = Run(self.engine.client.next_request(), recipe, 1, PATIENCE, values=True, equal_nan=True)
@@ -167,6 +179,9 @@ class Batch:
                 self._try(number)
         except (RequestFailed, NotAnswered, EngineLost) as error:
             self.faults["not opened"] = Fault("not opened", str(error), str(self._program))
+        except KeyboardInterrupt:
+            self._end()  # what is under way need not come to its own end
+            raise
         finally:
             self.close()
         return Tried(dict(self._outcomes), tuple(self.faults.values()), {"seconds": self._seconds}, tuple(self._notes))
@@ -184,10 +199,14 @@ class Batch:
 
     def ending(self, recipe: Recipe) -> Ending:
         """The ending of a recipe; an engine that is lost over it is replaced."""
+        bench = self.bench()
         try:
-            ending = self.bench().tried(recipe)
+            ending = bench.tried(recipe)
         except EngineLost as lost:
             ending = Ending("lost", f"{lost.reason}\n{lost.detail}")
+        for graph, unfit in bench.unfit.items():
+            why = f"graph {graph} by the default preset: {unfit.outcome}: {unfit.why[:2000]}"
+            self.faults[f"preset {graph}"] = Fault("preset", why, str(self._program))
         if ending.outcome in ("lost", "hang"):
             self.close()
         return ending
@@ -196,18 +215,30 @@ class Batch:
         """The program, opened."""
         if self._bench is None:
             folder = Path(tempfile.mkdtemp(prefix=f"recipes-{self._seed}-", dir=self._cache.parent))
-            self._bench = Bench(Engine(folder, self._cache), self._program, self._frontend)
+            engine = Engine(folder, self._cache)
+            try:
+                self._bench = Bench(engine, self._program, self._frontend)
+            except BaseException:
+                engine.close()
+                raise
         return self._bench
 
     def close(self) -> None:
         """End the engine; what is left of it, or of the work it has done, is a fault."""
-        bench, self._bench = self._bench, None
-        if bench is None:
+        if self._bench is None:
             return
-        for where, left in (("beside a host at rest", bench.engine.left_running()), ("", bench.engine.close())):
+        for where, left in (("beside a host at rest", self._bench.engine.left_running()), ("", self._end())):
             if left:
                 self.faults[f"leak {where}"] = Fault("leak", "; ".join(left), f"{self._program} {where}")
+
+    def _end(self) -> list[str]:
+        """End the engine, whatever it does; the commands of processes that did not end with it."""
+        bench, self._bench = self._bench, None
+        if bench is None:
+            return []
+        left = bench.engine.close()
         shutil.rmtree(bench.engine.folder, ignore_errors=True)
+        return left
 
     # ---- what failed ------------------------------------------------------------------------------------------------
 

@@ -133,3 +133,19 @@ def test_wrong_outputs_are_told_with_the_one_edit_that_makes_them(batch: Batch) 
     fault = batch.fault(7, base, edits, ending)
     assert fault.what.startswith("# samples/arith_add.py, seed 0, recipe 7: wrong\n")
     assert from_toml(fault.what) == msgspec.structs.replace(edited(base, edits[1:2]), source="", arguments=())
+
+
+def test_a_preset_as_it_is_has_to_be_right(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all that is drawn is refused, no recipe shows a fault."""
+    bench = batch.bench()
+    recipe = bench.first(0)
+    assert batch.ending(recipe).outcome == "right"
+    assert batch.faults == {}
+    refused = msgspec.structs.replace(recipe, target="no-such-target")
+    monkeypatch.setattr(bench, "first", lambda _graph: refused)
+    bench._references.clear()
+    assert batch.ending(recipe).outcome == "right"
+    (fault,) = batch.faults.values()
+    assert fault.outcome == "preset"
+    assert fault.why.startswith("graph 0 by the default preset: refused: ")
+    batch.faults.clear()
