@@ -26,6 +26,8 @@ ROLES = (WORKBENCH, "engine", "host", "compiler")
 WARM_UP = 0.4
 # How much of its mean may be gained over what comes after the warm-up, by a straight line through the samples.
 MOST_GROWTH = 0.01
+# Samples after the warm-up of which a line is drawn: what is on the screen at each moves a line through fewer.
+FEWEST = 20
 _WATCHED = Path(__file__).with_name("watched")
 _PATIENCE = 120.0
 
@@ -148,12 +150,15 @@ def growths(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def leaks(samples: Sequence[Sample], most: float = MOST_GROWTH) -> list[str]:
-    """What is not flat after the warm-up, in words: memory by its line, counts by what is there at the end."""
+    """What is not flat after the warm-up, in words: memory by its line, counts by what is there at the end.
+
+    Of memory nothing is said where there are fewer than `FEWEST` samples.
+    """
     late = after_warm_up(samples)
     said = [
         f"memory of {name} grew by {value:.2%}, of at most {most:.0%}"
         for name, value in growths(samples).items()
-        if value > most
+        if value > most and len(late) >= FEWEST
     ]
     for role in late[0].held:
         for count in ("files", "threads"):

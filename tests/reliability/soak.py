@@ -20,14 +20,15 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from textual.geometry import Size
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
-from buddy.app import actions
+from buddy.app import actions, history, runs
 from buddy.app.settings import Settings
 from buddy.app.workbench import BenchScreen
 from buddy.compiler import json_lines
@@ -54,6 +55,8 @@ _NOT = frozenset({
     "export", "target", "profile", "profile.modules", "profile.roofline", "profile.hot", "threads", "auto", "watch",
     "bisect", "phase.number",
 })  # fmt: skip
+# Where something is searched for, and by which action.
+_SEARCHES: tuple[tuple[actions.Pane, str], ...] = (("ir", "ir.search"), ("graph", "graph.filter"))
 # What is typed where the workbench asks for something.
 _TYPED = ("add", "3", "op:mm", "", "%0", "x", "12")
 
@@ -67,7 +70,7 @@ class Day:
         self.done: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
         self.cost: Counter[str] = Counter()
-        self.problems: list[str] = []
+        self.recipes: set[int] = set()
         self._acts: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             "toggle": (10, self._toggle),
             "undo or redo": (12, self._undo),
@@ -88,16 +91,66 @@ class Day:
         await self._settled()
 
     async def fill(self) -> None:
-        """Compile all recipes that toggles lead to, of all graphs: what keeps them is as full as it will be."""
+        """Do at once what fills all that is kept within bounds, as far as this day's work can: as many edits of each
+        graph as are kept, every recipe that they lead to compiled, every stage of a graph looked at in all its forms,
+        as many runs as are kept, every action tried, and every theme seen at every size."""
         for graph in range(len(self.app.state.graphs)):
             self.app.graphs.show(graph)
             await self._settled()
-            # One toggle leads from each to the next, and from the last to the first (a Gray code).
-            for number in range(1, 2**_TOGGLED + 1):
-                rows = self._rows()
-                await self._switch(rows[min((number & -number).bit_length(), len(rows)) - 1])
-                await self._until(lambda: self.app.state.compiled == self.app.workspace.recipe, "a compilation")
+            await self._fill_edits()
+            await self._fill_recipes()
+        await self._fill_stages()
+        for _ in range(runs.LENGTH):
+            await self._run()
             await self._settled()
+        await self._fill_screens()
+
+    async def _fill_edits(self) -> None:
+        """Switch passes off and on faster than is compiled, until no more edits are kept."""
+        while len(self.app.workspace.edits) < history.LENGTH:
+            await self._switch(self._chance.choice(self._rows()))
+            await asyncio.sleep(0)
+        await self._settled()
+
+    async def _fill_recipes(self) -> None:
+        """Compile all recipes of a graph that toggles lead to: one leads from each to the next, and from the last to
+        the first (a Gray code)."""
+        for number in range(1, 2**_TOGGLED + 1):
+            rows = self._rows()
+            await self._switch(rows[min((number & -number).bit_length(), len(rows)) - 1])
+            await self._until(lambda: self.app.state.compiled == self.app.workspace.recipe, "a compilation")
+        await self._settled()
+
+    async def _fill_stages(self) -> None:
+        """Each stage in its generic form on the way to the first, and beside the one before it, line by line on the way
+        to the last and by its structure on the way back."""
+        self.app.show_pane("ir")
+        walks = (
+            (("ir.generic",), "ir.previous"),
+            (("ir.generic", "ir.diff"), "ir.next"),
+            (("ir.diff",), "ir.previous"),
+        )
+        for shown, step in walks:
+            for action in (*shown, *[step] * len(self.app.state.board.rows())):
+                await self.app.do(actions.BY_ID[action])
+                await self._settled()
+        await self.app.do(actions.BY_ID["ir.diff"])
+        await self._settled()
+
+    async def _fill_screens(self) -> None:
+        for pane in self.app.arrangement.order:
+            for action in actions.ACTIONS:
+                self.app.show_pane(pane)
+                if self._may(action, pane) and (action.pane == pane or action.id not in self.tried):
+                    await self._do(action)
+                    await self._settled()
+                    await self._user.go_back()
+        for size, theme in product(_SIZES, themes()):
+            await self._pilot.resize_terminal(*size)
+            self.app.show_theme(theme)
+            for pane in self.app.arrangement.order:
+                self.app.show_pane(pane)
+                await self._settled()
 
     async def act(self) -> None:
         """One action, until nothing of it is under way and the main screen is back."""
@@ -107,6 +160,7 @@ class Day:
         await self._acts[name][1]()
         await self._settled()
         await self._user.go_back()
+        self.recipes.add(hash(self.app.workspace.recipe))
         self.done[name] += 1
         self.cost[name] += time.process_time() - start
 
@@ -180,8 +234,12 @@ class Day:
         await self._press("]", self._chance.choice("dD"), "c")
 
     async def _search(self) -> None:
-        self.app.show_pane(self._chance.choice(("ir", "graph", "passes")))
-        await self._press("/", *self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter", "n")
+        pane, action = self._chance.choice(_SEARCHES)
+        self.app.show_pane(pane)
+        await self.app.do(actions.BY_ID[action])
+        if self._user.typing:
+            await self._type(self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter")
+            await self._press(*(("n",) if pane == "ir" else ()))
 
     async def _export(self) -> None:
         self.app.exporting._folder_typed(str(self._folder / "made"), ("object",))
@@ -195,19 +253,31 @@ class Day:
         self.app.show_theme(self._chance.choice(list(themes())))
 
     async def _any(self) -> None:
-        """Whatever the workbench can do now in a pane; what it asks is answered, what it opens is walked through."""
+        """Whatever the workbench can do now in a pane."""
         self.app.show_pane(pane := self._chance.choice(self.app.arrangement.order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
-        action = self._chance.choice(possible)
+        await self._do(self._chance.choice(possible))
+
+    async def _do(self, action: actions.Action) -> None:
+        """Do an action; what it asks is answered, what it opens is walked through."""
         self.tried[action.id] += 1
         await self.app.do(action)
         await self._settled()
         if self._user.typing:
-            await self._press(*self._chance.choice(_TYPED), "escape" if self._chance.random() < 0.3 else "enter")
+            await self._type(self._chance.choice(_TYPED), "escape" if self._chance.random() < 0.3 else "enter")
         elif not isinstance(self.app.screen, BenchScreen):
             await self._press("down", "down", "pagedown", "up")
-            if self.app.screen.query(Input):
+            if self._in_field:
                 await self._press("x", "backspace")
+
+    async def _type(self, text: str, end: str) -> None:
+        """Type into what was asked: in a pane the same letters would extract nodes and take passes away."""
+        await self._until(lambda: self._in_field, "a line to type on")
+        await self._press(*text, end)
+
+    @property
+    def _in_field(self) -> bool:
+        return isinstance(self.app.focused, Input | TextArea)
 
     def _may(self, action: actions.Action, pane: str) -> bool:
         edits = action.pane == "passes" and action.id != "passes.details"
@@ -235,6 +305,7 @@ async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], Non
                     await day.act()
     facts = _facts(samples) | {f"ms of {name}": [round(day.cost[name] * 1000 / day.done[name], 1)] for name in day.cost}
     facts["actions of the registry"] = [len(day.tried)]
+    facts |= {"graphs": [len(app.state.graphs)], "recipes": [len(day.recipes)]}
     return Tried(dict(day.done), tuple(Fault("leak", said, f"seed {seed}") for said in leaks(samples)), facts)
 
 

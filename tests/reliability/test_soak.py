@@ -32,6 +32,8 @@ def test_what_grows_is_told_and_what_warms_up_is_not() -> None:
     (memory, everything) = leaks(_samples(100, rate=0.002))
     assert "memory of engine grew by" in memory
     assert "memory of all grew by" in everything
+    assert len(leaks(_samples(32, rate=0.01))) == 2
+    assert leaks(_samples(31, rate=0.01)) == []
     assert leaks(_samples(100, files=1)) == ["files of engine rose from 15 to 18"]
     assert leaks(_samples(100, zombies=1)) == ["1 zombies after 7000 actions"]
     assert growth([100.0, 101.0, 102.0]) == pytest.approx(2 / 101)
@@ -47,6 +49,8 @@ async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch:
     assert sum(tried.outcomes[name] for name in ("toggle", "run", "page", "any action")) > ACTIONS // 2
     assert [sample.actions for sample in samples] == list(range(0, ACTIONS + 1, ACTIONS // 5))
     assert all(set(sample.held) == set(ROLES) for sample in samples)
+    # What is typed where nothing asks for it would extract nodes, each time into one more graph.
+    assert tried.facts["graphs"] == [4]
     assert [said for said in leaks(samples, most=math.inf) if "threads" not in said] == []
 
 
