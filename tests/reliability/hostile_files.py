@@ -7,10 +7,12 @@ watched: reading a file never starts a process, opens a connection or changes an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,8 @@ from tests.reliability.mutations import mutated
 
 # A file takes milliseconds, its libraries' first use seconds.
 PATIENCE = 60.0
+# Seconds in which a library's process that is told to end takes its folder away.
+_GRACE = 10.0
 # Sizes that a file says may ask for any memory; the machine's is not for one file.
 _MEMORY = 12 << 30
 # What code does that acts outside its process. Files are opened by every reader: for these it is asked how.
@@ -73,6 +77,10 @@ class HostileFiles:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
             process.kill()
             process.wait()
             for stream in (process.stdin, process.stdout):
@@ -205,5 +213,6 @@ def _writes(arguments: Sequence[Any]) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit())
     die_with_parent(int(sys.argv[1]))
     _serve(sys.argv[2])

@@ -95,7 +95,7 @@ def _text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
 def in_memory() -> str:
     """A folder for this process's files, in memory where the system has such a place."""
     memory = "/dev/shm"
-    folder = tempfile.mkdtemp(prefix="buddy-inputs-", dir=memory if os.access(memory, os.W_OK) else None)
+    folder = tempfile.mkdtemp(prefix=f"buddy-inputs-{os.getpid()}-", dir=memory if os.access(memory, os.W_OK) else None)
     owner = os.getpid()
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
     return folder

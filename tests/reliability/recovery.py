@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from buddy.app.state import State
 from tests.reliability.faults import PASSES
-from tests.reliability.processes import engines, waited
+from tests.reliability.processes import Process, engines, waited
 from tests.reliability.user import Drilled
 
 # Seconds between looks, and those that a key takes.
@@ -20,6 +20,8 @@ PATIENCE = 4.0
 STARTS, BOUND = 4, 60.0
 # Seconds in which a message is read, and in which nothing happens before a broken pass or a run is thought of.
 _READ, _IDLE = 0.3, 1.0
+# What is started, by the roles of processes.
+_STARTED = ("engine", "host", "compiler")
 # What a fault is told with: the latest so many things that happened, and what was done.
 _TOLD = 60
 
@@ -34,14 +36,15 @@ class Away(NamedTuple):
 class Absence:
     """Times how long the engine or one of its workers is away, from the latest reason for it on.
 
-    A start is work of the engine's and then of the host's, each on one thread: what these were ready to run and had no
-    processor is the machine's. The compiler starts beside the host, in less time.
+    A start is work of the engine's and then of its workers', each on one thread: what these were ready to run and had
+    no processor is the machine's. Workers start beside each other, if both do: of these the one counts that had to wait
+    longer.
     """
 
     def __init__(self) -> None:
         self.found: list[Away] = []
         self._away = False
-        self._mark: tuple[float, dict[int, float]] | None = None
+        self._mark: tuple[float, dict[Process, float]] | None = None
 
     def begin(self) -> None:
         """There is a reason now."""
@@ -64,9 +67,11 @@ class Absence:
     def _ended(self) -> None:
         assert self._mark is not None
         (since, before), self._mark = self._mark, None
-        late = sum(seconds - before.get(pid, 0.0) for pid, seconds in _kept_waiting().items())
+        late = dict.fromkeys(_STARTED, 0.0)
+        for process, seconds in _kept_waiting().items():
+            late[process.role] += seconds - before.get(process, 0.0)
         whole = time.monotonic() - since
-        self.found.append(Away(whole, whole - late))
+        self.found.append(Away(whole, whole - late["engine"] - max(late["host"], late["compiler"])))
 
 
 class Recovery:
@@ -165,6 +170,6 @@ class Recovery:
         await asyncio.sleep(_ACT)
 
 
-def _kept_waiting() -> dict[int, float]:
-    """Seconds that each engine and host has been ready to run and had no processor."""
-    return {process.pid: waited(process.pid) for process in engines() if process.role in ("engine", "host")}
+def _kept_waiting() -> dict[Process, float]:
+    """Seconds that each engine, host and compiler has been ready to run and had no processor."""
+    return {process: waited(process.pid) for process in engines() if process.role in _STARTED}

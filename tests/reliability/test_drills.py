@@ -5,13 +5,18 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from buddy.app.state import State
+from buddy.compiler.protocol import WorkerState
 from buddy.compiler.wire import FrameBuffer, WireError
+from tests.reliability import recovery
 from tests.reliability.campaign import Tried
 from tests.reliability.drills import LATE, drill, drill_each, environment
 from tests.reliability.faults import KINDS, LONG_FRAME, NO_FRAME
+from tests.reliability.processes import Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="faults are struck through /proc")]
 
@@ -40,6 +45,35 @@ def test_garbage_comes_to_something_where_half_a_frame_waits(halves: int) -> Non
     assert buffer.feed(LONG_FRAME * halves) == []
     with pytest.raises(WireError):
         buffer.feed(NO_FRAME)
+
+
+@pytest.mark.parametrize(
+    ("waits", "own"),
+    [
+        ({"compiler": 30.0}, 10.0),
+        ({"engine": 2.0, "host": 20.0, "compiler": 25.0}, 13.0),
+        ({"runner": 30.0, "host": 0.5}, 39.5),
+    ],
+)
+def test_what_a_start_is_kept_waiting_for_a_processor_is_not_its_own(
+    waits: dict[str, float], own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the workers is started: a compiler that starts alone too."""
+    now, pids = [100.0, 0.0], {role: pid for pid, role in enumerate(("engine", "host", "compiler", "runner"))}
+    roles = list(pids)
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(recovery, "engines", lambda: [Process(pid, "1", role, (role,)) for role, pid in pids.items()])
+    monkeypatch.setattr(recovery, "waited", lambda pid: 7.0 + now[1] * waits.get(roles[pid], 0.0))
+    state, absence = State(), recovery.Absence()
+    state.engine = "ready"
+    for standing in ("dead", "starting", "ready"):
+        state.workers["compiler"], state.workers["host"] = (
+            WorkerState("compiler", standing),
+            WorkerState("host", "busy"),
+        )
+        absence.look(state)
+        now[:] = 140.0, 1.0
+    assert absence.found == [recovery.Away(40.0, own)]
 
 
 def _is_well(tried: Tried) -> None:

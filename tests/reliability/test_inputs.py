@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,7 +13,7 @@ from tests.reliability.campaign import Batch
 from tests.reliability.hostile_files import HOSTILE, HostileFiles
 from tests.reliability.inputs import attempt, chosen, made, outcome_of, table
 from tests.reliability.mutations import FORMS, mutated
-from tests.reliability.readers import READERS, Reader
+from tests.reliability.readers import READERS, Reader, in_memory
 
 SHARE = 150
 FILES = 12
@@ -34,6 +35,9 @@ def test_hostile_files_are_read_or_refused_in_processes_that_may_die() -> None:
     cases = [(name, number) for name in HOSTILE for number in range(FILES)]
     with HostileFiles() as hostile:
         found = hostile.tried(cases)
+        processes = [process.pid for process in hostile._processes.values()]
+    left = {path.name.split("-")[2] for path in Path(in_memory()).parent.glob("buddy-inputs-*")}
+    assert not left & set(map(str, processes)), "a folder outlives its process"
     assert [(case, result) for case, result in zip(cases, found, strict=True) if result[0] == "fault"] == []
     taken = {name for (name, _), (ended, _) in zip(cases, found, strict=True) if ended == "taken"}
     assert len(taken) >= len(HOSTILE) // 2, "some are close enough to valid files to be taken"
