@@ -6,7 +6,6 @@ that was edited last; what it takes the place of, where another workbench has ke
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +15,15 @@ import msgspec
 
 from buddy.app.history import KEPT_BYTES, Edit, Edits
 from buddy.app.locks import alone
-from buddy.app.whole_files import write_whole, write_whole_bytes
+from buddy.app.whole_files import Stamp, stamp_of, write_whole, write_whole_bytes
 from buddy.compiler.recipe import Recipe, from_toml, to_toml
 
 # Workbenches of which the edits are kept beside one's own, those that kept something last.
 _OTHERS = 8
 
 Kept = TypeVar("Kept")
-Stamp = tuple[tuple[int, int, int] | None, ...]
-_NEVER: Stamp = (None,)
+Stamps = tuple[Stamp, ...]
+_NEVER: Stamps = (None,)
 
 
 class KeptRecipe:
@@ -111,9 +110,9 @@ class KeptRecipe:
                 return data
             others[session] = Edits([], others[session].now, [], session)
 
-    def _stamp(self) -> Stamp:
+    def _stamp(self) -> Stamps:
         """What tells the files from those that another workbench puts in their place."""
-        return _stamp_of(self.path), _stamp_of(self.edits_path)
+        return stamp_of(self.path), stamp_of(self.edits_path)
 
     def _recipe(self) -> Recipe | None:
         """Raises `OSError` and `ValueError` where there is one that cannot be read."""
@@ -136,11 +135,3 @@ def _or_none(read: Callable[[], Kept | None]) -> Kept | None:
         return read()
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

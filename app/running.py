@@ -25,6 +25,12 @@ class Running:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
+        self._restoring: InputChoice | None = None
+
+    @property
+    def coming(self) -> InputChoice:
+        """What the next run is on, those of the last session included that are still being read."""
+        return self._restoring or self._bench.session.inputs
 
     def ask_timeout(self) -> None:
         """How long a run may take before it is stopped: it may never end."""
@@ -71,7 +77,7 @@ class Running:
 
     def _use_shapes(self, text: str) -> None:
         """Shapes are the program's: it is captured anew, and its recipe stays."""
-        self._bench.session.inputs = InputChoice()
+        self._choose(InputChoice())
         self._bench.session.capture_with(tuple(text.replace(",", " ").split()))
 
     def _use_seed(self, text: str) -> None:
@@ -98,6 +104,7 @@ class Running:
         try:
             found = await asyncio.to_thread(file_choice, path)
         except ValueError as error:
+            self._restoring = None
             self._bench.say(f"{path}: {error}")
         else:
             use(found)
@@ -105,15 +112,21 @@ class Running:
     def restore(self, inputs: InputChoice) -> None:
         """Take up the inputs of the last session; the script's own where their file cannot be read any more."""
         if inputs.kind == "file":
+            self._restoring = inputs
             self._read(Path(inputs.title), self._take)
         else:
-            self._take(inputs)
+            self._choose(inputs)
 
     def _take(self, inputs: InputChoice) -> None:
-        self._bench.session.inputs = inputs
+        """Those of the last session have been read; what has been chosen meanwhile stays."""
+        if self._restoring is not None:
+            self._choose(inputs)
+
+    def _choose(self, inputs: InputChoice) -> None:
+        self._restoring, self._bench.session.inputs = None, inputs
 
     def _use(self, inputs: InputChoice) -> None:
-        self._bench.session.inputs = inputs
+        self._choose(inputs)
         self._bench.say(str(inputs))
         self._bench.session.run()
 
@@ -142,7 +155,7 @@ class Running:
         bench.graphs.show(record.recipe.graph)
         mine = bench.workspace.recipe
         again = replace(record.recipe, source=mine.source, arguments=mine.arguments, plugins=mine.plugins)
-        bench.session.inputs = inputs
+        self._choose(inputs)
         bench.editing.edit(again, "the recipe of an earlier run")
         bench.session.run()
         if content_hash(inputs) != record.held:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from buddy.compiler.protocol import RunReport
+from buddy.compiler.protocol import OutputReport, RunReport
 from buddy.compiler.recipe import EAGER, Recipe
 from buddy.compiler.run_report import InputChoice
 
@@ -18,8 +19,8 @@ LENGTH = 50
 class RunRecord(msgspec.Struct, frozen=True):
     """One run: when it ended (seconds since the epoch), its recipe and inputs, and its report.
 
-    Of a file of inputs there is the path alone, and `held`, the hash of what it held: records are kept for long, and
-    files may be large.
+    Of a file of inputs there is the path alone, and `held`, the hash of what it held; of the report, figures and no
+    pictures of values: records are kept for long, and files and pictures may be large.
     """
 
     at: float
@@ -36,12 +37,21 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 def recorded(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
     """The record of a run on `inputs`."""
-    return RunRecord(at, recipe, report, without_content(inputs), content_hash(inputs))
+    return RunRecord(at, recipe, _without_pictures(report), without_content(inputs), content_hash(inputs))
+
+
+def _without_pictures(report: RunReport) -> RunReport:
+    beside = tuple(replace(side, outputs=_figures(side.outputs)) for side in report.beside)
+    return replace(report, outputs=_figures(report.outputs), beside=beside)
+
+
+def _figures(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
+    return tuple(replace(output, histogram=(), map=()) for output in outputs)
 
 
 def without_content(inputs: InputChoice) -> InputChoice:
     """The inputs as far as they are kept: of a file, its path."""
-    return msgspec.structs.replace(inputs, content=b"")
+    return replace(inputs, content=b"")
 
 
 def content_hash(inputs: InputChoice) -> str:

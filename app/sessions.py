@@ -1,7 +1,8 @@
-"""Leaving and coming back: the last layout, reproducers, and the command line of what is on the screen."""
+"""Leaving and coming back: what is kept of a session, reproducers, and the command line of what is on the screen."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from functools import cached_property
 from pathlib import Path
@@ -10,32 +11,43 @@ from typing import TYPE_CHECKING
 from buddy.app.background import begin
 from buddy.app.command_line import Shown, command
 from buddy.app.drafts import drafts
-from buddy.app.keeping import Kept, merged, read_kept, write_kept
+from buddy.app.keeping import Kept, KeptSession
 from buddy.app.lines import UnavailableError
-from buddy.app.locks import FileLock, alone
+from buddy.app.locks import FileLock
 from buddy.app.panes.comparison import HOW
 from buddy.app.runs import without_content
 from buddy.app.typed import typed_path
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from buddy.app.panes.ir import IrPane
     from buddy.app.workbench import Workbench
 
+# Seconds after a change until it is kept, and after those in which it could not be.
+KEEP_SECONDS = 0.5
+AGAIN_SECONDS = 5.0
+
 
 class Sessions:
-    """Keeps how the screen is left, and writes down what is on it for others."""
+    """Keeps how the screen stands, and writes down what is on it for others."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        # The screen is gone before the application is; the pane outlives it.
+        # The screen is gone before the application is; the pane outlives it. There is none before and after a session.
         self._ir: IrPane | None = None
-        self._began = Kept()
+        self._later: Timer | None = None
+        self._writing = self._failing = False
 
-    # ---- layout --------------------------------------------------------------------------------------------------
+    # ---- runs, bookmarks, inputs, layout -------------------------------------------------------------------------
 
     @property
     def _path(self) -> Path:
         return self._bench.workspace.path_of(0).with_suffix(".session")
+
+    @cached_property
+    def _file(self) -> KeptSession:
+        return KeptSession(self._path)
 
     @cached_property
     def _open(self) -> FileLock:
@@ -46,8 +58,7 @@ class Sessions:
         """Take up the layout of the last session; the stage and the node are shown as soon as they are there."""
         bench = self._bench
         self._ir = bench.ir
-        kept, problem = read_kept(self._path)
-        self._began = kept
+        kept, problem = self._file.read()
         bench.arrangement.with_source = kept.source
         if kept.pane in bench.arrangement.order:
             bench.arrangement.pane_id = kept.pane
@@ -80,32 +91,71 @@ class Sessions:
             try:
                 self._bench.bookmarks = type(bookmarks).from_data(kept.bookmarks)
             except ValueError as error:
+                self._file.put_aside()
                 self._bench.say(f"the bookmarks kept from last time could not be read: {error}")
 
+    def note(self) -> None:
+        """Something on the screen may have changed: it is kept a little later."""
+        if self._ir is not None and self._later is None:
+            self._later = self._bench.set_timer(KEEP_SECONDS, self._look)
+
     def keep(self) -> None:
-        """Write down how the screen is left."""
-        bench, ir = self._bench, self._ir
-        if ir is None:
+        """Keep how the screen is left, and wait until it is."""
+        if self._ir is None:
             return
+        if self._later is not None:
+            self._later.stop()
+        self._file.want(self._now(self._ir))
+        self._told(self._write_kept())
+        self._open.release()
+        self._ir = None
+
+    def _look(self) -> None:
+        self._later = None
+        if self._ir is None:
+            return
+        self._file.want(self._now(self._ir))
+        if not (self._file.is_written or self._writing):
+            begin(self._bench, "keeping", self._write_beside)
+
+    async def _write_beside(self) -> None:
+        """Write without delaying a key, however slow the disk is; what cannot be written is tried again."""
+        self._writing = True
+        try:
+            problem = await asyncio.to_thread(self._write_kept)
+        finally:
+            self._writing = False
+        self._told(problem)
+        if self._later is None and not self._file.is_written:
+            self._later = self._bench.set_timer(AGAIN_SECONDS if problem else KEEP_SECONDS, self._look)
+
+    def _write_kept(self) -> str:
+        """What is wrong where it cannot be written, else ""."""
+        try:
+            self._file.write()
+        except (OSError, ValueError) as error:
+            return f"runs, bookmarks and layout could not be kept: {getattr(error, 'strerror', None) or error}"
+        return ""
+
+    def _told(self, problem: str) -> None:
+        if problem and not self._failing:
+            self._bench.say(problem)
+        self._failing = bool(problem)
+
+    def _now(self, ir: IrPane) -> Kept:
+        bench = self._bench
         bookmarks = getattr(bench, "bookmarks", None)
-        kept = Kept(
+        return Kept(
             bench.arrangement.pane_id,
             bench.arrangement.zoomed,
-            ir.key,
+            ir.coming,
             bench.selection.node,
             ir.comparison.how,
-            inputs=without_content(bench.session.inputs),
+            inputs=without_content(bench.running.coming),
             bookmarks=bookmarks.to_data() if bookmarks is not None else None,
             runs=tuple(bench.state.runs),
             source=bench.arrangement.with_source,
         )
-        try:
-            with alone(self._path.with_suffix(".lock")):
-                theirs, _ = read_kept(self._path)
-                write_kept(self._path, merged(self._began, theirs, kept))
-        except OSError as error:
-            bench.say(f"the layout could not be kept: {error}")
-        self._open.release()
 
     # ---- reproducers ---------------------------------------------------------------------------------------------
 

@@ -339,7 +339,8 @@ class Workbench(App[int]):
             self.bell()
 
     def update_chrome(self) -> None:
-        """Draw the header, the status line and the keys again where they differ."""
+        """Draw the header, the status line and the keys again where they differ; what has changed is kept, too."""
+        self.sessions.note()
         try:
             for line in self.screen_stack[0].query(CellLine).results(CellLine):
                 line.update()

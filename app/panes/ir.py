@@ -59,6 +59,11 @@ class IrPane(Assembly):
         return next((row for row in self.rows if row.key == self.key), None)
 
     @property
+    def coming(self) -> Key | None:
+        """The key of the stage that is shown, or will be as soon as there is one."""
+        return self._wanted or self.key
+
+    @property
     def phase(self) -> str:
         """The phase whose tab is open."""
         index = self._index

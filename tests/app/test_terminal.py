@@ -7,12 +7,15 @@ import importlib.util
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from buddy.app.keeping import Kept, read_kept
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Seconds that anything may take, on a loaded machine too.
@@ -83,6 +86,37 @@ def test_leaving_gives_the_terminal_back_and_the_exit_code_is_zero(terminal: Cal
     assert one.process.poll() is None, "ctrl+c cancels, it does not leave"
     assert ends(one) == 0
     assert b"?1049l" in bytes(one.seen)
+
+
+def test_runs_and_bookmarks_of_a_workbench_that_is_killed_are_the_next_ones(
+    terminal: Callable[..., Any], tmp_path: Path
+) -> None:
+    one = terminal("--no-mouse")
+    one.until("compiled in", PATIENCE)
+    one.key("\t\t")
+    one.until("func.func", PATIENCE)
+    one.key("M")
+    one.until("bookmarked", PATIENCE)
+    one.key("r")
+    end = time.monotonic() + PATIENCE
+    while not any(kept.runs and kept.bookmarks for kept in kept_in(tmp_path)):
+        assert time.monotonic() < end, "nothing is kept"
+        one.wait(0.05)
+    one.process.kill()
+    one.process.wait()
+    other = terminal("--no-mouse")
+    other.until("compiled in", PATIENCE)
+    other.forget()
+    other.key("'")
+    other.until("Bookmarks", PATIENCE)
+    other.key("\x03")
+    other.forget()
+    other.key("H")
+    other.until("Runs", PATIENCE)
+
+
+def kept_in(folder: Path) -> list[Kept]:
+    return [read_kept(path)[0] for path in folder.rglob("*.session")]
 
 
 def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> None:

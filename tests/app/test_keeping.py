@@ -1,0 +1,228 @@
+"""What is kept of a session is written as it changes, beside the keys, and outlives a workbench that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app import keeping, running, sessions
+from buddy.app.bookmarks import Bookmark, Bookmarks
+from buddy.app.keeping import Kept, KeptSession, read_kept
+from buddy.app.runs import RunRecord, recorded
+from buddy.app.settings import Settings
+from buddy.app.workbench import Workbench
+from buddy.compiler.recipe import Recipe
+from buddy.compiler.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
+
+# Far more than anything takes: a machine that is loaded may be ten times as slow.
+PATIENCE = 240.0
+TIMING = Timing(1.0, 1.0, 1.0, 1)
+
+
+def runs(*times: float) -> tuple[RunRecord, ...]:
+    return tuple(RunRecord(at, Recipe(), RunReport(0, (), TIMING, TIMING, 0, 0, 0.0)) for at in times)
+
+
+def marks(*lines: int) -> list[Any]:
+    return Bookmarks(Bookmark(0, ("cse", 0), line, "x") for line in lines).to_data()
+
+
+def of_file(path: Path) -> tuple[Kept, KeptSession]:
+    file = KeptSession(path)
+    return file.read()[0], file
+
+
+def opened(folder: Path) -> Workbench:
+    return Workbench(str(folder / "none.py"), store=folder / "kept", settings=Settings())
+
+
+async def until(pilot: Any, condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited for {what}"
+        await pilot.pause(0.02)
+
+
+# ---- the file ----------------------------------------------------------------------------------------------------
+
+
+def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "x.session"
+    (_, one), (_, two) = of_file(path), of_file(path)
+    for mine, kept in (
+        (one, Kept("ir", bookmarks=marks(1), runs=runs(1.0))),
+        (two, Kept("graph", bookmarks=marks(2), runs=runs(2.0))),
+        (one, Kept("ir", bookmarks=marks(1, 3), runs=runs(1.0, 3.0))),
+        (two, Kept("passes", bookmarks=[], runs=runs(2.0, 4.0))),
+        (one, Kept("ir", zoomed=True, bookmarks=marks(3), runs=runs(1.0, 3.0))),
+    ):
+        mine.want(kept)
+        mine.write()
+    kept, problem = read_kept(path)
+    assert (kept.pane, kept.zoomed, kept.bookmarks, problem) == ("ir", True, marks(3), "")
+    assert kept.runs == runs(1.0, 2.0, 3.0, 4.0)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.session"]
+
+
+def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.session"
+    _, file = of_file(path)
+    file.want(Kept("ir", runs=runs(1.0)))
+    file.write()
+    before = path.stat()
+    file.want(Kept("ir", runs=runs(1.0)))
+    assert file.is_written
+    file.write()
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk is slow, and the workbench is left meanwhile."""
+    go_on, at_it, real = threading.Event(), threading.Event(), keeping.write_kept
+
+    def slow(path: Path, kept: Kept) -> None:
+        at_it.set()
+        assert go_on.wait(PATIENCE)
+        real(path, kept)
+
+    monkeypatch.setattr(keeping, "write_kept", slow)
+    _, file = of_file(tmp_path / "x.session")
+    file.want(Kept("ir"))
+    writers = [threading.Thread(target=file.write) for _ in range(3)]
+    writers[0].start()
+    assert at_it.wait(PATIENCE)
+    file.want(Kept("passes"))
+    for writer in writers[1:]:
+        writer.start()
+    assert not file.is_written
+    go_on.set()
+    for writer in writers:
+        writer.join(PATIENCE)
+    assert (read_kept(tmp_path / "x.session")[0].pane, file.is_written) == ("passes", True)
+
+
+def test_what_cannot_be_read_is_put_aside_by_the_first_write(tmp_path: Path) -> None:
+    path = tmp_path / "x.session"
+    path.write_bytes(b"mine")
+    file = KeptSession(path)
+    assert "could not be read" in file.read()[1]
+    assert path.read_bytes() == b"mine"
+    file.want(Kept("ir"))
+    file.write()
+    assert (path.with_name("x.session.unread").read_bytes(), read_kept(path)[0].pane) == (b"mine", "ir")
+
+
+def test_a_run_is_kept_without_pictures_of_its_values() -> None:
+    output = OutputReport("out0", (4,), "float32", 0.1, 0.1, "mismatch", histogram=(1, 2), map=((0.1,),), mean=0.5)
+    report = RunReport(0, (output,), TIMING, TIMING, 1, 0, 0.0, beside=(SideReport("iree", (output,)),))
+    kept = recorded(1.0, Recipe(), report, InputChoice()).report
+    for (found,) in (kept.outputs, kept.beside[0].outputs):
+        assert (found.verdict, found.mean, found.histogram, found.map) == ("mismatch", 0.5, (), ())
+
+
+# ---- the workbench -----------------------------------------------------------------------------------------------
+
+
+async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Path) -> None:
+    app = opened(tmp_path)
+    async with app.run_test(size=(100, 24)) as pilot:
+        path = app.sessions._path
+        app.state.runs = list(runs(1.0))
+        app.bookmarks = Bookmarks.from_data(marks(7))
+        app.update_chrome()
+        assert Bookmarks.from_data(app.bookmarks.to_data()).marks == app.bookmarks.marks
+        await until(
+            pilot, lambda: (read_kept(path)[0].runs, read_kept(path)[0].bookmarks) == (runs(1.0), marks(7)), "both"
+        )
+        await pilot.press("tab")
+        await until(pilot, lambda: read_kept(path)[0].pane == app.arrangement.pane_id != "graph", "the pane")
+
+
+async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
+    app = opened(tmp_path)
+    path = app.sessions._path
+    _, file = of_file(path)
+    file.want(Kept("ir", bookmarks=["of another kind"]))
+    file.write()
+    before = path.read_bytes()
+    async with app.run_test(size=(100, 24)) as pilot:
+        await pilot.press("tab")
+        await until(pilot, lambda: read_kept(path)[0].bookmarks == [], "a write")
+    assert path.with_name(f"{path.name}.unread").read_bytes() == before
+
+
+async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, real = threading.Event(), keeping.write_kept
+    at_it: list[threading.Thread] = []
+
+    def stuck(path: Path, kept: Kept) -> None:
+        at_it.append(threading.current_thread())
+        assert go_on.wait(PATIENCE)
+        real(path, kept)
+
+    monkeypatch.setattr(keeping, "write_kept", stuck)
+    app = opened(tmp_path)
+    async with app.run_test(size=(100, 24)) as pilot:
+        await until(pilot, lambda: bool(at_it), "a write")
+        before = app.arrangement.pane_id
+        await pilot.press("tab")
+        assert app.arrangement.pane_id != before
+        assert at_it[0] is not threading.main_thread()
+        go_on.set()
+        await until(pilot, lambda: read_kept(app.sessions._path)[0].pane == app.arrangement.pane_id, "the pane")
+
+
+async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(sessions, "KEEP_SECONDS", 0.02)
+    full, tried, real, told = True, 0, keeping.write_kept, []
+
+    def write(path: Path, kept: Kept) -> None:
+        nonlocal tried
+        tried += 1
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, kept)
+
+    monkeypatch.setattr(keeping, "write_kept", write)
+    app = opened(tmp_path)
+    monkeypatch.setattr(app, "say", told.append)
+    async with app.run_test(size=(100, 24)) as pilot:
+        await until(pilot, lambda: tried > 5, "a few tries")
+        assert [text for text in told if "could not be kept" in text] == [
+            "runs, bookmarks and layout could not be kept: No space left on device"
+        ]
+        full = False
+        await until(pilot, app.sessions._path.exists, "the file")
+    assert sum("could not be kept" in text for text in told) == 1
+
+
+async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage that was shown is there once it is compiled, and inputs once their file has been read."""
+    go_on = threading.Event()
+    monkeypatch.setattr(running, "file_choice", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
+    path = opened(tmp_path).sessions._path
+    chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
+    _, file = of_file(path)
+    file.want(Kept("passes", stage=("cse", 1), node="mm", inputs=chosen))
+    file.write()
+    app = opened(tmp_path)
+    async with app.run_test(size=(100, 24)) as pilot:
+        await pilot.press("tab")
+        await until(pilot, lambda: read_kept(path)[0].pane == app.arrangement.pane_id != "passes", "the pane")
+        kept = read_kept(path)[0]
+        assert (kept.stage, kept.node, kept.inputs) == (("cse", 1), "mm", chosen)
+        app.running._kind_chosen("script")
+        go_on.set()
+        await until(pilot, lambda: not any(each.group == "inputs" for each in app.workers), "the file")
+        assert app.session.inputs == InputChoice(), "what is chosen meanwhile stays"
+        await asyncio.sleep(0)
