@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from buddy.compiler import soft_float
 from buddy.compiler.bindings import execution_engine, ir
 
 
@@ -29,9 +30,9 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
         module = ir.Module.parse(bytecode)
         engine = execution_engine.ExecutionEngine(module, opt_level=opt_level, shared_libs=[])
     functions = [op.operation for op in module.body if op.operation.name == "llvm.func"]
-    for function in functions:
-        if not function.regions[0].blocks:
-            engine.raw_register_runtime(_name(function), ctypes.cast(_nowhere(), ctypes.c_void_p))
+    declared = [_name(function) for function in functions if not function.regions[0].blocks]
+    for name in (*declared, *soft_float.NAMES):
+        engine.raw_register_runtime(name, ctypes.cast(_nowhere(), ctypes.c_void_p))
     (defined,) = (function for function in functions if function.regions[0].blocks)
     engine.raw_lookup(_name(defined))
     engine.dump_to_object_file(str(path))

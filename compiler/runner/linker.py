@@ -15,6 +15,7 @@ from elftools.elf.elffile import ELFFile
 from llvmlite import binding as llvm
 
 from buddy.compiler.plain_values import Diagnostic
+from buddy.compiler.soft_float import support_of
 from buddy.compiler.trampolines import trampoline_name, trampolines
 
 _numbers = itertools.count()
@@ -64,7 +65,7 @@ class Library:
             builder.add_object_img(image)
         for symbol, address in (imports or {}).items():
             builder.import_symbol(symbol, address)
-        builder.add_ir(trampolines(arities) + support).add_current_process()
+        builder.add_ir(trampolines(arities) + support + support_of(objects)).add_current_process()
         for name in arities:
             builder.export_symbol(trampoline_name(name))
         for name in located:

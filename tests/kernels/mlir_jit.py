@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from buddy.compiler.bindings import execution_engine, ir, passmanager, runtime
 from buddy.compiler.passes.base import MlirPass, PassContext
 from buddy.compiler.provenance import LocationSets
+from buddy.compiler.runner.linker import Library
+from buddy.compiler.soft_float import NAMES, support_of
 from buddy.compiler.target import Target, host
 
 LOWER = (
@@ -34,6 +37,12 @@ class Upstream(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         passmanager.PassManager.parse(self.pipeline).run(root)
+
+
+@cache
+def _soft_float() -> Library:
+    """The functions that round for processors which cannot."""
+    return Library((), {}, support=support_of([name.encode() for name in NAMES]), located=NAMES)
 
 
 class Compiled:
@@ -81,7 +90,7 @@ class Compiled:
             with self.context, ir.Location.unknown():
                 passmanager.PassManager.parse(LOWER).run(self.module.operation)
                 self._engine = execution_engine.ExecutionEngine(self.module, opt_level=3)
-            for name, address in self.imports.items():
+            for name, address in (_soft_float().addresses | self.imports).items():
                 self._engine.raw_register_runtime(name, ctypes.c_void_p(address))
         pointers = [ctypes.pointer(ctypes.pointer(runtime.get_ranked_memref_descriptor(a))) for a in arrays]
         arguments = (ctypes.c_void_p * len(arrays))(*[ctypes.cast(p, ctypes.c_void_p) for p in pointers])

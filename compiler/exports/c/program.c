@@ -49,6 +49,17 @@ static inline int64_t floor_mod(int64_t a, int64_t b) { return b ? a - floor_div
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* What the compiled code calls to round a float to a bfloat16 where the processor cannot: compilers' own libraries have
+ * it since GCC 13. The result is the low half of what is returned, in a register of floats. */
+HIDDEN __attribute__((weak)) float __truncsfbf2(float x);
+__attribute__((weak)) float __truncsfbf2(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits = (x != x ? bits | 0x400000 : bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 /*** TABLES ***/
 
 struct PROGRAM {

@@ -132,7 +132,8 @@ GROUPS: dict[str, Group] = {
     ),
     "convolutions of bfloat16": Group(
         (normal(2, 4, 7, 6, dtype=torch.bfloat16), normal(4, 2, 3, 2, dtype=torch.bfloat16)),
-        {name: function for name, function in CONVOLUTIONS.items() if name != "transposed in groups"},
+        # Eager's transposed ones round every partial sum on processors without AVX512-BF16: see `test_transposed`.
+        {name: function for name, function in CONVOLUTIONS.items() if not name.startswith("transposed")},
     ),
     "pools": Group((normal(2, 3, 7, 6),), {**POOLS, **POOL_GRADIENTS}),
     "pools of float64": Group((normal(2, 3, 7, 6, dtype=torch.float64),), {**POOLS, **POOL_GRADIENTS}),
