@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import select
 import signal
 import socket
 import struct
@@ -45,6 +47,24 @@ def _prctl() -> Any:
     return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
+def die_with_line(line: int, group: bool = False) -> None:
+    """Have the kernel kill this process, or its whole group, when nobody holds the other end of `line` any more, where
+    the kernel can (Linux). It does whatever a signal has stopped, and wherever the process was forked from.
+
+    `line` is the reading end of a pipe, or a socket, over which nothing ever comes; it stays open. It is inherited, but
+    a child outside of the group is not killed with it.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(line, fcntl.F_SETOWN, -os.getpgrp() if group else os.getpid())
+            fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(line, 0)
+    if poll.poll(0):
+        os._exit(1)
+
+
 def run_below(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run `command` with `text` to read, and wait for its end; the kernel ends it when this process is killed.
 
@@ -54,6 +74,13 @@ def run_below(command: Sequence[str], timeout: float, text: str = "") -> subproc
         command, input=text, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace", check=False,
         preexec_fn=partial(die_with_parent, os.getpid()),
     )  # fmt: skip
+
+
+def kill_group_of(pid: int) -> None:
+    """Kill the process group that `pid` is in, where it is not that of this process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if (group := os.getpgid(pid)) != os.getpgrp():
+            os.killpg(group, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:

@@ -10,7 +10,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from buddy.compiler.engine.lifeline import kill_group, other_end
+from buddy.compiler.engine.detached import line_of
+from buddy.compiler.engine.lifeline import kill_group_of, other_end
 from buddy.compiler.scratch import scratch_folder
 from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
 
@@ -23,7 +24,7 @@ _LOOK = 0.01
 
 
 class Peer:
-    """The process `pid`, which has connected and leads a session of its own; `types` are what it says."""
+    """The process `pid`, which has connected and is in a session of its own; `types` are what it says."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any, pid: int) -> None:
         self._reader, self._writer, self._pid = reader, writer, pid
@@ -53,7 +54,7 @@ class Peer:
                 await asyncio.sleep(_LOOK)
         finally:
             if self._lives():
-                kill_group(self._pid)
+                kill_group_of(self._pid)
 
     def _lives(self) -> bool:
         try:
@@ -73,10 +74,10 @@ class Listening:
     async def __aenter__(self) -> Listening:
         self._folder = scratch_folder("link")
         self.address = os.path.join(self._folder.name, "socket")
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.setblocking(False)
-        self._listener.bind(self.address)
-        self._listener.listen()
+        self._listener = _listener(self.address)
+        # Nobody is let in here: what has connected ends when this end is closed, by the kernel where this process is
+        # killed.
+        self._line = _listener(line_of(self.address))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -84,7 +85,10 @@ class Listening:
         for peer in self._peers:
             peer.close()
         self._folder.cleanup()
-        await asyncio.gather(*(peer.ended() for peer in self._peers))
+        try:
+            await asyncio.gather(*(peer.ended() for peer in self._peers))
+        finally:
+            self._line.close()
 
     async def peer(self) -> Peer:
         """The next process that connects. Raises `asyncio.TimeoutError` when none does."""
@@ -107,3 +111,11 @@ class Listening:
             await asyncio.wait_for(called.wait(), _START)
         finally:
             loop.remove_reader(self._listener)
+
+
+def _listener(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.setblocking(False)
+    listener.bind(path)
+    listener.listen()
+    return listener

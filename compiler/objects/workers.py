@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from buddy.compiler.engine.lifeline import from_its_first_moment
+from buddy.compiler.engine.lifeline import die_with_line
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.target import cores
 
@@ -20,9 +21,13 @@ MAX_WORKERS = 3
 
 @dataclass(eq=False)
 class Worker:
-    """One process. `pending` are the numbers of the modules it was asked for, in order, of which no answer came yet."""
+    """One process. `pending` are the numbers of the modules it was asked for, in order, of which no answer came yet.
+
+    It ends when `line` is closed, the end of a pipe that nothing is written to.
+    """
 
     process: Any
+    line: Any
     pending: list[int] = field(default_factory=list)
     # Held by whoever the process works for: threads may compile side by side.
     taken: threading.Lock = field(default_factory=threading.Lock)
@@ -62,7 +67,7 @@ class Worker:
         if process is None:
             return
         process.kill()
-        for pipe in (process.stdin, process.stdout):
+        for pipe in (process.stdin, process.stdout, self.line):
             with contextlib.suppress(OSError):
                 pipe.close()
         process.wait()
@@ -78,7 +83,7 @@ def start() -> None:
         _workers[:] = there()
         with contextlib.suppress(OSError):
             while len(_workers) < min(cores() - 1, MAX_WORKERS):
-                _workers.append(Worker(_started()))
+                _workers.append(_started())
 
 
 def there() -> list[Worker]:
@@ -91,11 +96,23 @@ def take() -> list[Worker]:
     return [worker for worker in there() if worker.taken.acquire(blocking=False)]
 
 
-def _started() -> Any:
+def _started() -> Worker:
+    """A process that the kernel ends with this one; not with the thread that starts it, which may be a short one."""
     command = [sys.executable, *safe_path(), "-m", "buddy.compiler.objects.worker"]
-    pipe = subprocess.PIPE
-    null, ends = subprocess.DEVNULL, from_its_first_moment()
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, preexec_fn=ends)
+    theirs, ours = os.pipe()
+    line = os.fdopen(ours, "wb", buffering=0)
+    try:
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        ends = partial(die_with_line, theirs)
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, pass_fds=(theirs,), preexec_fn=ends
+        )
+    except BaseException:
+        line.close()
+        raise
+    finally:
+        os.close(theirs)
+    return Worker(process, line)
 
 
 def _forked() -> None:
@@ -106,6 +123,7 @@ def _forked() -> None:
         if worker.process is not None:
             worker.process.stdin.close()
             worker.process.stdout.close()
+            worker.line.close()
             worker.process.returncode = 0
     _workers.clear()
 
