@@ -40,6 +40,10 @@ def catalogue() -> tuple[PassInfo, ...]:
 _TORCH_MLIR = "torch-mlir"
 
 
+# It runs anywhere, and writes a file where it is told of none: of it, too, parsing tells.
+_WRITES = "snapshot-op-locations"
+
+
 @lru_cache(maxsize=1)
 def _of_mlir() -> tuple[PassInfo, ...]:
     torch_dialect()  # whose module registers torch-mlir's passes
@@ -86,7 +90,7 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
             manager = passmanager.PassManager.parse(f"builtin.module({nested})")
         except (ValueError, ir.MLIRError):
             continue
-        if summary.startswith(_TORCH_MLIR) or _can_be_scheduled(manager):
+        if summary.startswith(_TORCH_MLIR) or name == _WRITES or _can_be_scheduled(manager):
             options = (*_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))
             return PassInfo(name, "mlir", summary, anchor, options)
     return None

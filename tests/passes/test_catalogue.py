@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from buddy.compiler.passes.catalogue import _upstream, catalogue
+from buddy.compiler.bindings import ir
+from buddy.compiler.passes.catalogue import _upstream, catalogue, pass_as_registered
 from buddy.compiler.pipeline import own_passes
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import PassInfo
@@ -64,3 +67,13 @@ def test_a_pass_that_only_runs_on_functions_says_so(by_name: dict[str, PassInfo]
 
 def test_graph_passes_are_in_it(by_name: dict[str, PassInfo]) -> None:
     assert by_name["drop-identities"].level == "graph"
+
+
+def test_finding_out_about_passes_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of MLIR's writes what it is run on, to a file of its own name where it is told of none."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with ir.Context():
+        found = pass_as_registered("snapshot-op-locations", "")
+    assert found is not None
+    assert found.anchor == "builtin.module"
+    assert list(tmp_path.iterdir()) == []
