@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import threading
 import time
@@ -225,4 +224,3 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
         go_on.set()
         await until(pilot, lambda: not any(each.group == "inputs" for each in app.workers), "the file")
         assert app.session.inputs == InputChoice(), "what is chosen meanwhile stays"
-        await asyncio.sleep(0)
