@@ -21,7 +21,7 @@ from tests.reliability.whole import Run, carried_out
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds that a start, and an end, may take on a loaded machine.
-START, END = 300.0, 120.0
+START, END = 300.0, 240.0
 Found = TypeVar("Found")
 WORKERS = ("buddy.compiler.engine.host", "buddy.compiler.engine.compiler")
 

@@ -25,8 +25,8 @@ from tests.reliability.campaign import Campaign, Plan
 
 # Random programs are the product's own command.
 PROGRAMS, PROGRAMS_COUNT = "programs", 10_000
-# Seconds in which a campaign that is told to end gives back what it has: engines that are stopped are killed after 3.
-GRACE = 60.0
+# Seconds in which a campaign that is told to end gives back what it has, on a machine with much else to do.
+GRACE = 180.0
 
 
 @dataclass(frozen=True)
