@@ -197,6 +197,8 @@ def _measured(batches: Collection[Batch]) -> Iterator[str]:
         for name, values in batch.tried.facts.items():
             found.setdefault(name, []).extend(values)
     for name, values in sorted(found.items()):
+        if not values:
+            continue
         values.sort()
         middle, late = values[len(values) // 2], values[min(len(values) - 1, len(values) * 99 // 100)]
         yield f"{name} {middle:.3g} / {late:.3g} / {values[-1]:.3g}"

@@ -35,8 +35,8 @@ from tests.reliability.recipe_endings import Arrays, Ending, arrays_of, of_failu
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds that a recipe may take, most of them less than one; then it is told to end, and has to.
 PATIENCE = 30.0
-# Seconds for the script of a program: torch and transformers are imported meanwhile.
-OPENING = 120.0
+# Seconds for the script of a program: torch and transformers are imported meanwhile, on a machine with much else to do.
+OPENING = 600.0
 # Endings that may be, and whose recipes are kept all the same.
 LOOKED_AT = ("crashed", "stopped", "differs")
 # How many recipes are tried to make one that failed smaller.

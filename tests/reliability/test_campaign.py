@@ -87,6 +87,11 @@ def test_batches_with_faults_are_tried_again_where_that_is_asked_for(tmp_path: P
     assert tried == [0, 1, 2, 3, 4, 3]
 
 
+def test_a_batch_that_nothing_was_measured_in_is_told() -> None:
+    batch = Batch("some", 0, "", Tried({}, (Fault("not opened", "", ""),), {"seconds": []}), 1.0)
+    assert words([batch]) == "0 cases:  · 1 faults"
+
+
 def test_a_batch_that_breaks_off_is_a_fault_and_the_next_begins_anew() -> None:
     begun = list[int]()
 
