@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
 
@@ -37,6 +37,11 @@ def from_its_first_moment() -> Callable[[], None] | None:
     """
     if threading.current_thread() is not threading.main_thread():
         return None
+    return with_this_thread()
+
+
+def with_this_thread() -> Callable[[], None]:
+    """`preexec_fn` of a child that dies with the thread that starts it: of one that this thread waits for."""
     # The child of a process with threads must not load anything.
     _prctl()
     return partial(die_with_parent, os.getpid())
@@ -65,6 +70,24 @@ def die_with_line(line: int, group: bool = False) -> None:
         os._exit(1)
 
 
+def start_on_line(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """A process that the kernel ends with this one, not with the thread that starts it; `options` are `Popen`'s.
+
+    It also ends when the other value, the end of a pipe that nothing is written to, is closed. A fork of this process
+    has to close its own copy. Raises `OSError`.
+    """
+    theirs, ours = os.pipe()
+    line = os.fdopen(ours, "wb", buffering=0)
+    try:
+        ends = partial(die_with_line, theirs)
+        return subprocess.Popen(command, pass_fds=(theirs,), preexec_fn=ends, **options), line
+    except BaseException:
+        line.close()
+        raise
+    finally:
+        os.close(theirs)
+
+
 def run_below(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run `command` with `text` to read, and wait for its end; the kernel ends it when this process is killed.
 
@@ -72,7 +95,7 @@ def run_below(command: Sequence[str], timeout: float, text: str = "") -> subproc
     """
     return subprocess.run(
         command, input=text, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace", check=False,
-        preexec_fn=partial(die_with_parent, os.getpid()),
+        preexec_fn=with_this_thread(),
     )  # fmt: skip
 
 

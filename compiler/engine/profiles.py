@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.engine.hot_spots import placed
 from buddy.compiler.engine.jobs import Job
+from buddy.compiler.engine.lifeline import from_its_first_moment
 from buddy.compiler.engine.messages import Measure, StopRunner
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.profile_report import Peak, ProfileReport, Sampling
@@ -89,7 +90,9 @@ def doubt(report: ProfileReport) -> str:
 async def _measured(threads: int) -> Peak | None:
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     command = [sys.executable, *safe_path(), "-m", _LIMITS, str(threads)]
-    process = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=pipe, stderr=null)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=null, stdout=pipe, stderr=null, preexec_fn=from_its_first_moment()
+    )
     try:
         told, _ = await asyncio.wait_for(process.communicate(), _LIMITS_SECONDS)
         found = json.loads(told)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.lifeline import describe_exit, with_this_thread
 from buddy.compiler.iree import flags as iree_flags
 from buddy.compiler.iree.installed import compiler
 from buddy.compiler.provenance import FILE
@@ -80,9 +80,10 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[Phase], 
 
 @contextmanager
 def _running(command: list[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, which does not outlive the work that follows it."""
+    """The process, which does not outlive the work that follows it, nor the thread that does that."""
+    null, ends = subprocess.DEVNULL, with_this_thread()
     with errors.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=ends)
     try:
         yield process
     finally:

@@ -1,7 +1,7 @@
 """What LLVM's own passes say of functions while these become machine code.
 
 LLVM prints remarks where options ask for them. Options belong to a process and are read once, so the functions are
-compiled again in one of their own: `python -m buddy.compiler.objects.remarks PARENT`, asked by `remarks_of`.
+compiled again in one of their own: `python -m buddy.compiler.objects.remarks`, asked by `remarks_of`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import msgspec
 
-from buddy.compiler.engine.lifeline import die_with_parent
+from buddy.compiler.engine.lifeline import with_this_thread
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.provenance import FILE
 
@@ -60,9 +60,12 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
     Raises `RemarksError` where the bindings cannot be told to, or LLVM does not live to say it.
     """
     question = msgspec.msgpack.encode(_Question(tuple(modules), opt_level))
-    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.objects.remarks", str(os.getpid())]
+    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.objects.remarks"]
+    ends = with_this_thread()
     try:
-        done = subprocess.run(command, input=question, capture_output=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(
+            command, input=question, capture_output=True, check=False, timeout=_SECONDS, preexec_fn=ends
+        )
     except subprocess.TimeoutExpired as error:
         raise RemarksError(f"LLVM was not done in {_SECONDS:g} s") from error
     if done.returncode:
@@ -125,7 +128,6 @@ def _from(printed: IO[bytes], start: int) -> str:
 
 
 def main() -> int:
-    die_with_parent(int(sys.argv[1]))
     found = _answer(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question))
     sys.stdout.buffer.write(msgspec.msgpack.encode(found))
     return 0

@@ -8,10 +8,9 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from buddy.compiler.engine.lifeline import die_with_line
+from buddy.compiler.engine.lifeline import start_on_line
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.target import cores
 
@@ -97,22 +96,9 @@ def take() -> list[Worker]:
 
 
 def _started() -> Worker:
-    """A process that the kernel ends with this one; not with the thread that starts it, which may be a short one."""
     command = [sys.executable, *safe_path(), "-m", "buddy.compiler.objects.worker"]
-    theirs, ours = os.pipe()
-    line = os.fdopen(ours, "wb", buffering=0)
-    try:
-        pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        ends = partial(die_with_line, theirs)
-        process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, pass_fds=(theirs,), preexec_fn=ends
-        )
-    except BaseException:
-        line.close()
-        raise
-    finally:
-        os.close(theirs)
-    return Worker(process, line)
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    return Worker(*start_on_line(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0))
 
 
 def _forked() -> None:

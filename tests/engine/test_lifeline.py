@@ -25,9 +25,10 @@ from buddy.compiler.recipe import PassStep, PluginFile, Recipe
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that is stopped with another")
 STARTS_ONE = """
-import os, signal, subprocess
-from buddy.compiler.engine.lifeline import from_its_first_moment
-child = subprocess.Popen(["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, preexec_fn=from_its_first_moment())
+import os, signal, subprocess, sys
+from buddy.compiler.engine import lifeline
+ends = getattr(lifeline, sys.argv[1])()
+child = subprocess.Popen(["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, preexec_fn=ends)
 os.waitpid(child.pid, os.WUNTRACED)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -113,8 +114,9 @@ def killed_at_the_end(pids: Iterable[int]) -> Iterator[None]:
 
 
 @linux
-async def test_a_child_that_was_stopped_at_once_ends_with_its_parent() -> None:
-    said = subprocess.run([sys.executable, "-c", STARTS_ONE], capture_output=True, text=True)
+@pytest.mark.parametrize("ends", ["from_its_first_moment", "with_this_thread"])
+async def test_a_child_that_was_stopped_at_once_ends_with_its_parent(ends: str) -> None:
+    said = subprocess.run([sys.executable, "-c", STARTS_ONE, ends], capture_output=True, text=True)
     child = int(said.stdout)
     assert await gone(child), lives(child)
 

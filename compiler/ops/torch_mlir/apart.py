@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from buddy.compiler.engine.lifeline import describe_exit
+from buddy.compiler.engine.lifeline import describe_exit, start_on_line
 from buddy.compiler.engine.process import safe_path
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 
@@ -48,6 +48,7 @@ class _Process:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, dict[str, str]] = OrderedDict()
         self._process: Any = None
+        self._line: Any = None
         self._asked = 0
 
     def answer(self, text: str) -> dict[str, str]:
@@ -67,7 +68,7 @@ class _Process:
             return self._told(text)
         except OSError:
             code = self._end(5)
-            # The kernel ends it with the thread that started it, which need not be the one that asks.
+            # It may have been killed while nobody asked it anything, which only the asking shows.
             if code == -signal.SIGKILL and again:
                 return self._ask(text, again=False)
             return {"ended": f"its passes ended with {describe_exit(code)}"}
@@ -92,9 +93,14 @@ class _Process:
         return dict(answer)
 
     def _start(self) -> None:
-        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.ops.torch_mlir.worker", str(os.getpid())]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.ops.torch_mlir.worker"]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        self._process, self._line = start_on_line(command, stdin=pipe, stdout=pipe, stderr=null)
+
+    def let_go(self) -> None:
+        """In a fork: the process is its parent's, and ends with that one."""
+        if self._line is not None:
+            self._line.close()
 
     def _end(self, seconds: float) -> int:
         """How the process ended; it is killed where it has not in `seconds`."""
@@ -110,6 +116,7 @@ class _Process:
             return int(process.wait())
         finally:
             process.stdout.close()
+            self._line.close()
 
 
 _torch_mlir = [_Process()]
@@ -117,6 +124,7 @@ _torch_mlir = [_Process()]
 
 def _forked() -> None:
     """A fork shares neither its parent's process, whose answers it would steal, nor a lock that nobody releases."""
+    _torch_mlir[-1].let_go()
     _torch_mlir[:] = [_Process()]
 
 

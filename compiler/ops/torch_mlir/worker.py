@@ -1,6 +1,6 @@
 """The process that runs torch-mlir's passes: modules of torch's dialect in, what they became out.
 
-`python -m buddy.compiler.ops.torch_mlir.worker PARENT`. A JSON object a line each way: `{"id": …, "text": …}`, and back
+`python -m buddy.compiler.ops.torch_mlir.worker`. A JSON object a line each way: `{"id": …, "text": …}`, and back
 the same or `{"id": …, "error": …}`.
 """
 
@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 from buddy.compiler.bindings import ir, passmanager, torch_dialect
-from buddy.compiler.engine.lifeline import die_with_parent
 
 # What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
 PASSES = (
@@ -42,7 +41,6 @@ def _answer(text: str, context: Any) -> dict[str, str]:
 
 
 def main() -> int:
-    die_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w")
     # Whatever the passes print is no answer.
     os.dup2(2, 1)
