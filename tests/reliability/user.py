@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -62,6 +63,7 @@ class User:
     def __init__(self, app: Drilled, folder: Path, chance: random.Random) -> None:
         self.app, self._folder, self._chance = app, folder, chance
         self._files = 0
+        self._digits = itertools.cycle("0123456789")
         self.steps: dict[str, Callable[[], Awaitable[None]]] = {
             "opening": self._open,
             "toggling": self._toggle,
@@ -92,15 +94,15 @@ class User:
 
     async def reaction(self) -> Reaction:
         """How long the screen takes to show a key: one more letter, another pane with the keys, a list that closes."""
-        over = not self.typing and not isinstance(self.app.screen, BenchScreen)
-        before, key = self._visible(), "escape" if over else "x" if self.typing else "tab"
+        key, visible = self._probe()
+        before = visible()
         start, late = time.perf_counter(), waited(_THREAD)
         self.app.drawn.clear()
         self._send(key)
         while True:
             await asyncio.wait_for(self.app.drawn.wait(), DEAD)
             self.app.drawn.clear()
-            if self._visible() != before:
+            if visible() != before:
                 break
         self.app.screen._compositor.render_strips()
         whole = time.perf_counter() - start
@@ -116,8 +118,14 @@ class User:
         editors = [screen.area.text for screen in self.app.screen_stack if isinstance(screen, EditorScreen)]
         return "\n".join(editors), self._prompt.query_one(Input).value if self._prompt.display else ""
 
-    def _visible(self) -> object:
-        return self.unsaved if self.typing else (self.app.arrangement.pane_id, len(self.app.screen_stack))
+    def _probe(self) -> tuple[str, Callable[[], object]]:
+        """A key, and what it changes. Where something is typed it is a digit that has not been sent for long: letters
+        that were sent before it may still be under way, and are not taken for it."""
+        if self.typing:
+            digit = next(self._digits)
+            return digit, lambda: (self.typing, "".join(self.unsaved).count(digit))
+        key = "tab" if isinstance(self.app.screen, BenchScreen) else "escape"
+        return key, lambda: (self.typing, self.app.arrangement.pane_id, len(self.app.screen_stack))
 
     @property
     def _prompt(self) -> Prompt:
