@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.bindings import PACKAGE, ir, llvm, version
+from buddy.compiler.bindings import PACKAGE, ir, version
 from buddy.compiler.disk_cache import OBJECTS
 from buddy.compiler.kernels.packing import ONCE
+from buddy.compiler.llvm_text import llvm_text
 from buddy.compiler.machines import machine_of, maker, object_of
 from buddy.compiler.objects import Made, new_context, objects_of
 from buddy.compiler.objects.remarks import OPTIONS, Said, remarks_of
@@ -45,7 +46,7 @@ class FunctionObject:
 
 def to_llvm_ir(operation: Any) -> str:
     """The LLVM IR text of a module in the LLVM dialect."""
-    return str(llvm.translate_module_to_llvmir(operation))
+    return llvm_text(operation)
 
 
 @dataclass(frozen=True)

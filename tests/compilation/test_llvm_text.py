@@ -1,0 +1,74 @@
+"""Translation to LLVM IR: the text is the binding's own, and is not kept by anybody after it was read."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import pytest
+
+from buddy.compiler import llvm_text
+from buddy.compiler.bindings import ir, llvm
+from buddy.compiler.objects import new_context
+
+TIMES = 100
+_FUNCTION = """
+llvm.func @f{0}(%a: i64) -> i64 {{
+  %b = llvm.mul %a, %a : i64
+  llvm.return %b : i64
+}}"""
+
+
+class _Allocated(ctypes.Structure):
+    """`struct mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def module() -> ir.Module:
+    with new_context(), ir.Location.unknown():
+        return ir.Module.parse("".join(map(_FUNCTION.format, range(200))))
+
+
+def _allocated() -> int:
+    """Bytes that the C library has handed out and not got back."""
+    count = ctypes.CDLL(None).mallinfo2
+    count.restype = _Allocated
+    gc.collect()
+    found = count()
+    return int(found.uordblks + found.hblkhd)
+
+
+def test_the_text_is_what_the_binding_gives(module: ir.Module) -> None:
+    text = llvm_text.llvm_text(module.operation)
+    assert "define i64 @f199(i64 %0)" in text
+    assert text == str(llvm.translate_module_to_llvmir(module.operation))
+
+
+def test_bindings_without_that_function_are_asked_themselves(
+    module: ir.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = llvm_text.llvm_text(module.operation)
+    monkeypatch.setattr(llvm_text, "_TRANSLATE", "mlirTranslatesNothing")
+    llvm_text.translator.cache_clear()
+    try:
+        assert llvm_text.translator() is None
+        assert llvm_text.llvm_text(module.operation) == text
+    finally:
+        llvm_text.translator.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="asks the GNU C library what it has handed out")
+def test_texts_are_let_go(module: ir.Module) -> None:
+    """The binding's function kept each for good: a compiler grew by the LLVM IR of every compilation."""
+    length = len(llvm_text.llvm_text(module.operation))
+    before = _allocated()
+    for _ in range(TIMES):
+        llvm_text.llvm_text(module.operation)
+    assert _allocated() - before < TIMES * length / 10
