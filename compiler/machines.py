@@ -9,7 +9,7 @@ import hashlib
 import platform
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -50,6 +50,14 @@ define <16 x float> @probe(ptr %p) {
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 """
 _PROBE_BYTES = 64
+# Rounding to bfloat16 is one of these, or nothing that a processor does by itself.
+_ROUNDING_PROBE = """
+define bfloat @probe(float %x) {
+  %r = fptrunc float %x to bfloat
+  ret bfloat %r
+}
+"""
+_ROUNDS = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
 
 
 class MachineError(Exception):
@@ -218,6 +226,11 @@ def _unknown(machine: Machine) -> tuple[str, str]:
 def _vectors(machine: Machine) -> Target:
     """The target whose registers LLVM puts a vector of 64 bytes into."""
     text = target_machine(machine).emit_assembly(parsed(_PROBE, machine))
+    found = _ROUNDS.search(target_machine(machine).emit_assembly(parsed(_ROUNDING_PROBE, machine)))
+    return replace(_registers(machine, text), rounds_to_bfloat16=found is not None)
+
+
+def _registers(machine: Machine, text: str) -> Target:
     if machine.architecture == "x86_64":
         fused = "vfmadd" in text
         if fused and "zmm" in text:

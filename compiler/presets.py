@@ -92,6 +92,7 @@ _LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "
 
 _LLVM = _steps(
     "llvm",
+    "expand-bfloat16",
     "canonicalize",
     "convert-scf-to-cf",
     "expand-strided-metadata",

@@ -11,13 +11,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Target:
-    """Vector width in bytes, number of vector registers, and cache sizes in bytes."""
+    """Vector width in bytes, number of vector registers, cache sizes in bytes; whether an instruction rounds to bfloat16."""
 
     name: str
     vector_bytes: int
     vector_registers: int
     l1: int = 32 << 10
     l2: int = 1 << 20
+    rounds_to_bfloat16: bool = False
 
     def lanes(self, element_bytes: int) -> int:
         return max(1, self.vector_bytes // element_bytes)
@@ -25,13 +26,14 @@ class Target:
 
 def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
     """The target for CPU flags as Linux names them."""
+    rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return Target("avx512", 64, 32, l1, l2)
+        return Target("avx512", 64, 32, l1, l2, rounds)
     if {"avx2", "fma"} <= features:
-        return Target("avx2", 32, 16, l1, l2)
+        return Target("avx2", 32, 16, l1, l2, rounds)
     if machine in ("aarch64", "arm64"):
-        return Target("neon", 16, 32, l1, l2)
-    return Target("generic", 16, 16, l1, l2)
+        return Target("neon", 16, 32, l1, l2, rounds)
+    return Target("generic", 16, 16, l1, l2, rounds)
 
 
 @lru_cache(maxsize=1)

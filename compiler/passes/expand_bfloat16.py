@@ -1,0 +1,100 @@
+"""`expand-bfloat16`: arithmetic of bfloat16 in f32, and conversions between the two by whole numbers, which vectorise.
+
+Where the processor has no instruction that rounds to bfloat16, LLVM calls a function for each element, and takes
+vectors of them apart whatever is done with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from buddy.compiler.bindings import arith, ir
+from buddy.compiler.kernels.arithmetic import converted
+from buddy.compiler.kernels.emit import element_of
+from buddy.compiler.kernels.walk import attributes_of, collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+
+# These are bits, whatever they stand for.
+_AS_THEY_ARE = frozenset({"arith.bitcast", "arith.constant"})
+_SELECT = "arith.select"
+_CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
+
+
+@register
+@dataclass(frozen=True)
+class ExpandBfloat16(MlirPass):
+    """To the nearest, ties to even, and NaN is quiet, as PyTorch has it; doubles go through f32, as there."""
+
+    name: ClassVar[str] = "expand-bfloat16"
+    summary: ClassVar[str] = "bfloat16 is computed in f32 and rounded by integers, unless the processor rounds to it"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        if context.target.rounds_to_bfloat16:
+            return
+        for op in collect(root):
+            if _computes(op.name) and any(_is_bfloat16(value) for value in (*op.results, *op.operands)):
+                context.remark(self.name, op.location, f"{op.name} of bfloat16 is computed in f32")
+                _replace(op)
+
+
+def _computes(name: str) -> bool:
+    return name.startswith(("arith.", "math.")) and name not in _AS_THEY_ARE
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return isinstance(element_of(value.type), ir.BF16Type)
+
+
+def _replace(op: Any) -> None:
+    f32, i16 = ir.F32Type.get(), ir.IntegerType.get_signless(16)
+    (result,) = op.results
+    with ir.InsertionPoint(op), op.location:
+        if op.name == _SELECT:
+            condition, *values = op.operands
+            chosen = arith.select(condition, *(arith.bitcast(_with(each.type, i16), each) for each in values))
+            new = arith.bitcast(result.type, chosen)
+        else:
+            wide = [_widened(value) if _is_bfloat16(value) else value for value in op.operands]
+            rounds = _is_bfloat16(result)
+            type_ = _with(result.type, f32) if rounds else result.type
+            if op.name in _CONVERSIONS:
+                new = converted(wide[0], element_of(type_))
+            else:
+                new = ir.Operation.create(op.name, [type_], wide, attributes_of(op)).result
+            new = _rounded(new) if rounds else new
+    result.replace_all_uses_with(new)
+    op.erase()
+
+
+def _widened(value: Any) -> Any:
+    """The bfloat16 `value` as f32: the upper half of its bits."""
+    i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
+    bits = arith.extui(_with(value.type, i32), arith.bitcast(_with(value.type, i16), value))
+    return arith.bitcast(_with(value.type, ir.F32Type.get()), arith.shli(bits, _constant(bits.type, 16)))
+
+
+def _rounded(value: Any) -> Any:
+    """The f32 `value` as bfloat16: half of the last place is added to its bits, and what lies below is cut off."""
+    i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
+    wide = _with(value.type, i32)
+    bits = arith.bitcast(wide, value)
+    above = arith.shrui(bits, _constant(wide, 16))
+    odd = arith.andi(above, _constant(wide, 1))
+    sums = arith.addi(arith.addi(bits, _constant(wide, 0x7FFF)), odd)
+    nearest = arith.shrui(sums, _constant(wide, 16))
+    quiet = arith.ori(above, _constant(wide, 0x40))
+    is_nan = arith.cmpf(arith.CmpFPredicate.UNO, value, value)
+    chosen = arith.select(is_nan, quiet, nearest)
+    return arith.bitcast(_with(value.type, ir.BF16Type.get()), arith.trunci(_with(value.type, i16), chosen))
+
+
+def _with(type_: Any, element: Any) -> Any:
+    """The scalar or vector type `type_` with elements of type `element`."""
+    return ir.VectorType.get(type_.shape, element) if isinstance(type_, ir.VectorType) else element
+
+
+def _constant(type_: Any, number: int) -> Any:
+    value = ir.IntegerAttr.get(element_of(type_), number)
+    splat = ir.DenseElementsAttr.get_splat(type_, value) if isinstance(type_, ir.VectorType) else value
+    return arith.constant(type_, splat)
