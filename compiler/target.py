@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Target:
-    """Vector width in bytes, number of vector registers, cache sizes in bytes; whether an instruction rounds to bfloat16."""
+    """Vector width in bytes, number of vector registers, cache sizes in bytes, and whether it rounds to bfloat16."""
 
     name: str
     vector_bytes: int
