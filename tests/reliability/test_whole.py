@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import TypeVar
 
 import pytest
 
+from buddy.app.cli import fuzz
 from buddy.compiler import json_lines
+from buddy.compiler.fuzzing import plan as fuzzing
 from tests.engine.engine_processes import command, lives
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Plan, Tried
-from tests.reliability.whole import Run, carried_out
+from tests.reliability.whole import Run, carried_out, programs
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds that a start, and an end, may take on a loaded machine.
@@ -85,6 +88,16 @@ def test_an_interruption_comes_to_the_campaign_that_is_under_way_once(
         "waits: not done; 0 of 2 batches, 0 cases:  · 0 faults",
         "next: not done; 0 of 2 batches, 0 cases:  · 0 faults",
     ]
+
+
+def test_random_programs_are_told_of_as_their_command_has_written_them(tmp_path: Path) -> None:
+    options = Namespace(count=60, part=1.0, seed=3, shard="1/1", output=tmp_path, again=False)
+    run = programs(options, (1, 1), tmp_path)
+    assert run.told() == "0 of 2 batches, 0 cases:  · 0 faults"
+    plan = fuzz._plan(fuzz.parser().parse_args(["--count", "60", "--seed", "3"]))
+    json_lines.append(run.path, fuzzing.Batch(4, plan.conditions(4), {"compiled": 9, "eager": 1}, 1.0))
+    json_lines.append(run.path, fuzzing.Batch(3, "other options", {"compiled": 50}, 1.0))
+    assert run.told() == "1 of 2 batches, 10 cases: 9 compiled, 1 eager · 0 faults"
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from buddy.app.cli import fuzz
 from buddy.compiler.engine.lifeline import describe_exit, from_its_first_moment
 from buddy.compiler.fuzzing import plan as fuzzing
 from tests.reliability import campaign as campaigns
@@ -43,7 +44,7 @@ class Run:
         """The batches that there are, of how many, and what came of their cases."""
         if self.campaign is not None:
             return campaigns.told(self.campaign, self.plan, campaigns.known(self.campaign, self.plan, self.path))
-        plan = fuzzing.Plan(self.plan.count, self.plan.seed, self.plan.shard)
+        plan = fuzz._plan(fuzz.parser().parse_args(self.command[3:]))
         batches = fuzzing.read(self.path, plan)
         found = fuzzing.total(batches.values())
         counts = ", ".join(f"{count} {name}" for name, count in found.most_common())
@@ -54,7 +55,7 @@ class Run:
 def everything(chosen: list[Campaign], options: argparse.Namespace, shard: tuple[int, int]) -> int:
     """Carry out the campaigns `chosen`, and random programs, with files in the folder `options.output`."""
     with _folder(options.output) as folder:
-        runs = [*(_run(each, options, shard, folder) for each in chosen), _programs(options, shard, folder)]
+        runs = [*(_run(each, options, shard, folder) for each in chosen), programs(options, shard, folder)]
         return carried_out(runs, folder)
 
 
@@ -94,7 +95,7 @@ def _run(chosen: Campaign, options: argparse.Namespace, shard: tuple[int, int], 
     return Run(chosen.name, words, plan, path, chosen)
 
 
-def _programs(options: argparse.Namespace, shard: tuple[int, int], folder: Path) -> Run:
+def programs(options: argparse.Namespace, shard: tuple[int, int], folder: Path) -> Run:
     plan = Plan(cases(options, PROGRAMS_COUNT), options.seed, shard)
     path = folder / f"{PROGRAMS}.jsonl"
     found = Path(options.output or ".") / "fuzz-found"
