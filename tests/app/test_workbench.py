@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from buddy.compiler.machine_load import waited
 from buddy.themes.palette import themes
 
 pytestmark = pytest.mark.slow
@@ -356,7 +357,8 @@ async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> N
         ir.focus()
         waits = []
         while bench.app.state.busy or len(waits) < 3:
-            start = loop.time()
+            # What others take of the cores is the machine's: this process was ready, and is waited for.
+            start, late = loop.time(), waited(os.getpid())
             await bench.pilot.press("j" if len(waits) % 2 == 0 else "k")
-            waits.append(loop.time() - start)
+            waits.append(loop.time() - start - (waited(os.getpid()) - late))
         assert sorted(waits)[len(waits) // 2] < 0.5, "a compile in this process would block for its whole length"
