@@ -8,9 +8,9 @@ from pathlib import Path
 from buddy.compiler.protocol import Diagnostic
 
 
-def kept(error: Exception, path: Path) -> Diagnostic:
+def kept(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
     """What to tell of `error`, whose traceback is added to the file at `path` where that can be written."""
-    what = f"the workbench stopped: {type(error).__name__}: {error}"
+    what = f"{what}: {type(error).__name__}: {error}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:

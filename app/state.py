@@ -222,7 +222,7 @@ class State:
     def lost(self, reason: p.Diagnostic) -> None:
         """The engine is gone, and what was under way with it."""
         self._gone("lost")
-        self._log(reason)
+        self.note(reason)
 
     def starting_over(self) -> None:
         """The engine has been given up for another one, whose requests are counted from the beginning."""
@@ -270,7 +270,7 @@ class State:
             # What runs is a child of the host's, and has ended with it.
             self.workers.pop("runner", None)
         if frame.end in ("idle", "start"):
-            self._log(_worker_ended(frame))
+            self.note(_worker_ended(frame))
         return STATUS
 
     def _progress(self, frame: p.Progress) -> frozenset[Topic]:
@@ -326,7 +326,8 @@ class State:
             self.runs = with_run(self.runs, recorded(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
 
-    def _log(self, diagnostic: p.Diagnostic) -> None:
+    def note(self, diagnostic: p.Diagnostic) -> None:
+        """Put `diagnostic` into the log, which keeps the newest."""
         self.log.append(diagnostic)
         keep_newest(self.log, LOGGED)
 
@@ -335,7 +336,7 @@ class State:
         self.ended(frame.request)
         if job is None:
             if not frame.cancelled:
-                self._log(frame.diagnostic)
+                self.note(frame.diagnostic)
             return STATUS
         if job == "open":
             self._opening = None if frame.cancelled else frame.diagnostic
@@ -346,7 +347,7 @@ class State:
         else:
             _fail(told, frame, job, recipe == told.compiled)
         if not frame.cancelled:
-            self._log(frame.diagnostic)
+            self.note(frame.diagnostic)
         return ALL
 
     def _outdated(self, reason: str) -> None:

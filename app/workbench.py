@@ -17,6 +17,7 @@ from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.worker import WorkerFailed
 
 from buddy.app import actions, chrome, figures
 from buddy.app.backends import Backends
@@ -168,7 +169,11 @@ class Workbench(App[int]):
 
     @work(group="session")
     async def _live(self) -> None:
-        await self.session.live()
+        try:
+            await self.session.live()
+        except Exception as error:
+            # Without it nothing is compiled any more: this is no work that ends by itself.
+            self._handle_exception(error)
 
     async def on_unmount(self) -> None:
         self.sessions.keep()
@@ -489,9 +494,18 @@ class Workbench(App[int]):
     # ---- errors of our own ---------------------------------------------------------------------------------------
 
     def _handle_exception(self, error: Exception) -> None:
-        """No traceback reaches the screen: it goes to the log, and the user is told where."""
+        """No traceback reaches the screen: it goes to the log, and the user is told where.
+
+        What goes on beside the keys ends by itself, and nothing else with it: the session goes on.
+        """
         if self.is_headless:
             super()._handle_exception(error)
             return
-        problem = kept(error, self.log_path or self.workspace.path.parent.parent / "crash.log")
+        path = self.log_path or self.workspace.path.parent.parent / "crash.log"
+        if isinstance(error, WorkerFailed):
+            problem = kept(error.error, path, "a fault of the workbench's own")
+            self.state.note(problem)
+            self.say(str(problem))
+            return
+        problem = kept(error, path)
         self.exit(70, return_code=70, message=str(problem))

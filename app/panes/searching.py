@@ -232,10 +232,13 @@ class Searching(Diffing):
         if not name:
             self.bench.say("no operand on this line")
             return
-        found = await self.bench.questions.search(self.text, exact(definition_pattern(name)))
+        text, line = self.text, self.line_number
+        found = await self.bench.questions.search(text, exact(definition_pattern(name)))
         if found is None:
             return
-        place = _definition(found.lines, name, self.line_number, await self._function_at(self.line_number))
+        place = _definition(found.lines, name, line, await self._function_at(line))
+        if self.text != text:
+            return
         if place is None:
             self.bench.say(
                 f"{name} is not defined in this stage" if name[0] in "@#!" else f"{name} is not defined above"
@@ -257,37 +260,46 @@ class Searching(Diffing):
     @work(exclusive=True, group="search")
     async def go_uses(self) -> None:
         """To the next use of the name under the cursor; `n` goes on."""
-        hits = await self._uses()
+        name, line = self.value, self.line_number
+        hits = await self._uses(name, line)
         if hits is None:
             return
-        below = [line for line in hits.lines if line > self.line_number]
-        self.matches.clear(exact(use_pattern(self.value)))
+        below = [each for each in hits.lines if each > line]
+        self.matches.clear(exact(use_pattern(name)))
         self.matches.take(below, hits.more)
         self.refresh()
         if below:
             self._to_match(below[0])
         else:
-            self.bench.say(f"{self.value} is not used below")
+            self.bench.say(f"{name} is not used below")
 
     @work(exclusive=True, group="search")
     async def list_uses(self) -> None:
         """List the lines of the function that hold the name under the cursor."""
-        hits, row = await self._uses(), self.shown
+        name, row = self.value, self.shown
+        hits = await self._uses(name, self.line_number)
         if hits is not None and row is not None:
-            self.matches.clear(exact(use_pattern(self.value)))
-            self.list_results(self.value, f"in {len(hits.lines):,} lines", [Appearance(row, hits)])
+            self.matches.clear(exact(use_pattern(name)))
+            self.list_results(name, f"in {len(hits.lines):,} lines", [Appearance(row, hits)])
 
-    async def _uses(self) -> Hits | None:
-        """Where the name under the cursor stands: a value or label, in its function; others, in the whole stage."""
-        if not self.value:
+    async def _uses(self, name: str, line: int) -> Hits | None:
+        """Where `name`, of line `line`, stands: a value or label, in its function; others, in the whole stage.
+
+        The cursor may be elsewhere by the time the engine has answered, and another stage be shown, where these lines
+        mean nothing: `None`.
+        """
+        if not name:
             self.bench.say("no name on this line")
             return None
-        found = await self.bench.questions.search_each([self.text], exact(use_pattern(self.value)))
+        text = self.text
+        found = await self.bench.questions.search_each([text], exact(use_pattern(name)))
         if found is None or not found.hits:
             return None
         hits = found.hits[0]
-        within = await self._function_at(self.line_number) if self.value[0] in "%^" else range(self.lines)
-        kept = [place for place, line in enumerate(hits.lines) if line in within]
+        within = await self._function_at(line) if name[0] in "%^" else range(self.lines)
+        if self.text != text:
+            return None
+        kept = [place for place, each in enumerate(hits.lines) if each in within]
         excerpts = [hits.excerpts[place] for place in kept if place < len(hits.excerpts)]
         return Hits(hits.text, tuple(hits.lines[place] for place in kept), tuple(excerpts), hits.more)
 

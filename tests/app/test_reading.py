@@ -114,6 +114,32 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         await bench.until(lambda: ir.matches.pattern.source == use_pattern(alias), "the search")
 
 
+async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone_meanwhile(
+    workbench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line without a name ended the workbench: what stood there was looked at when the engine had answered."""
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        ir, questions = bench.app.ir, bench.app.questions
+        await bench.press("3", "tab", "tab", "+")
+        await bench.drawn()
+        ir.move_to(next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text))
+        await bench.press("l", "l")
+        value, last = ir.value, ir.row_count - 1
+        answered = questions.search_each
+
+        async def and_the_cursor_moves(*arguments: Any) -> Any:
+            found = await answered(*arguments)
+            ir.move_to(last)
+            assert ir.value == ""
+            return found
+
+        monkeypatch.setattr(questions, "search_each", and_the_cursor_moves)
+        await bench.press("g", "r")
+        found = (await opened(bench, ResultsScreen)).query_one(ResultList)
+        await bench.sees(value)
+        assert found.row_count >= 1
+
+
 async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open) -> None:
     async with workbench("mlp.py", size=(120, 40)) as bench:
         ir = bench.app.ir

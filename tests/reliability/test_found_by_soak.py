@@ -53,6 +53,25 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
         assert len(answers) == 1
 
 
+async def test_what_fails_beside_the_keys_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in listing uses ended the session. On a terminal it is told, and its traceback kept; tests see it end."""
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept" / "sessions", settings=Settings())
+
+    async def fails() -> None:
+        raise IndexError("nothing there")
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        monkeypatch.setattr(Workbench, "is_headless", False)
+        app.run_worker(fails())
+        while not any("IndexError: nothing there" in str(each) for each in app.state.log):
+            await pilot.pause(0.05)
+        assert app.is_running
+        assert app.return_code in (None, 0)
+        monkeypatch.undo()
+    (log,) = tmp_path.rglob("crash.log")
+    assert "in fails" in log.read_text()
+
+
 async def test_an_editor_answers_once(tmp_path: Path) -> None:
     """What is accepted may be found right just as the user goes back."""
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
