@@ -139,7 +139,8 @@ class Sessions:
 
     def _told(self, problem: str) -> None:
         if problem and not self._failing:
-            self._bench.say(problem)
+            # What is wrong with the recipe is said too: this comes after it, and would take its place on the row.
+            self._bench.say("; ".join(filter(None, (self._bench.workspace.problem, problem))))
         self._failing = bool(problem)
 
     def _now(self, ir: IrPane) -> Kept:
