@@ -87,6 +87,14 @@ def _outcome(channel: Channel, task: Task) -> Reply:
         return task.failed(error)
 
 
+def _end_fd(pid: int) -> int:
+    """What can be read once a child has ended; -1 where Python or the kernel (before Linux 5.3) has no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
+
+
 class _Watch:
     """Waits for the child's reply, for its end, for its time to be up, or for the master to stop it.
 
@@ -97,7 +105,7 @@ class _Watch:
         self._master, self._child, self._pid = master, child, pid
         self._task, self._output = task, output
         self._deadline = time.monotonic() + task.timeout
-        self._end_fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        self._end_fd = _end_fd(pid)
         self._status: int | None = None
         self._reply: Reply | None = None
         self._killed: How | None = None

@@ -31,7 +31,10 @@ _MAX_UNCONFIRMED = 1 << 28
 
 
 class KeptConnection:
-    """As `Connection`, over whatever link there is; `lost` once there has been none for `patience` seconds."""
+    """As `Connection`, over whatever link there is; `lost` once there has been none for `patience` seconds.
+
+    The first link has a minute to come, however short that is: it is on its way.
+    """
 
     def __init__(self, listener: socket.socket, patience: float) -> None:
         self._listener, self._patience = listener, patience
@@ -47,7 +50,7 @@ class KeptConnection:
             await asyncio.start_unix_server(self._come, sock=self._listener),
             asyncio.create_task(self._beat()),
         ]
-        self._wait_alone(min(self._patience, _UNCLAIMED_SECONDS))
+        self._wait_alone(_UNCLAIMED_SECONDS)
 
     async def bodies(self) -> AsyncIterator[bytes]:
         """The bodies of frames as they come; raises `WireError` when what comes are none."""

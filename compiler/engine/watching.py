@@ -60,6 +60,9 @@ class Watching:
                 continue
             told = time.time_ns()
             found = await asyncio.to_thread(_look, files)
+            if [seen.trace for seen in found] != now:
+                # One is being written after all, or was taken away for a moment.
+                continue
             pairs = list(zip(frame.files, before, found, strict=True))
             self._known.update((path, seen.held) for path, seen in zip(files, found, strict=True))
             if any(old.held != new.held for _, old, new in pairs):

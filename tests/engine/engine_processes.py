@@ -17,14 +17,14 @@ def children(pid: int) -> list[int]:
 
 def _parent(pid: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except OSError:
         return 0
 
 
 def command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
 
@@ -42,12 +42,12 @@ def forked_from_host(engine: int) -> list[int]:
 
 def lives(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-async def gone(*pids: int, within: float = 60.0) -> bool:
+async def gone(*pids: int, within: float = 240.0) -> bool:
     """Whether all of `pids` have ended in time."""
     deadline = time.monotonic() + within
     while any(map(lives, pids)):

@@ -217,7 +217,7 @@ def test_two_texts_of_fifty_thousand_lines_are_compared_soon() -> None:
     after = [re.sub(r"%(\d+)", lambda match: f"%{int(match[1]) + 7}", line) for line in body]
     for place in sorted(random_.sample(range(50_000), 500), reverse=True):
         after.insert(place, "    memref.dealloc %m : memref<4xf32>\n")
-    start = time.perf_counter()
+    start = time.process_time()
     found = difference("".join(body), "".join(after), "structural").hunks
     assert sum(hunk.added for hunk in found) >= 500
-    assert time.perf_counter() - start < 15, "1.5 s where nothing else runs; ten times that is another algorithm"
+    assert time.process_time() - start < 15, "1.5 s; ten times that is another algorithm"

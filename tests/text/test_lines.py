@@ -71,10 +71,10 @@ def test_a_page_of_a_million_lines_takes_milliseconds() -> None:
     content = "".join(f"  %{number} = arith.addf %a, %b : f32\n" for number in range(1_000_000))
     text = IndexedText(content, array("I", [1]) * 1_000_000, ((), ("add",)))
     assert text.total == 1_000_000
-    start = time.perf_counter()
+    start = time.process_time()
     for first in range(0, 1_000_000, 10_000):
         text.window(first, 60)
-    assert (time.perf_counter() - start) / 100 < 0.005
+    assert (time.process_time() - start) / 100 < 0.005
 
 
 def test_the_own_line_of_a_node_is_the_one_that_comes_from_fewest() -> None:
