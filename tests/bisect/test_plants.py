@@ -88,7 +88,7 @@ AT_ONCE = 0.01
 @pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.kind != "slower"], ids=lambda plant: plant.file)
 def test_a_plant_is_found_by_name(master: Channel, program: CapturedGraph, plant: Plant) -> None:
     # What never ends uses all the time of each trial; the others do not come near it.
-    each, thorough = 3.0 if plant.file == "never_end" else 10.0, plant.file in THOROUGHLY
+    each, thorough = 8.0 if plant.file == "never_end" else 60.0, plant.file in THOROUGHLY
     finding = found_by(master, program, plant, each=each, **({} if thorough else {"within": AT_ONCE}))
     assert plant.is_found_by(finding), finding.told
     assert finding.confirmed

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 Verb = Callable[..., Any]
 PLANTS = Path(__file__).parent.parent / "bisect" / "plants"
 ROWS = "contractions-to-kernels.rows"
-SMALL = "--vary", f"{ROWS}=1,8", "--within", "100"  # three recipes, and then it ends
+SMALL = "--vary", f"{ROWS}=1,8", "--within", "200"  # three recipes, and then it ends
 PROGRAM = """
 import torch
 
@@ -44,7 +44,7 @@ def test_a_bad_start_is_left_behind_and_the_recipe_is_kept(verb: Verb, program: 
     before, after = text.split(name)
     bad.write_text(before + name + after.replace("options = []", 'options = [["rows", 1], ["vectors", 1]]', 1))
     words = "--recipe", str(bad), "--vary", f"{ROWS}=8", "--vary", "contractions-to-kernels.vectors=2"
-    done = verb("tune", program, *words, "--within", "20", "--json", "-o", str(best))
+    done = verb("tune", program, *words, "--within", "200", "--json", "-o", str(best))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["size"] == 4
@@ -67,7 +67,7 @@ def test_recipes_that_crash_or_differ_are_named_and_never_taken(verb: Verb, prog
     path = Path(program).with_suffix(".toml")
     path.write_text(head + steps + mark + tail)
     vary = "--vary", "crash-on-sqrt=on,off", "--vary", "flip-one-sign=on,off"
-    done = verb("tune", program, "--recipe", str(path), "--trust", *vary, "--within", "20", "--json")
+    done = verb("tune", program, "--recipe", str(path), "--trust", *vary, "--within", "200", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     problems = {tuple(one["choices"]): one["problem"] for one in found["tries"]}

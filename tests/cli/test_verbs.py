@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.engine.engine_processes import everything_below, lives
+from tests.engine.engine_processes import everything_below, gone
 
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -209,7 +210,7 @@ def test_a_pass_that_never_ends_is_named_and_stopped_or_interrupted(verb: Verb, 
         assert process.wait(120) == 130
         assert "Traceback" not in process.stderr.read()
     assert below
-    assert not any(map(lives, below))
+    assert asyncio.run(gone(*below))
 
 
 def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:

@@ -266,10 +266,14 @@ def test_a_thousand_runs_do_not_grow_the_process() -> None:
     with torch.no_grad():
         for _ in range(100):
             run(x)
-        before = _resident_kib()
-        for _ in range(1000):
-            run(x)
-    assert _resident_kib() - before < 2048
+        # What leaks does so each time; now and then the kernel makes a huge page of pages, most of which nobody uses.
+        grown = []
+        for _ in range(3):
+            before = _resident_kib()
+            for _ in range(1000):
+                run(x)
+            grown.append(_resident_kib() - before)
+    assert min(grown) < 2048
 
 
 def _resident_kib() -> int:

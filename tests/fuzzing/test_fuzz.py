@@ -88,12 +88,14 @@ def test_programs_of_a_seed_are_always_the_same() -> None:
 
 def test_no_statement_that_eager_died_of_is_tried_again() -> None:
     heard: list[str] = []
+    # A machine with much to do is too slow for Hypothesis's checks, and says nothing of what is drawn.
+    chosen: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "phases": (Phase.generate,)}
 
     def script_without(deadly: set[str]) -> str:
         heard.clear()
 
         @seed(3)
-        @settings(max_examples=2, database=None, deadline=None, phases=[Phase.generate])
+        @settings(max_examples=2, database=None, deadline=None, **chosen)
         @given(scripts(hear=heard.append, deadly=deadly))
         def take(drawn: Drawn) -> None:
             found.append(drawn.script)
@@ -150,7 +152,7 @@ def test_what_never_ends_ends_with_the_one_that_asked_however_that_ends() -> Non
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while lives(pid):
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -27,7 +27,7 @@ from tests.reliability.mutations import mutated
 # A file takes milliseconds, its libraries' first use seconds.
 PATIENCE = 60.0
 # Seconds in which a library's process that is told to end takes its folder away.
-_GRACE = 10.0
+_GRACE = 60.0
 # Sizes that a file says may ask for any memory; the machine's is not for one file.
 _MEMORY = 12 << 30
 # What code does that acts outside its process. Files are opened by every reader: for these it is asked how.

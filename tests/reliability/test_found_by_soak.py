@@ -145,7 +145,8 @@ async def test_regions_of_a_size_that_the_terminal_no_longer_has_are_let_go(tmp_
             Region(0, 0, 200 + number, 1).intersection(Region(0, 0, 80, 24))
         assert Region.intersection.cache_info().currsize > 2000
         await pilot.resize_terminal(100, 30)
-        assert Region.intersection.cache_info().currsize < 1000
+        while Region.intersection.cache_info().currsize >= 1000:
+            await pilot.pause(0.05)
 
 
 def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:

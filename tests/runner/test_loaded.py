@@ -174,11 +174,15 @@ def test_a_thousand_runs_do_not_grow_the_process(add: LoadedProgram) -> None:
     x, y = torch.ones(3, 4), torch.tensor(1.0)
     for _ in range(200):
         add([x, y])
-    before = _resident_kib()
-    for _ in range(1000):
-        result = add([x, y])
+    # What leaks does so each time; now and then the kernel makes a huge page of pages, most of which nobody uses.
+    grown = []
+    for _ in range(3):
+        before = _resident_kib()
+        for _ in range(1000):
+            result = add([x, y])
+        grown.append(_resident_kib() - before)
     assert math.isclose(float(result[0][0, 0]), math.tanh(1) + 1, rel_tol=1e-6)
-    assert _resident_kib() - before < 1024
+    assert min(grown) < 1024
 
 
 def _resident_kib() -> int:

@@ -146,7 +146,7 @@ graph.eager(graph.tensors)
 for _ in range(3):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(60)
+        signal.alarm(240)
         torch.set_num_threads(2)
         program = LoadedProgram(artifact)
         result = program(graph.tensors)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -53,7 +54,7 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
                 lost.append(min(forked_from_host(welcome.pid)))
                 os.kill(lost[0], signal.SIGKILL)
 
-        frame = Tune(client.next_request(), recipe, variations=vary, seconds=60.0, jobs=2)
+        frame = Tune(client.next_request(), recipe, variations=vary, seconds=300.0, jobs=2)
         found = await asyncio.wait_for(client.ask(frame, Tuned, came), 400)
         assert any("was lost" in note for note in found.notes)
         assert found.recipe != recipe
@@ -82,7 +83,7 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
                 workers[0].kill()
 
         vary = (Variation(ROWS, (2, 4, 6, 8)),)
-        frame = Tune(client.next_request(), recipe, variations=vary, seconds=100.0, cluster=address)
+        frame = Tune(client.next_request(), recipe, variations=vary, seconds=300.0, cluster=address)
         found = await asyncio.wait_for(client.ask(frame, Tuned, came), 400)
         assert sorted(attempted.choices for attempted in tried) == [(f"{ROWS}={n}",) for n in (1, 2, 4, 6, 8)]
         assert not any(attempted.problem for attempted in tried)
@@ -101,11 +102,12 @@ def asked(path: Path, recipe: Recipe, **load: tuple[str, ...] | str) -> AttemptD
 def test_a_worker_whose_process_ends_at_once_keeps_nothing_of_it(tmp_path: Path) -> None:
     path = tmp_path / "ends.py"
     path.write_text("import os\n\nos._exit(3)\n")
+    gc.collect()
     before = os.listdir("/proc/self/fd")
     for _ in range(2):
         with pytest.raises(RuntimeError, match="ended with 3"):
             asked(path, Recipe())
-        assert len(os.listdir("/proc/self/fd")) == len(before)
+        assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 def test_a_worker_loads_the_program_in_the_shapes_that_it_was_opened_with(tmp_path: Path) -> None:
