@@ -57,7 +57,7 @@ from buddy.app.ssh import Remote
 from buddy.app.state import State, Topic
 from buddy.app.strokes import Strokes
 from buddy.app.text_editing import TextEditing
-from buddy.app.textual_caches import forget_places, forget_screens
+from buddy.app.textual_caches import forget_places, forget_screens, forget_styles
 from buddy.app.tuner import Tuner
 from buddy.app.versus import Versus
 from buddy.app.widgets.cell_line import CellLine
@@ -484,6 +484,7 @@ class Workbench(App[int]):
         self.theme = name
 
     def watch_theme(self, theme: str) -> None:
+        forget_styles()
         for screen in self.screen_stack:
             for view in screen.query("CursorView, CellLine"):
                 view.refresh()

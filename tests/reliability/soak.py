@@ -32,6 +32,7 @@ from buddy.app import actions, history, runs
 from buddy.app.settings import Settings
 from buddy.app.workbench import BenchScreen
 from buddy.compiler import json_lines
+from buddy.compiler.engine.reprinting import MAX_FORMS
 from buddy.themes.palette import themes
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
 from tests.reliability.holdings import Sample, Watch, growths, leaks, risen_kinds, watched, without_kinds
@@ -100,6 +101,7 @@ class Day:
             await self._fill_edits()
             await self._fill_recipes()
         await self._fill_stages()
+        await self._fill_forms()
         for _ in range(runs.LENGTH):
             await self._run()
             await self._settled()
@@ -135,6 +137,19 @@ class Day:
                 await self.app.do(actions.BY_ID[action])
                 await self._settled()
         await self.app.do(actions.BY_ID["ir.diff"])
+        await self._settled()
+
+    async def _fill_forms(self) -> None:
+        """As many generic forms as the engine keeps, of stages come to as in the day that follows: by chance."""
+        self.app.show_pane("ir")
+        await self.app.do(actions.BY_ID["ir.generic"])
+        for _ in range(MAX_FORMS):
+            self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
+            await self._settled()
+            self.app.ir.choose(self._chance.choice(self.app.ir.rows))
+            await self._settled()
+        if self.app.ir.generic:
+            await self.app.do(actions.BY_ID["ir.generic"])
         await self._settled()
 
     async def _fill_screens(self) -> None:

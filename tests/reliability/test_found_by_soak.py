@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.style import Style
 from textual import events
+from textual.color import Color
 from textual.geometry import Region
 
 from buddy.app import workbench
@@ -33,6 +35,7 @@ from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.text.lines import IndexedText
 from buddy.compiler.text.store import TextStore
+from buddy.themes.palette import themes
 
 
 async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> None:
@@ -147,6 +150,20 @@ async def test_regions_of_a_size_that_the_terminal_no_longer_has_are_let_go(tmp_
         await pilot.resize_terminal(100, 30)
         while Region.intersection.cache_info().currsize >= 1000:
             await pilot.pause(0.05)
+
+
+async def test_colours_of_a_theme_that_is_left_are_let_go(tmp_path: Path) -> None:
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    async with app.run_test(size=(80, 24)) as pilot:
+        for number in range(1000):
+            Style.parse(f"on #{number:06x}").render("x")
+            Color(number % 256, number // 256, 0).blend(Color(255, 255, 255), 0.5)
+        assert Style.parse.cache_info().currsize > 1000
+        assert Color.blend.cache_info().currsize >= 1000
+        app.show_theme(next(name for name in themes() if name != app.theme))
+        await pilot.pause()
+        assert Style.parse.cache_info().currsize < 500
+        assert Color.blend.cache_info().currsize < 500
 
 
 def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
