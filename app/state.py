@@ -373,7 +373,7 @@ class State:
 
     def _passes(self, frame: p.Passes) -> frozenset[Topic]:
         self.passes = frame.passes
-        return frozenset()
+        return frozenset({"passes"})
 
     def _ops(self, frame: p.Ops) -> frozenset[Topic]:
         self.ops = frame.ops

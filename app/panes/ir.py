@@ -289,9 +289,10 @@ class IrPane(Assembly):
 
     @work(exclusive=True, group="follow")
     async def follow_node(self) -> None:
-        """Go to the first line of the selected node, where this stage has one."""
-        place = await self._find_node(self.text) if self.text else -1
-        if place >= 0:
+        """Go to the first line of the selected node, where this stage has one and is still shown once it is found."""
+        text = self.text
+        place = await self._find_node(text) if text else -1
+        if place >= 0 and self.text == text:
             self.center(self.folds.row_of(place) if self.diff is None else self.row_of(place), tell=False)
 
     async def _find_node(self, text: str) -> int:

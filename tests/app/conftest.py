@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from buddy.app import figures, heartbeat
+from buddy.app import workbench as workbench_module
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import PassStep, Recipe
-from tests.app.picturing import ROOT, alike
+from tests.app.picturing import ROOT, alike, passed_on
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 # Far more than anything takes: a machine that is loaded may be ten times as slow.
@@ -40,6 +41,30 @@ def stages() -> list[Stage]:
         Stage(3, "one-shot-bufferize", "buffers", "t-buffers", 30, step=1),
         Stage(4, "convert-linalg-to-loops", "loops", "t-loops", 40, step=2),
     ]
+
+
+@pytest.fixture(autouse=True)
+def messages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said stays until something else is: a machine may take longer to draw it than it stays otherwise."""
+    monkeypatch.setattr(workbench_module, "MESSAGE_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workbench], list[str]]:
+    """`messages(app)`: what it says from now on, also where the next message takes its place at once."""
+
+    def noted(app: Workbench) -> list[str]:
+        said: list[str] = []
+        say = app.say
+
+        def note(message: str) -> None:
+            said.append(message)
+            say(message)
+
+        monkeypatch.setattr(app, "say", note)
+        return said
+
+    return noted
 
 
 class Bench:
@@ -75,12 +100,21 @@ class Bench:
         """Wait until the lines of the chosen stage are on the screen."""
         await self.pilot.pause()
         ir = self.app.ir
-        await self.until(lambda: ir.stage is None or ir.text == ir.stage.text, "the lines of the stage")
-        await self.pilot.pause(0.05)
+        await self.until(lambda: ir.shown is None or self._has_come(), "the lines of the stage")
+        await self.passed_on()
+
+    def _has_come(self) -> bool:
+        ir = self.app.ir
+        return ir.text == ir.stage.text and ir._view == ir.view_of(ir.shown)
 
     async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-        await self.pilot.pause(0.05)
+        """Press keys, each once all that the one before has set going here is done; what is asked elsewhere is not."""
+        for key in keys:
+            await self.pilot.press(key)
+            await self.passed_on()
+
+    async def passed_on(self) -> None:
+        await passed_on(self.pilot)
 
     async def type(self, text: str) -> None:
         await self.press(*({" ": "space"}.get(character, character) for character in text))
@@ -109,6 +143,7 @@ def workbench(tmp_path: Path) -> Callable[..., Any]:
             bench = Bench(app, pilot)
             if wait:
                 await bench.settled()
+                await bench.until(lambda: app.state.passes and app.state.ops, "the catalogues")
             yield bench
 
     return open_bench

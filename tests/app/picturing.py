@@ -40,6 +40,8 @@ STEPS = (
 )
 NOON = time.mktime((2026, 6, 1, 12, 0, 0, 0, 0, -1))
 OPEN, DRAWN = "<open>", "<drawn>"
+# How often a message may be passed on: from a widget up to the application, and from there to a screen and its widgets.
+PASSED_ON = 12
 Before = Callable[[Any], Awaitable[None]]
 
 
@@ -63,7 +65,7 @@ def after(*keys: str, run: bool = False) -> Before:
         await compiled(pilot, run=run)
         await press(pilot, *keys)
         mask(pilot.app)
-        await pilot.pause(0.3)
+        await at_rest(pilot)
 
     return before
 
@@ -71,6 +73,7 @@ def after(*keys: str, run: bool = False) -> Before:
 async def compiled(pilot: Any, *, run: bool = False) -> None:
     app = pilot.app
     await until(pilot, lambda: not app.state.busy and (app.state.compiled or app.state.problem))
+    await until(pilot, lambda: app.state.passes and app.state.ops)
     if run:
         await pilot.press("r")
         await until(pilot, lambda: not app.state.busy and app.state.report)
@@ -87,7 +90,7 @@ async def press(pilot: Any, *keys: str) -> None:
             await until(pilot, waits[key])
             continue
         await pilot.press(key)
-        await pilot.pause()
+        await passed_on(pilot)
     await until(pilot, lambda: app.ir.shown is None or app.ir._view == app.ir.view_of(app.ir.shown))
 
 
@@ -106,9 +109,23 @@ def mask(app: Any) -> None:
     app.session_changed(frozenset({"outputs", "status"}))
 
 
+async def passed_on(pilot: Any) -> None:
+    """Wait until messages have come to where they go, and what they change is drawn, however slow the machine is."""
+    for _ in range(PASSED_ON):
+        await pilot.pause(0)
+
+
+async def at_rest(pilot: Any) -> None:
+    """Wait until nothing on the screen changes any more."""
+    before: list[Any] = []
+    while before != (before := [list(strip) for strip in pilot.app.screen._compositor.render_strips()]):
+        await passed_on(pilot)
+        await pilot.pause(0.1)
+
+
 async def until(pilot: Any, condition: Callable[[], Any]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, pilot.app.state.log
         await pilot.pause(0.02)
-    await pilot.pause()
+    await passed_on(pilot)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from buddy.app.workbench import Workbench
 from tests.engine.engine_processes import children, command
 
 pytestmark = pytest.mark.slow
@@ -49,21 +48,8 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def messages(app: Workbench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the workbench says from now on, also where the next message takes its place at once."""
-    said: list[str] = []
-    say = app.say
-
-    def note(message: str) -> None:
-        said.append(message)
-        say(message)
-
-    monkeypatch.setattr(app, "say", note)
-    return said
-
-
 async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
-    workbench: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Open, tmp_path: Path, messages: Callable[..., list[str]]
 ) -> None:
     saved = tmp_path / "saved.toml"
     async with workbench("arith_add.py") as bench:
@@ -75,7 +61,7 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
             assert "could not be written" in app._message
             app.editing._write(str(saved), saved, "another")
             assert "could not be written" in app._message
-            said = messages(app, monkeypatch)
+            said = messages(app)
             await bench.press("space", "+")
             assert app.workspace.recipe != before, "the edit is made all the same"
             await bench.until(lambda: any("layout could not be kept" in each for each in said), "the layout's turn")
@@ -83,7 +69,7 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
             layout = next(at for at, each in enumerate(said) if "layout could not be kept" in each)
             assert layout < recipe or "the recipe could not be kept" in said[layout], "neither hides the other"
             app.sessions.write_reproducer(str(tmp_path / "folder"))
-            await bench.until(lambda: "folder could not be written" in app._message, "what is wrong")
+            await bench.until(lambda: any("folder could not be written" in each for each in said), "what is wrong")
             await bench.settled()
         assert saved.read_text() == "as it was"
         assert not (tmp_path / "new.toml").exists()

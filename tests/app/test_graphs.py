@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import buddy.app.workbench
 from buddy.app import figures
 from buddy.app.graphs import ending, graph_at, graph_cells, standing
 from buddy.app.state import State
@@ -128,11 +127,7 @@ async def names(bench: Any) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_each_graph_has_its_own_recipe_stages_result_and_undo(
-    workbench: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What is said of a graph stays until it has been compiled, however long that takes.
-    monkeypatch.setattr(buddy.app.workbench, "MESSAGE_SECONDS", 3600.0)
+async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: Open) -> None:
     async with workbench("two_models.py", size=(160, 50)) as bench:
         app = bench.app
         assert await names(bench) == ["Gate", "Gate #2", "Gate #3", "Head"]

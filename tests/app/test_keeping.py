@@ -172,7 +172,7 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
         await until(pilot, lambda: bool(at_it), "a write")
         before = app.arrangement.pane_id
         await pilot.press("tab")
-        assert app.arrangement.pane_id != before
+        await until(pilot, lambda: app.arrangement.pane_id != before, "the next pane")
         assert at_it[0] is not threading.main_thread()
         go_on.set()
         await until(pilot, lambda: read_kept(app.sessions._path)[0].pane == app.arrangement.pane_id, "the pane")

@@ -12,6 +12,12 @@ from buddy.compiler.protocol import Lines
 TOTAL = PAGE * (KEEP + 10)
 
 
+async def fetched(cache: LineCache) -> None:
+    """Wait until nothing that was asked for is still to come."""
+    while cache._tasks:
+        await asyncio.sleep(0)
+
+
 class Source:
     """A text whose line `k` says `line k`, and what has been asked of it."""
 
@@ -56,7 +62,7 @@ async def test_after_a_long_scroll_only_the_last_places_are_fetched_newest_first
     cache = LineCache(source.fetch, lambda text: None)
     for page in range(20):
         cache.get("t", page * PAGE)
-    await asyncio.sleep(0.05)
+    await fetched(cache)
     assert source.asked[0] == 19
     assert len(source.asked) <= 5
 
@@ -81,7 +87,7 @@ async def test_an_engine_that_is_gone_ends_the_fetching_quietly(source: Source) 
     source.gone = True
     cache = LineCache(source.fetch, lambda text: pytest.fail("nothing came"))
     assert cache.get("t", 0) is None
-    await asyncio.sleep(0.02)
+    await fetched(cache)
     with pytest.raises(UnavailableError):
         await cache.load("t", 0, 1)
 
@@ -91,7 +97,7 @@ async def test_lines_can_be_fetched_ahead_and_nobody_is_told(source: Source) -> 
     cache = LineCache(source.fetch, told.append)
     cache.ahead("t", 5 * PAGE + 3)
     cache.ahead("t", 5 * PAGE + 9)
-    await asyncio.sleep(0.05)
+    await fetched(cache)
     assert source.asked == [5]
     assert cache.get("t", 5 * PAGE + 3) is not None
     assert told == []
@@ -127,5 +133,5 @@ async def test_nothing_is_asked_for_behind_the_end_of_a_text(source: Source) -> 
     cache = LineCache(source.fetch, lambda text: None)
     await cache.load("t", TOTAL - 1, 1)
     cache.get("t", TOTAL - 1)
-    await asyncio.sleep(0.05)
+    await fetched(cache)
     assert max(source.asked) == TOTAL // PAGE - 1

@@ -55,7 +55,7 @@ from buddy.app.trials import Attempt
 from buddy.app.workbench import BenchScreen
 from buddy.compiler.protocol import Finding, HotSpot, NodeTrace, Sampling, Stage, Tried
 from buddy.compiler.recipe import PassStep, Recipe
-from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, compiled, mask, press, until
+from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SIZES = {"80": (80, 24), "160": (160, 50)}
@@ -308,13 +308,6 @@ async def go_back(pilot: Any, shown: Shown) -> None:
         await until(pilot, lambda: len(app.screen_stack) == 1)
     await press(pilot, *shown.back)
     app.ir.find(read_pattern(""), jump=False)
-
-
-async def at_rest(pilot: Any) -> None:
-    """Wait until nothing on the screen changes any more."""
-    before: list[Any] = []
-    while before != (before := [list(strip) for strip in pilot.app.screen._compositor.render_strips()]):
-        await pilot.pause(0.1)
 
 
 def lines(app: Any) -> list[str]:

@@ -14,6 +14,7 @@ from buddy.app.screens.plot import PlotScreen
 from buddy.app.widgets.plot_view import PlotView
 from buddy.themes.palette import DEFAULT
 from buddy.themes.textual_themes import textual_themes
+from tests.app.picturing import at_rest, passed_on
 
 ERRORS = Series("grown", tuple(range(8)), (0.0, 1e-8, 3e-8, 2e-7, math.nan, 1e-6, -1.0, 1e-5), names=tuple("abcdefgh"))
 OWN = Series("own", (0.0, 4.0, 7.0), (1e-8, 1e-8, 2e-8), "points", ("x", "y", "z"))
@@ -81,37 +82,37 @@ class Bare(App[None]):
 async def test_the_cursor_goes_along_a_series_and_to_the_nearest_point_of_another() -> None:
     app = Bare(GROWTH, BARS, chooses="goes to the node")
     async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.pause()
+        await passed_on(pilot)
         told = "\n".join(app.text())
         assert "max|d| (log)" in told
         assert "1e-05" in told
         assert "2 points left out: below 0 or not finite" in told
         await pilot.press("l", "l", "l")
-        await pilot.pause()
+        await passed_on(pilot)
         assert any("4/8 d" in line and "2e-07" in line for line in app.text())
         await pilot.press("l", "j")
-        await pilot.pause()
+        await passed_on(pilot)
         assert any("2/3 y" in line for line in app.text())
         await pilot.press("enter")
-        await pilot.pause()
+        await passed_on(pilot)
     assert app.chosen == "y"
 
 
 async def test_zooming_follows_the_cursor_and_nought_shows_all_again() -> None:
     app = Bare(Plot("long", (Series("s", tuple(range(1000)), tuple(range(1000))),)))
     async with app.run_test(size=(100, 30)) as pilot:
-        await pilot.pause()
+        await passed_on(pilot)
         view = app.screen.query_one(PlotView)
         await pilot.press(*["plus"] * 8)
-        await pilot.pause()
+        await passed_on(pilot)
         near = view._x_max - view._x_min
         assert near < 100
         await pilot.press("end")
-        await pilot.pause()
+        await passed_on(pilot)
         assert view._x_min <= 999 <= view._x_max
         assert view._x_max - view._x_min == pytest.approx(near)
         await pilot.press("0")
-        await pilot.pause()
+        await passed_on(pilot)
         assert view._x_min == pytest.approx(0, abs=20)
         assert view._x_max == pytest.approx(999, abs=20)
 
@@ -124,7 +125,7 @@ async def test_ascii_alone_on_any_screen(plot: Plot, size: tuple[int, int]) -> N
         app.screen_stack[0].set_class(True, "-ascii")
         app.screen.set_class(True, "-ascii")
         await pilot.press("l", "L", "plus", "j")
-        await pilot.pause()
+        await passed_on(pilot)
         inside = [line.strip()[1:-1] for line in app.text()[3:-3]]
         assert all(line.isascii() for line in inside), inside
 
@@ -133,7 +134,7 @@ async def test_bars_have_no_logarithm_and_copying_gives_a_table() -> None:
     app = Bare(BARS)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("L", "y")
-        await pilot.pause()
+        await passed_on(pilot)
         assert app.screen.query_one(PlotView).plot_data.y.log is False
         assert app.clipboard.splitlines()[1:] == ["s\teager\t0.0\t3.0", "s\tbuddy\t1.0\t1.0", "s\tbefore\t2.0\t2.0"]
 
@@ -141,7 +142,7 @@ async def test_bars_have_no_logarithm_and_copying_gives_a_table() -> None:
 def snapshot(*keys: str) -> Any:
     async def before(pilot: Any) -> None:
         await pilot.press(*keys)
-        await pilot.pause(0.2)
+        await at_rest(pilot)
 
     return before
 

@@ -75,9 +75,9 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         back = [pair for pair in found.jumps if pair[0] > pair[1] and targets.count(pair[1]) == 1]
         jump, place = min(back, key=lambda pair: pair[0] - pair[1])
         ir.move_to(jump)
-        await bench.until(lambda: ir.line_at(jump) is not None, "the jump")
-        await bench.pilot.pause(0.2)
+        await bench.until(lambda: None not in (ir.line_at(jump), ir.line_at(place)), "both ends of the jump")
         label = ir.line_at(place).text
+        await bench.until(lambda: any(label in line and "╭▸" in line for line in bench.screen), "the arrow")
         head = next(line for line in bench.screen if label in line)
         tail = next(line for line in bench.screen if line.startswith(">"))
         column = head.index("╭▸")
@@ -145,7 +145,7 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
         assert app.graph.current.name == "neg"
         assert source.cursor == 5
         ir = app.ir
-        await bench.until(lambda: any("neg" in node for node in ir.line_at(ir.cursor).nodes), "the IR of the line")
+        await bench.until(lambda: any("neg" in node for node in ir._nodes_of(ir.cursor)), "the IR of the line")
         await bench.press("enter")
         assert app.pane is app.graph
         await bench.press("g", "P")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -20,12 +21,13 @@ from buddy.app.session import Session
 from buddy.app.ssh import Remote
 from buddy.app.transport import EngineLost
 from buddy.app.workspace import Workspace
+from buddy.compiler.machine_load import waited
 from buddy.compiler.protocol import ListPresets, Presets
 from tests.engine.engine_processes import gone, lives, stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.
-DELAY = 0.1
+DELAY = 0.2
 # In round trips of the link as it is just then: two of them in turn would be two.
 FIRST_PAGE = 1.75
 
@@ -52,6 +54,8 @@ async def compiled(bench: Any) -> None:
     while bench.app.state.compiled is None and time.monotonic() < end:
         await bench.pilot.pause(0.05)
     await bench.settled()
+    # What is asked for at the start comes beside all else, and is longer than the pages that are counted here.
+    await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "the catalogues")
 
 
 async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
@@ -70,10 +74,11 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
             started = time.monotonic()
             await client.ask(ListPresets(client.next_request()), Presets)
             trips.append(time.monotonic() - started)
-            before, started = client.received_bytes, time.monotonic()
+            # What others take of the cores is the machine's, as in the keyboard's test.
+            before, started, late = client.received_bytes, time.monotonic(), waited(os.getpid())
             ir.choose(row)
             await bench.until(lambda row=row: ir.text == row.stage.text, "the first page")
-            seconds.append(time.monotonic() - started)
+            seconds.append(time.monotonic() - started - (waited(os.getpid()) - late))
             await asyncio.sleep(0.5)
             whole = len(await app.session.whole_text(row.stage.text)) if row is long[-1] else 0
             moved = client.received_bytes - before

@@ -13,6 +13,7 @@ from buddy.app.cli.config import template
 from buddy.app.keys import Keymap, clashes
 from buddy.app.settings import FIELDS, Settings, read_settings, take_up
 from buddy.app.workbench import Workbench
+from tests.app.picturing import passed_on
 
 
 @pytest.fixture(autouse=True)
@@ -130,21 +131,22 @@ async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
     app = Workbench(str(source), store=tmp_path, settings=Settings(keys=keys))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("ctrl+g")
-        await pilot.pause()
+        await passed_on(pilot)
         assert app.pane.pane_id == "passes"
         await pilot.press("tab")
-        await pilot.pause()
+        await passed_on(pilot)
         assert app.pane.pane_id == "passes"
         await pilot.press("X")
+        await passed_on(pilot)
         assert "zoom" in app.strokes.hint
         await pilot.press("w")
-        await pilot.pause()
+        await passed_on(pilot)
         assert app.folded
         await pilot.press("plus")
-        await pilot.pause()
+        await passed_on(pilot)
         assert app.folded
         await pilot.press("down")
         await pilot.press("f1")
-        await pilot.pause()
+        await passed_on(pilot)
         text = "\n".join("".join(part for part, _ in line) for line in app.screen._lines)  # type: ignore[attr-defined]
         assert "ctrl+g" in text

@@ -91,7 +91,7 @@ async def test_the_pipeline_is_edited_as_text(workbench: Open) -> None:
         await bench.sees("> symbol-dce")
         await bench.press("ctrl+s")
         assert bench.app.screen is screen, "what is wrong is not let through"
-        assert area.cursor_location[0] == row + 2, "where the comma is missing"
+        await bench.until(lambda: area.cursor_location[0] == row + 2, "where the comma is missing")
         area.move_cursor((row + 1, len(area.document.get_line(row + 1))))
         await bench.press("tab")
         assert area.document.get_line(row + 1).strip() == "symbol-dce"

@@ -116,7 +116,9 @@ async def test_phases_and_snapshots_are_a_key_away(workbench: Open) -> None:
 async def test_a_search_finds_lines_in_the_engine_and_n_goes_on(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         ir = bench.app.ir
-        await bench.press("3", "tab", "tab", "/")
+        await bench.press("3", "tab", "tab")
+        await bench.drawn()
+        await bench.press("/")
         await bench.type("linalg.generic")
         await bench.press("enter")
         await bench.until(lambda: bool(ir.matches.lines), "matches")
@@ -140,7 +142,7 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         await bench.press("g", "g")
         row = next(k for k in range(ir.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes)
         ir.move_to(row)
-        await bench.pilot.pause(0.1)
+        await bench.passed_on()
         assert bench.app.selection.node == ir.line_at(row).nodes[0]
         assert graph.current.stable == bench.app.selection.node
 
@@ -162,6 +164,14 @@ async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
         bench.app.graph.move_to(0)
         await bench.press("space")
         await bench.sees("is a placeholder, which is not lowered")
+
+
+async def test_what_is_said_is_gone_after_a_while(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with workbench("arith_add.py", wait=False) as bench:
+        monkeypatch.setattr("buddy.app.workbench.MESSAGE_SECONDS", 0.05)
+        bench.app.say("said")
+        assert bench.app._message == "said"
+        await bench.until(lambda: not bench.app._message, "silence")
 
 
 async def test_a_pass_is_inserted_from_the_catalogue_moved_and_removed(workbench: Open) -> None:
@@ -227,7 +237,6 @@ async def test_below_100_columns_one_pane_is_shown_and_the_status_line_says_whic
         await bench.press("shift+tab")
         await bench.sees("[Passes]")
         await bench.pilot.resize_terminal(160, 50)
-        await bench.pilot.pause(0.1)
         await bench.sees("func.func")
         await bench.sees("gelu ")
 
@@ -236,11 +245,9 @@ async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -
     async with workbench("mlp.py") as bench:
         width = bench.app.graph.width
         await bench.press("+")
-        await bench.pilot.pause(0.1)
-        assert bench.app.graph.width > 100
+        await bench.until(lambda: bench.app.graph.width > 100, "a wide pane")
         await bench.press("+")
-        await bench.pilot.pause(0.1)
-        assert bench.app.graph.width == width
+        await bench.until(lambda: bench.app.graph.width == width, "the pane as it was")
 
 
 async def test_themes_are_shown_while_one_is_chosen(workbench: Open) -> None:
@@ -275,7 +282,9 @@ async def test_the_recipe_is_there_again_in_the_next_session(workbench: Open) ->
 
 async def test_a_stage_is_written_to_a_file(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py") as bench:
-        await bench.press("3", "tab", "tab", "w")
+        await bench.press("3", "tab", "tab")
+        await bench.drawn()
+        await bench.press("w")
         field = bench.app.screen.query_one("#prompt Input")
         field.value = str(tmp_path / "out.mlir")
         await bench.press("enter")
@@ -285,10 +294,11 @@ async def test_a_stage_is_written_to_a_file(workbench: Open, tmp_path: Path) -> 
 
 async def test_a_search_that_is_no_regular_expression_is_said(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        await bench.press("3", "tab", "tab", "/")
+        await bench.press("3", "tab", "tab")
+        await bench.drawn()
+        await bench.press("/")
         await bench.type("(")
         await bench.press("enter")
-        await bench.pilot.pause(0.1)
         await bench.sees("is not a regular expression")
 
 

@@ -111,6 +111,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         ir = bench.app.ir
         await bench.press("tab", "tab", "4")
         await bench.drawn()
+        await bench.app.cache.load(ir.text, 0, ir.lines)
         text = [bench.app.cache.get(ir.text, number).text for number in range(ir.lines)]
         long = next(number for number, line in enumerate(text) if len(line) > 150)
         await bench.press("greater_than_sign", "W")
@@ -138,7 +139,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         await bench.until(lambda: ir.row_count < ir.lines, "the fold")
         assert ir.cursor in ir.rows_on_screen()
         await bench.pilot.resize_terminal(40, 10)
-        await bench.pilot.pause(0.1)
+        await bench.passed_on()
         assert ir.cursor in ir.rows_on_screen()
         await bench.press("d")
         await bench.drawn()
@@ -177,9 +178,13 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         await bench.drawn()
         await bench.until(lambda: ir.diff is not None and bool(ir.diff.hunks), "a diff")
         await bench.press("Z")
-        await bench.until(lambda: any(ir.diff.row(row).folded for row in range(ir.diff.count)), "folded functions")
-        folded = ir.row_count
-        head = next(row for row in range(folded) if ir.diff.row(row).folded and ir.diff.row(row).kind != "fold")
+
+        def heads() -> list[int]:
+            rows = [(place, ir.diff.row(place)) for place in range(ir.diff.count)]
+            return [place for place, row in rows if row.folded and row.kind != "fold"]
+
+        await bench.until(lambda: bool(heads()), "folded functions")
+        folded, head = ir.row_count, heads()[0]
         ir.move_to(head)
         assert "func" in ir.line_at(head).text
         await bench.press("z")
