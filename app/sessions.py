@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ class Sessions:
         self._ir: IrPane | None = None
         self._later: Timer | None = None
         self._writing = self._failing = False
+        # What else is to be said as the session begins: together, as one message takes the place of another.
+        self.news: Sequence[str] = ()
 
     # ---- runs, bookmarks, inputs, layout -------------------------------------------------------------------------
 
@@ -70,8 +73,8 @@ class Sessions:
             bench.ir.comparison.how = kept.how
         if kept.stage is not None:
             bench.ir.expect(kept.stage)
-        self._restore_bookmarks(kept)
-        if news := [text for text in (problem, *self._left_by_others()) if text]:
+        unread = self._restore_bookmarks(kept)
+        if news := [text for text in (*self.news, problem, unread, *self._left_by_others()) if text]:
             bench.say("; ".join(news))
 
     def _left_by_others(self) -> list[str]:
@@ -85,14 +88,16 @@ class Sessions:
                 news.append(f"open in another workbench too{typed}; each keeps its own edits")
         return news
 
-    def _restore_bookmarks(self, kept: Kept) -> None:
+    def _restore_bookmarks(self, kept: Kept) -> str:
+        """What is wrong where they cannot be read, else ""."""
         bookmarks = getattr(self._bench, "bookmarks", None)
         if bookmarks is not None and kept.bookmarks is not None:
             try:
                 self._bench.bookmarks = type(bookmarks).from_data(kept.bookmarks)
             except ValueError as error:
                 self._file.put_aside()
-                self._bench.say(f"the bookmarks kept from last time could not be read: {error}")
+                return f"the bookmarks kept from last time could not be read: {error}"
+        return ""
 
     def note(self) -> None:
         """Something on the screen may have changed: it is kept a little later."""

@@ -56,8 +56,7 @@ def run_workbench(
     bench.session.shapes, bench.session.trusts = shapes, trusts
     if is_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT]
-    if problems:
-        bench.call_later(bench.say, "; ".join(problems))
+    bench.sessions.news = problems
     code = asyncio.run(_stay(bench, mouse))
     return code if code is not None else bench.return_code or 0
 

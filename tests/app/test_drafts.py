@@ -83,6 +83,17 @@ async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, s
         assert screen.area.text == "typed"
 
 
+async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_start(tmp_path: Path) -> None:
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    draft = Draft(app.workspace.path_of(0), "x")
+    draft.keep("typed", "was")
+    draft.close()
+    app.sessions.news = ["the settings are not used"]
+    async with app.run_test(size=(80, 24)) as pilot:
+        while not all(part in app._message for part in ("typed and not accepted", "the settings are not used")):
+            await pilot.pause(0.05)
+
+
 def _strips(screen: EditorScreen) -> list[Any]:
     return screen._compositor.render_strips()
 
@@ -113,7 +124,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         assert app.screen.area.text != typed
         await bench.press(*"cse,", "ctrl+s")
         await bench.until(lambda: not _opened(app), "the end of the editor")
-        assert app.workspace.journal[0][1].title == "the pipeline edited as text"
+        await bench.until(lambda: app.workspace.journal[0][1].title == "the pipeline edited as text", "the edit")
         assert drafts(app.workspace.path) == ([], [])
 
 
