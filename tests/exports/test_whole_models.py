@@ -16,7 +16,7 @@ from torch import nn
 from tests.conftest import ROOT
 from tests.exports.written import COMPILERS, build, errors, examples, line, need, run, write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # Largest differences from eager: sums of some thousand products in another order, through all layers of the model.
 MODELS = {"bert.py": 1e-4, "resnet18.py": 1e-5}

@@ -101,6 +101,7 @@ def test_random_programs_are_told_of_as_their_command_has_written_them(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2 * START + 2 * END)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize(
     ("name", "number", "told"),
