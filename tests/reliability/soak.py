@@ -326,6 +326,8 @@ async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], Non
 
 def _facts(samples: list[Sample]) -> dict[str, list[float]]:
     found = {f"growth of {name}, %": [round(value * 100, 2)] for name, value in growths(samples).items()}
+    used = growths(samples, "in_use").items()
+    found |= {f"growth of what {name} has in use, %": [round(value * 100, 2)] for name, value in used}
     for role in samples[-1].held:
         found[f"MiB of {role}"] = [round(sample.held[role].own / 1024, 1) for sample in samples if role in sample.held]
     return found
@@ -362,15 +364,20 @@ CAMPAIGN = Campaign("soak", "a day's work in one session, and what is left of it
 def table(samples: list[Sample]) -> list[str]:
     """Memory, files, threads and objects at the end of the warm-up and at the end, and the growth by the line."""
     first, last = samples[int(len(samples) * 0.4)], samples[-1]
-    lines = ["| process | MiB | growth | open files | threads | objects of Python |", "|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        "| process | MiB in use | growth | MiB of pages | growth | open files | threads | objects of Python |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    used = growths(samples, "in_use")
     for role, value in growths(samples).items():
         if role == "all":
-            lines.append(f"| all | | {value:+.2%} | | | |")
+            lines.append(f"| all | | {used[role]:+.2%} | | {value:+.2%} | | | |")
             continue
         before, after = first.held[role], last.held[role]
         lines.append(
-            f"| {role} | {before.own / 1024:.1f} to {after.own / 1024:.1f} | {value:+.2%} | {before.files} to "
-            f"{after.files} | {before.threads} to {after.threads} | {before.objects:,} to {after.objects:,} |"
+            f"| {role} | {before.in_use / 1024:.1f} to {after.in_use / 1024:.1f} | {used[role]:+.2%} | "
+            f"{before.own / 1024:.1f} to {after.own / 1024:.1f} | {value:+.2%} | {before.files} to {after.files} | "
+            f"{before.threads} to {after.threads} | {before.objects:,} to {after.objects:,} |"
         )
     return lines
 

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import os
+import runpy
 import signal
 from collections import Counter
 
@@ -19,10 +20,11 @@ def _tell(_signal: int, _frame: object) -> None:
     kinds = Counter(type(thing).__qualname__ for thing in gc.get_objects())
     path = os.path.join(os.environ["BUDDY_WATCHED"], str(os.getpid()))
     with open(f"{path}.part", "w") as file:
-        json.dump({"objects": kinds.total(), "kinds": dict(kinds.most_common(_SHOWN))}, file)
+        json.dump({"objects": kinds.total(), "kinds": dict(kinds.most_common(_SHOWN)), "in_use": in_use()}, file)
     os.replace(f"{path}.part", path)
 
 
 if os.environ.get("BUDDY_WATCHED"):
+    in_use = runpy.run_path(os.path.join(os.path.dirname(__file__), "in_use.py"))["in_use"]
     # One that nothing else takes: LLVM has handlers of its own for both that are left to users.
     signal.signal(signal.SIGRTMIN + 7, _tell)
