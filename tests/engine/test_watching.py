@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,24 @@ async def test_a_file_that_stays_away_is_gone_and_one_that_comes_has_changed(fol
         assert await waiting.answer() == FilesChanged(1, (), ("a.py",))
     async with Waiting(folder, "a.py") as waiting:
         (folder / "a.py").write_text("a = 4\n")
+        assert await waiting.answer() == FilesChanged(1, ("a.py",))
+
+
+async def test_a_file_that_is_taken_away_just_as_it_is_read_is_not_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, saved = watching._look, folder / "a.py"
+
+    def while_it_is_away(files: Sequence[Path]) -> Any:
+        monkeypatch.setattr(watching, "_look", look)
+        saved.rename(folder / "away")
+        found = look(files)
+        (folder / "away").rename(saved)
+        return found
+
+    async with Waiting(folder, "a.py") as waiting:
+        monkeypatch.setattr(watching, "_look", while_it_is_away)
+        saved.write_text("a = 5\n")
         assert await waiting.answer() == FilesChanged(1, ("a.py",))
 
 
