@@ -351,8 +351,14 @@ def environment() -> Iterator[None]:
 @contextmanager
 def _trial() -> Iterator[Attempt]:
     kept = Path(os.environ.get("BUDDY_SOAK_SAMPLES") or "soak.samples").resolve()
+
+    def attempt(seed: int, cases: int) -> Tried:
+        # Those of a session that broke off are not of this one.
+        kept.unlink(missing_ok=True)
+        return asyncio.run(soak(seed, cases, watch, lambda each: json_lines.append(kept, each)))
+
     with environment(), watched() as watch:
-        yield lambda seed, cases: asyncio.run(soak(seed, cases, watch, lambda each: json_lines.append(kept, each)))
+        yield attempt
 
 
 CAMPAIGN = Campaign("soak", "a day's work in one session, and what is left of it", COUNT, COUNT, _trial)
