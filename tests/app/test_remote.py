@@ -117,8 +117,10 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
 
 
 async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
-    workbench: Callable[..., Any], far: Path
+    workbench: Callable[..., Any], far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What is said of the edit makes room for what lasts.
+    monkeypatch.setattr("buddy.app.workbench.MESSAGE_SECONDS", 0.1)
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)
