@@ -12,7 +12,7 @@ import pytest
 from buddy.app.state import State
 from buddy.compiler.protocol import WorkerState
 from buddy.compiler.wire import FrameBuffer, WireError
-from tests.reliability import drills, recovery
+from tests.reliability import recovery
 from tests.reliability.campaign import Tried
 from tests.reliability.drills import LATE, drill, drill_each, environment
 from tests.reliability.faults import KINDS, LONG_FRAME, NO_FRAME
@@ -22,10 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 
 
 @pytest.fixture(autouse=True)
-def capped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cap on memory; and what is not well in a minute, or not told in a third of one, is the campaign's to judge."""
-    monkeypatch.setattr(recovery, "BOUND", 4 * recovery.BOUND)
-    monkeypatch.setattr(drills, "NEWS", 6 * drills.NEWS)
+def capped() -> Iterator[None]:
     with environment():
         yield
 
