@@ -7,12 +7,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from buddy.app import client
+from tests.support import tiers
+from tests.support.warm_processes import warm_processes
+
+COLD = client.default_command
 ROOT = Path(__file__).resolve().parent.parent
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -33,15 +40,65 @@ def private_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark(items)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    tiers.running(item)
+
+
+class WarmPython:
+    """Starts a process that has torch and MLIR loaded when the first fork of it is asked for."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+
+    @cached_property
+    def command(self) -> list[str]:
+        """What takes the place of `python` where a module of this project is run."""
+        return self._open.enter_context(warm_processes())
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture(scope="session")
+def warm_python(private_state: None) -> Iterator[WarmPython]:
+    """A Python for modules of this project whose processes are there in milliseconds (see `warm_processes`)."""
+    warm = WarmPython()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_engines(warm_python: WarmPython) -> Iterator[None]:
+    """Engines that tests start are forks of a warm process, unless a test asks for `cold_engines`."""
+
+    def command() -> list[str]:
+        tiers.refuse_engines_in_unit_tests()
+        return [*warm_python.command, "-P", "-m", "buddy.compiler.engine"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "default_command", command)
+        yield
+
+
+@pytest.fixture
+def cold_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that this test starts are processes of their own from the first instruction on, as a user's are."""
+    monkeypatch.setattr(client, "default_command", COLD)
+
+
 @pytest.fixture(scope="session")
 def run_python() -> RunPython:
     """`run_python(*arguments, cwd=ROOT, timeout=300, **environment)`: the finished process, its output as text."""
 
     def run(
-        *arguments: str, cwd: Path = ROOT, timeout: float = 300, **environment: str
+        *arguments: str, cwd: Path = ROOT, timeout: float = 300, python: Sequence[str] = (), **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *arguments],
+            [*(python or [sys.executable]), *arguments],
             cwd=cwd,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
@@ -52,6 +109,18 @@ def run_python() -> RunPython:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def run_warm(run_python: RunPython, warm_python: WarmPython) -> RunPython:
+    """As `run_python`, for a module of this project or a script, in a process that has torch and MLIR loaded."""
+    return lambda *arguments, **options: run_python(*arguments, python=warm_python.command, **options)
+
+
+@pytest.fixture(scope="session")
+def cli(run_warm: RunPython) -> RunPython:
+    """`cli("run", "samples/addmm.py")`: the finished process of `buddy-tui run samples/addmm.py`."""
+    return lambda *words, **options: run_warm("-m", "buddy.app.cli", *map(str, words), **options)
 
 
 @pytest.fixture

@@ -18,11 +18,6 @@ pytestmark = pytest.mark.slow
 Verb = Callable[..., Any]
 
 
-@pytest.fixture
-def verb(run_python: Callable[..., Any]) -> Verb:
-    return lambda *words: run_python("-m", "buddy.app.cli", *words)
-
-
 def test_what_a_lost_worker_had_in_hand_is_done_by_another(cluster: Any) -> None:
     address, workers = cluster
     deadline = time.monotonic() + 240
@@ -55,11 +50,12 @@ def test_what_cannot_be_done_is_said_with_what_it_was(cluster: Any) -> None:
         list(mapped(address, float, ["nonsense"]))
 
 
-def test_operators_are_checked_by_workers(cluster: Any, verb: Verb, tmp_path: Path) -> None:
+@pytest.mark.full("a Dask cluster of processes")
+def test_operators_are_checked_by_workers(cluster: Any, cli: Verb, tmp_path: Path) -> None:
     address, _ = cluster
     file = tmp_path / "found.jsonl"
     words = "--only", "abs", "--dtypes", "float32", "--samples", "1", "--cluster", address, "-o", str(file)
-    done = verb("coverage", *words, "--json")
+    done = cli("coverage", *words, "--json")
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["outcome"] for line in file.read_text().splitlines()] == ["compiled"]
 
@@ -78,9 +74,10 @@ def test_a_program_is_measured_wholly_where_the_work_is_done(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("words", [("coverage", "--only", "abs"), ("bench", "benchmarks/models.toml")])
-def test_a_cluster_that_is_not_there_is_said(verb: Verb, words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.full("waits for a connection to time out")
+def test_a_cluster_that_is_not_there_is_said(cli: Verb, words: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    done = verb(*words, "--cluster", "tcp://127.0.0.1:1", "-o", str(tmp_path / "out"))
+    done = cli(*words, "--cluster", "tcp://127.0.0.1:1", "-o", str(tmp_path / "out"))
     assert done.returncode == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr

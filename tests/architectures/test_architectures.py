@@ -30,6 +30,7 @@ def test_the_list_is_as_long_as_it_is_said_to_be() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.full("a campaign over architectures in miniature")
 def test_a_share_is_right() -> None:
     command = [sys.executable, "-m", "tests.architectures.sweep", "--timeout", "240", *SHARE]
     done = subprocess.run(

@@ -59,6 +59,7 @@ def results(run_python: RunPython, script: str, *options: str) -> dict[str, Any]
 
 
 @pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_bert_is_compiled_as_a_whole_and_agrees_with_eager(run_python: RunPython) -> None:
     found = results(run_python, "bert", "--runs", "1")
     assert found["nodes"]["eager"] == 0
@@ -76,6 +77,7 @@ def test_products_are_measured_beside_numpy_and_torch(run_python: RunPython, scr
 
 
 @pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_python: RunPython) -> None:
     cases = results(run_python, "convolutions")["cases"]
     for name, figures in cases.items():
@@ -87,6 +89,7 @@ def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_pytho
 
 
 @pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_an_edit_shows_from_the_stage_behind_it(run_python: RunPython) -> None:
     found = results(run_python, "toggle")["seconds"]
     assert found["op"]["first"] == "lower"
@@ -96,6 +99,7 @@ def test_an_edit_shows_from_the_stage_behind_it(run_python: RunPython) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_memory_is_told_beside_eagers_for_chosen_models(run_python: RunPython) -> None:
     (figures,) = results(run_python, "memory", "lstm")["models"].values()
     assert 0 < figures["arena"] <= figures["compiled"]

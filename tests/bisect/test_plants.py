@@ -24,6 +24,7 @@ from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Criterion, Finding
 from buddy.compiler.recipe import PassStep
 from buddy.compiler.straight import compile_graph
+from tests.support.tiers import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +84,14 @@ def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: f
 THOROUGHLY = ("flip_one_sign", "crash_on_sqrt", "wrong_epsilon")
 # Seconds after which nothing is tried any more that would only make the answer smaller.
 AT_ONCE = 0.01
+EACH_PLANT = sampled(
+    [plant for plant in PLANTS if plant.kind != "slower"],
+    [plant for plant in PLANTS if plant.file in ("flip_one_sign", "never_end", "approximate_gelu")],
+    "a search of minutes, like those for a pass, an endless pass and a graph pass that always run",
+)
 
 
-@pytest.mark.parametrize("plant", [plant for plant in PLANTS if plant.kind != "slower"], ids=lambda plant: plant.file)
+@pytest.mark.parametrize("plant", EACH_PLANT, ids=lambda plant: plant.file)
 def test_a_plant_is_found_by_name(master: Channel, program: CapturedGraph, plant: Plant) -> None:
     # What never ends uses all the time of each trial; the others do not come near it.
     each, thorough = 8.0 if plant.file == "never_end" else 60.0, plant.file in THOROUGHLY
@@ -110,6 +116,7 @@ def test_a_pass_that_makes_loops_scalar_is_found_by_name(master: Channel) -> Non
     assert finding.nodes == ("gelu.0",)
 
 
+@pytest.mark.full("one more search of a plant that always runs")
 def test_without_knowing_whose_a_pass_is_it_is_found_all_the_same(
     master: Channel, program: CapturedGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

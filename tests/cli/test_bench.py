@@ -24,8 +24,8 @@ example_inputs = torch.randn(4, 16)
 
 
 @pytest.fixture
-def bench(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> Bench:
-    return lambda *words: run_python("-m", "buddy.app.cli", "bench", *map(str, words), timeout=300)
+def bench(cli: Callable[..., subprocess.CompletedProcess[str]]) -> Bench:
+    return lambda *words: cli("bench", *words)
 
 
 @pytest.fixture
@@ -73,6 +73,7 @@ def test_wrong_results_are_not_timed(tmp_path: Path) -> None:
     assert "differ from eager" in found["subjects"][0]["sides"]["eager"]["error"]
 
 
+@pytest.mark.full("a benchmark run three times")
 def test_an_interrupted_benchmark_goes_on(bench: Bench, script: Path, tmp_path: Path) -> None:
     suite, out = tmp_path / "suite.toml", tmp_path / "out"
     suite.write_text("".join(f'[[subject]]\nname = "{name}"\nsource = "{script}"\n' for name in ("first", "second")))

@@ -35,8 +35,8 @@ def loops(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_without_a_reference_is_not_called_right(verb: Finished, loops: str) -> None:
-    done = verb("run", loops, "--json", "--repeats", "2", "--seed", "3")
+def test_a_run_without_a_reference_is_not_called_right(cli: Finished, loops: str) -> None:
+    done = cli("run", loops, "--json", "--repeats", "2", "--seed", "3")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["ok"] is None
@@ -49,8 +49,8 @@ def test_a_run_without_a_reference_is_not_called_right(verb: Finished, loops: st
 
 
 @pytest.mark.slow
-def test_steps_that_the_program_is_past_are_off(verb: Finished, loops: str) -> None:
-    done = verb("stages", loops, "--json")
+def test_steps_that_the_program_is_past_are_off(cli: Finished, loops: str) -> None:
+    done = cli("stages", loops, "--json")
     assert done.returncode == 0, done.stderr
     names = [stage["name"] for stage in json.loads(done.stdout)["graphs"][0]["stages"]]
     assert "one-shot-bufferize" not in names
@@ -59,17 +59,17 @@ def test_steps_that_the_program_is_past_are_off(verb: Finished, loops: str) -> N
 
 
 @pytest.mark.slow
-def test_what_needs_a_reference_says_so(verb: Finished, loops: str) -> None:
-    done = verb("bisect", loops)
+def test_what_needs_a_reference_says_so(cli: Finished, loops: str) -> None:
+    done = cli("bisect", loops)
     assert done.returncode != 0
     assert "has no eager program beside it" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_file_of_another_kind_is_one_message(verb: Finished, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_one_message(cli: Finished, tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"\x7fELF" + bytes(60))
-    done = verb("run", str(path))
+    done = cli("run", str(path))
     assert done.returncode == 1
     assert "is an object file or a library, which holds no program" in done.stderr
     assert "Traceback" not in done.stderr

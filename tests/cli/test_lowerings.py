@@ -35,19 +35,19 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_run_tells_which_registry_lowers_what_and_why_not_the_first(verb: Verb, tmp_path: Path) -> None:
+def test_run_tells_which_registry_lowers_what_and_why_not_the_first(cli: Verb, tmp_path: Path) -> None:
     path = script(tmp_path, DOUBLES)
-    (graph,) = json.loads(verb("run", path, "--json", "--repeats", "1", "--flavour", "tosa").stdout)["graphs"]
+    (graph,) = json.loads(cli("run", path, "--json", "--repeats", "1", "--flavour", "tosa").stdout)["graphs"]
     assert graph["lowered_by"] == {"linalg": 4}
     assert graph["other_registry"][0] == {"node": "mm.0", "by": "linalg", "reason": "tosa: no f64 matmul"}
     assert graph["other_registry"][-1] == {"node": "cumsum.0", "by": "linalg", "reason": "tosa: no running sum"}
-    text = verb("run", path, "--repeats", "1", "--flavour", "tosa").stdout
+    text = cli("run", path, "--repeats", "1", "--flavour", "tosa").stdout
     assert "not by the first registry: mm.0: tosa: no f64 matmul" in text
-    assert "not by the first registry" not in verb("run", path, "--repeats", "1").stdout
+    assert "not by the first registry" not in cli("run", path, "--repeats", "1").stdout
 
 
-def test_dump_prints_the_table_of_nodes(verb: Verb, tmp_path: Path) -> None:
-    done = verb("dump", script(tmp_path, DOUBLES), "--nodes", "--flavour", "tosa")
+def test_dump_prints_the_table_of_nodes(cli: Verb, tmp_path: Path) -> None:
+    done = cli("dump", script(tmp_path, DOUBLES), "--nodes", "--flavour", "tosa")
     assert done.returncode == 0
     heading, *rows = done.stdout.splitlines()
     assert heading.split() == ["node", "target", "as", "function", "why"]
@@ -55,29 +55,29 @@ def test_dump_prints_the_table_of_nodes(verb: Verb, tmp_path: Path) -> None:
     assert row.split(maxsplit=4) == ["mm.0", "aten.mm.default", "linalg", "forward", "tosa: no f64 matmul"]
 
 
-def test_the_table_of_nodes_is_no_stage(verb: Verb) -> None:
-    done = verb("dump", "samples/arith_add.py", "--nodes", "--stage", "fx")
+def test_the_table_of_nodes_is_no_stage(cli: Verb) -> None:
+    done = cli("dump", "samples/arith_add.py", "--nodes", "--stage", "fx")
     assert done.returncode == 2
     assert "--nodes goes to stdout" in done.stderr
 
 
-def test_choices_of_a_recipe_that_cannot_be_followed_are_told_of(verb: Verb, tmp_path: Path) -> None:
+def test_choices_of_a_recipe_that_cannot_be_followed_are_told_of(cli: Verb, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         '[[choices]]\nnode = "add.0"\nlowering = "math"\n[[choices]]\nnode = "ad.0"\nlowering = "eager"\n'
         '[[choices]]\nnode = "mul.0"\nlowering = "toza"\n'
     )
     path = script(tmp_path, "import torch\nmodel = lambda x: x * x + 1\nexample_inputs = (torch.ones(3),)\n")
-    done = verb("run", path, "--recipe", str(recipe), "--repeats", "1")
+    done = cli("run", path, "--recipe", str(recipe), "--repeats", "1")
     assert done.returncode == 0
     assert "add.0 lowered by math, but linalg lowers it: math: no lowering of AddOp" in done.stderr
     assert "ad.0 lowered by eager, but no node that is compiled has that name; did you mean add.0?" in done.stderr
     assert "mul.0 lowered by toza, but linalg lowers it: toza: there is no such registry" in done.stderr
 
 
-def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(verb: Verb, tmp_path: Path) -> None:
+def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(cli: Verb, tmp_path: Path) -> None:
     path = script(tmp_path, FACTORED.replace("FALLBACK", "error"))
-    done = verb("run", path, "--json", "--repeats", "1")
+    done = cli("run", path, "--json", "--repeats", "1")
     assert done.returncode == 1
     (graph,) = json.loads(done.stdout)["graphs"]
     assert not graph["ok"]
@@ -87,8 +87,8 @@ def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(verb: Verb, 
     assert "fallback='error'" in done.stderr
 
 
-def test_a_node_in_eager_is_told_of_where_it_is_allowed(verb: Verb, tmp_path: Path) -> None:
-    done = verb("run", script(tmp_path, FACTORED.replace("FALLBACK", "eager")), "--repeats", "1")
+def test_a_node_in_eager_is_told_of_where_it_is_allowed(cli: Verb, tmp_path: Path) -> None:
+    done = cli("run", script(tmp_path, FACTORED.replace("FALLBACK", "eager")), "--repeats", "1")
     assert done.returncode == 0
     assert "in eager: histogram.0: histogram.bin_ct has no op class" in done.stdout
     assert "docs/adding-an-operator.md" in done.stdout

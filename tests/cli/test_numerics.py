@@ -32,11 +32,11 @@ def gelu(node, symbol_table):
 """
 
 
-def test_a_wrong_lowering_of_a_plug_in_is_named_and_saved(run_python: RunPython, tmp_path: Path) -> None:
+def test_a_wrong_lowering_of_a_plug_in_is_named_and_saved(run_warm: RunPython, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "wrong.py").write_text(FAULT)
     words = ["numerics", "model.py:model", "--plugin", "wrong.py", "--json", "--save", "node.py"]
-    done = run_python("-m", "buddy_tui", *words, cwd=tmp_path)
+    done = run_warm("-m", "buddy_tui", *words, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
     (graph,) = told["graphs"]
@@ -48,7 +48,7 @@ def test_a_wrong_lowering_of_a_plug_in_is_named_and_saved(run_python: RunPython,
     assert (tmp_path / "node.npz").exists()
 
 
-def test_what_no_program_can_be_asked_is_refused_in_a_line(run_python: RunPython, tmp_path: Path) -> None:
-    done = run_python("-m", "buddy_tui", "numerics", "model.py", "--save", "node.txt", cwd=tmp_path)
+def test_what_no_program_can_be_asked_is_refused_in_a_line(run_warm: RunPython, tmp_path: Path) -> None:
+    done = run_warm("-m", "buddy_tui", "numerics", "model.py", "--save", "node.txt", cwd=tmp_path)
     assert done.returncode == 2
     assert "give a name that ends in .py" in done.stderr

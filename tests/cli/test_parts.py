@@ -38,51 +38,51 @@ torch.compile(lambda x: x.sin() * 2)(torch.ones(4))
 
 
 @pytest.mark.slow
-def test_a_node_is_extracted_run_and_saved_and_the_script_is_a_source(verb: Verb, tmp_path: Path) -> None:
-    done = verb("extract", "samples/mlp.py", "gelu", "-o", str(tmp_path / "part.py"), "--json", "--repeats", "1")
+def test_a_node_is_extracted_run_and_saved_and_the_script_is_a_source(cli: Verb, tmp_path: Path) -> None:
+    done = cli("extract", "samples/mlp.py", "gelu", "-o", str(tmp_path / "part.py"), "--json", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["ok"]
     assert found["extracted"] == ["act/gelu.0"]
     assert found["files"] == [str(tmp_path / "part.py"), str(tmp_path / "part.npz")]
-    again = verb("run", str(tmp_path / "part.py"), "--json", "--repeats", "1")
+    again = cli("run", str(tmp_path / "part.py"), "--json", "--repeats", "1")
     assert json.loads(again.stdout)["ok"], again.stderr
 
 
 @pytest.mark.slow
-def test_of_several_graphs_the_one_with_the_node_is_taken(verb: Verb, tmp_path: Path) -> None:
+def test_of_several_graphs_the_one_with_the_node_is_taken(cli: Verb, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO_GRAPHS)
-    done = verb("extract", str(script), "sin", "--json", "--repeats", "1")
+    done = cli("extract", str(script), "sin", "--json", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["extracted"] == ["sin.0"]
     assert "graph 1 of 0 (" in done.stderr
 
 
-def test_a_node_that_is_none_is_refused(verb: Verb) -> None:
-    done = verb("extract", "samples/addmm.py", "admm")
+def test_a_node_that_is_none_is_refused(cli: Verb) -> None:
+    done = cli("extract", "samples/addmm.py", "admm")
     assert done.returncode == 1
     assert "did you mean addmm" in done.stderr
-    assert verb("extract", "samples/addmm.py", "addmm", "-o", "part.txt").returncode == 2
+    assert cli("extract", "samples/addmm.py", "addmm", "-o", "part.txt").returncode == 2
 
 
 @pytest.mark.slow
-def test_a_pass_at_fault_is_found_and_the_recipe_that_is_written_is_right(verb: Verb, tmp_path: Path) -> None:
+def test_a_pass_at_fault_is_found_and_the_recipe_that_is_written_is_right(cli: Verb, tmp_path: Path) -> None:
     plugin, script, folder = tmp_path / "flip.py", tmp_path / "script.py", tmp_path / "out"
     plugin.write_text(PLUGIN)
     script.write_text(SCRIPT)
-    done = verb("bisect", str(script), "--plugin", str(plugin), "-o", str(folder), "--json")
+    done = cli("bisect", str(script), "--plugin", str(plugin), "-o", str(folder), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["told"] == "cse (flip.py) is at fault"
     assert found["confirmed"]
     assert found["nodes"] == ["sub.0"]
     assert {path.name for path in folder.iterdir()} == {"right.toml", "reduced.mlir", "reduced.after.mlir"}
-    right = verb("run", str(script), "--recipe", str(folder / "right.toml"), "--trust", "--json", "--repeats", "1")
+    right = cli("run", str(script), "--recipe", str(folder / "right.toml"), "--trust", "--json", "--repeats", "1")
     assert json.loads(right.stdout)["ok"], right.stderr
 
 
-def test_a_program_that_is_right_has_nothing_at_fault(verb: Verb) -> None:
-    done = verb("bisect", "samples/arith_add.py")
+def test_a_program_that_is_right_has_nothing_at_fault(cli: Verb) -> None:
+    done = cli("bisect", "samples/arith_add.py")
     assert done.returncode == 0, done.stderr
     assert "nothing to look for" in done.stdout

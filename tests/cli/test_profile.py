@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(counter() is None, reason="no
 Verb = Callable[..., Any]
 
 
-def test_a_profile_names_nodes_their_work_and_what_is_fused(verb: Verb, tmp_path: Path) -> None:
+def test_a_profile_names_nodes_their_work_and_what_is_fused(cli: Verb, tmp_path: Path) -> None:
     stacks = tmp_path / "stacks.txt"
-    done = verb("profile", "samples/mlp.py", "--repeats", "2", "--json", "--folded", str(stacks))
+    done = cli("profile", "samples/mlp.py", "--repeats", "2", "--json", "--folded", str(stacks))
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
     nodes = {node["name"]: node for node in graph["nodes"]}
@@ -39,8 +39,8 @@ def test_a_profile_names_nodes_their_work_and_what_is_fused(verb: Verb, tmp_path
     assert told["MLP;up;addmm"] == pytest.approx(product["seconds"] * 1e9, abs=1)
 
 
-def test_a_profile_reads_as_sentences_a_table_and_a_tree(verb: Verb) -> None:
-    done = verb("profile", "samples/mlp.py", "--repeats", "2", "--top", "1", "--plain")
+def test_a_profile_reads_as_sentences_a_table_and_a_tree(cli: Verb) -> None:
+    done = cli("profile", "samples/mlp.py", "--repeats", "2", "--top", "1", "--plain")
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert "counting adds" in text
@@ -50,16 +50,16 @@ def test_a_profile_reads_as_sentences_a_table_and_a_tree(verb: Verb) -> None:
     assert any(line.split()[-1] == "up" for line in text.splitlines() if line)
 
 
-def test_a_recipe_that_cannot_be_compiled_is_told_of(verb: Verb) -> None:
-    done = verb("profile", "samples/addmm.py", "--json", "--disable", "one-shot-bufferize")
+def test_a_recipe_that_cannot_be_compiled_is_told_of(cli: Verb) -> None:
+    done = cli("profile", "samples/addmm.py", "--json", "--disable", "one-shot-bufferize")
     assert done.returncode == 1
     (graph,) = json.loads(done.stdout)["graphs"]
     assert graph["error"]["what"]
 
 
-def test_a_compilation_is_told_by_phase_and_pass(verb: Verb, tmp_path: Path) -> None:
+def test_a_compilation_is_told_by_phase_and_pass(cli: Verb, tmp_path: Path) -> None:
     stacks = tmp_path / "stacks.txt"
-    done = verb("profile", "samples/addmm.py", "--compile", "--json", "--folded", str(stacks))
+    done = cli("profile", "samples/addmm.py", "--compile", "--json", "--folded", str(stacks))
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
     passes = {found["pass"]: found for found in graph["passes"]}
@@ -72,7 +72,7 @@ def test_a_compilation_is_told_by_phase_and_pass(verb: Verb, tmp_path: Path) -> 
     assert any(line.split(";")[1:2] == ["buffers"] for line in stacks.read_text().splitlines())
 
 
-def test_stacks_that_cannot_be_written_are_told_of(verb: Verb, tmp_path: Path) -> None:
-    done = verb("profile", "samples/addmm.py", "--repeats", "1", "--folded", str(tmp_path / "none" / "stacks"))
+def test_stacks_that_cannot_be_written_are_told_of(cli: Verb, tmp_path: Path) -> None:
+    done = cli("profile", "samples/addmm.py", "--repeats", "1", "--folded", str(tmp_path / "none" / "stacks"))
     assert done.returncode == 2
     assert "cannot write to" in done.stderr

@@ -18,8 +18,8 @@ torch.compile(lambda x: x.sin() * 2)(torch.ones(4))
 """
 
 
-def test_a_node_is_followed_through_every_stage_and_a_line_leads_back(verb: Verb) -> None:
-    done = verb("trace", "samples/mlp.py", "gelu", "--json")
+def test_a_node_is_followed_through_every_stage_and_a_line_leads_back(cli: Verb) -> None:
+    done = cli("trace", "samples/mlp.py", "gelu", "--json")
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
     (node,) = graph["nodes"]
@@ -30,31 +30,31 @@ def test_a_node_is_followed_through_every_stage_and_a_line_leads_back(verb: Verb
     assert "aten.gelu" in stages["fx"]["lines"][0]["text"]
     assert any("math.erf" in line["text"] for line in stages["lower"]["lines"])
     found = next(line for line in stages["codegen"]["lines"] if not line["derived"])
-    done = verb("trace", "samples/mlp.py", f"asm:{found['line']}", "--json")
+    done = cli("trace", "samples/mlp.py", f"asm:{found['line']}", "--json")
     (graph,) = json.loads(done.stdout)["graphs"]
     assert "gelu" in {node["name"] for node in graph["nodes"]}
 
 
-def test_a_python_line_leads_to_its_nodes(verb: Verb) -> None:
+def test_a_python_line_leads_to_its_nodes(cli: Verb) -> None:
     with open("samples/mlp.py", encoding="utf-8") as file:
         number = next(k for k, line in enumerate(file, 1) if "self.act(" in line)
-    done = verb("trace", "samples/mlp.py", f"mlp.py:{number}")
+    done = cli("trace", "samples/mlp.py", f"mlp.py:{number}")
     assert done.returncode == 0, done.stderr
     assert "aten.gelu.default" in done.stdout
 
 
-def test_a_node_of_a_later_graph_is_found(verb: Verb, tmp_path: Path) -> None:
+def test_a_node_of_a_later_graph_is_found(cli: Verb, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO_GRAPHS)
-    done = verb("trace", str(script), "sin", "--json")
+    done = cli("trace", str(script), "sin", "--json")
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
     assert [node["name"] for node in graph["nodes"]] == ["sin"]
     assert graph["graph"] == 1
 
 
-def test_coverage_of_every_stage(verb: Verb) -> None:
-    done = verb("trace", "samples/mlp.py", "--coverage", "--json")
+def test_coverage_of_every_stage(cli: Verb) -> None:
+    done = cli("trace", "samples/mlp.py", "--coverage", "--json")
     (graph,) = json.loads(done.stdout)["graphs"]
     assert {stage["of"] for stage in graph["coverage"]} == {"ops", "bytes"}
     for stage in graph["coverage"]:
@@ -72,8 +72,8 @@ def test_coverage_of_every_stage(verb: Verb) -> None:
         ("mlp.py:1", "no node of graph 0 comes from"),
     ],
 )
-def test_what_is_not_there_is_said(verb: Verb, target: str, message: str) -> None:
-    done = verb("trace", "samples/mlp.py", target)
+def test_what_is_not_there_is_said(cli: Verb, target: str, message: str) -> None:
+    done = cli("trace", "samples/mlp.py", target)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -89,10 +89,10 @@ example_inputs = (torch.ones({shape}),)
 """
 
 
-def test_a_node_stands_beside_torch_mlirs(verb: Verb, tmp_path: Path) -> None:
+def test_a_node_stands_beside_torch_mlirs(cli: Verb, tmp_path: Path) -> None:
     script = tmp_path / "small.py"
     script.write_text(SMALL.format(shape="4, 3"))
-    done = verb("trace", str(script), "gelu", "--beside", "torch-mlir-tosa", "--json")
+    done = cli("trace", str(script), "gelu", "--beside", "torch-mlir-tosa", "--json")
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
     ours, theirs = graph["roads"]
@@ -104,11 +104,11 @@ def test_a_node_stands_beside_torch_mlirs(verb: Verb, tmp_path: Path) -> None:
         assert any(op in line["text"] for line in stage["lines"])
 
 
-def test_what_torch_mlir_refuses_is_said_beside_what_there_is(verb: Verb, tmp_path: Path) -> None:
+def test_what_torch_mlir_refuses_is_said_beside_what_there_is(cli: Verb, tmp_path: Path) -> None:
     script = tmp_path / "small.py"
     script.write_text(SMALL.format(shape="0, 3"))
-    done = verb("trace", str(script), "gelu", "--beside", "torch-mlir")
+    done = cli("trace", str(script), "gelu", "--beside", "torch-mlir")
     assert done.returncode == 1
     assert "torch-mlir to linalg: an input has no elements" in done.stderr
     assert "linalg.generic" in done.stdout
-    assert verb("trace", str(script), "--beside", "torch-mlir").returncode == 2
+    assert cli("trace", str(script), "--beside", "torch-mlir").returncode == 2

@@ -36,28 +36,28 @@ def program(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_bad_start_is_left_behind_and_the_recipe_is_kept(verb: Verb, program: str, tmp_path: Path) -> None:
+def test_a_bad_start_is_left_behind_and_the_recipe_is_kept(cli: Verb, program: str, tmp_path: Path) -> None:
     """One row and one vector of C at a time is several times as slow as a block of them."""
     bad, best = tmp_path / "bad.toml", tmp_path / "best.toml"
-    text = verb("recipe", program).stdout
+    text = cli("recipe", program).stdout
     name = 'name = "contractions-to-kernels"'
     before, after = text.split(name)
     bad.write_text(before + name + after.replace("options = []", 'options = [["rows", 1], ["vectors", 1]]', 1))
     words = "--recipe", str(bad), "--vary", f"{ROWS}=8", "--vary", "contractions-to-kernels.vectors=2"
-    done = verb("tune", program, *words, "--within", "200", "--json", "-o", str(best))
+    done = cli("tune", program, *words, "--within", "200", "--json", "-o", str(best))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["size"] == 4
     assert found["tries"][0]["choices"] == [f"{ROWS}=1", "contractions-to-kernels.vectors=1"]
     assert found["choices"] != found["tries"][0]["choices"]
     assert found["gain"]["low"] > 1
-    again = verb("run", program, "--recipe", str(best), "--json")
+    again = cli("run", program, "--recipe", str(best), "--json")
     assert again.returncode == 0, again.stderr
 
 
-def test_recipes_that_crash_or_differ_are_named_and_never_taken(verb: Verb, program: str) -> None:
+def test_recipes_that_crash_or_differ_are_named_and_never_taken(cli: Verb, program: str) -> None:
     plants = [word for name in ("crash_on_sqrt", "flip_one_sign") for word in ("--plugin", str(PLANTS / f"{name}.py"))]
-    recipe = verb("recipe", program, *plants).stdout
+    recipe = cli("recipe", program, *plants).stdout
     steps = "".join(
         f'\n[[steps]]\nname = "{name}"\nlevel = "mlir"\nanchor = "builtin.module"\noptions = []\nenabled = false\n'
         f'phase = "fused"\n'
@@ -67,7 +67,7 @@ def test_recipes_that_crash_or_differ_are_named_and_never_taken(verb: Verb, prog
     path = Path(program).with_suffix(".toml")
     path.write_text(head + steps + mark + tail)
     vary = "--vary", "crash-on-sqrt=on,off", "--vary", "flip-one-sign=on,off"
-    done = verb("tune", program, "--recipe", str(path), "--trust", *vary, "--within", "200", "--json")
+    done = cli("tune", program, "--recipe", str(path), "--trust", *vary, "--within", "200", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     problems = {tuple(one["choices"]): one["problem"] for one in found["tries"]}
@@ -76,29 +76,31 @@ def test_recipes_that_crash_or_differ_are_named_and_never_taken(verb: Verb, prog
     assert found["choices"] == ["crash-on-sqrt=off", "flip-one-sign=off"]
 
 
-def test_what_cannot_vary_is_refused_in_words(verb: Verb, program: str) -> None:
-    done = verb("tune", program, "--vary", "no-such-pass=on,off")
+def test_what_cannot_vary_is_refused_in_words(cli: Verb, program: str) -> None:
+    done = cli("tune", program, "--vary", "no-such-pass=on,off")
     assert done.returncode == 1
     assert "no-such-pass: the recipe has no such pass" in done.stderr
     assert "Traceback" not in done.stderr
-    assert verb("tune", program, "--vary", "nothing").returncode == 2
+    assert cli("tune", program, "--vary", "nothing").returncode == 2
 
 
-def test_a_cluster_tries_recipes_and_loses_none_with_a_worker(verb: Verb, program: str, cluster: Any) -> None:
+@pytest.mark.full("a Dask cluster of processes")
+def test_a_cluster_tries_recipes_and_loses_none_with_a_worker(cli: Verb, program: str, cluster: Any) -> None:
     address, workers = cluster
-    first = verb("tune", program, *SMALL, "--cluster", address, "--json")
+    first = cli("tune", program, *SMALL, "--cluster", address, "--json")
     assert first.returncode == 0, first.stderr
     tries = json.loads(first.stdout)["tries"]
     assert {tuple(one["choices"]) for one in tries} == {(f"{ROWS}={value}",) for value in ("default", "1", "8")}
     assert not any(one["problem"] for one in tries)
     workers[0].kill()
-    second = verb("tune", program, *SMALL, "--cluster", address, "--json")
+    second = cli("tune", program, *SMALL, "--cluster", address, "--json")
     assert second.returncode == 0, second.stderr
     assert len(json.loads(second.stdout)["tries"]) == len(tries)
 
 
-def test_a_cluster_that_is_not_there_is_said(verb: Verb, program: str) -> None:
+@pytest.mark.full("waits for a connection to time out")
+def test_a_cluster_that_is_not_there_is_said(cli: Verb, program: str) -> None:
     pytest.importorskip("distributed")
-    done = verb("tune", program, *SMALL, "--cluster", "tcp://127.0.0.1:1")
+    done = cli("tune", program, *SMALL, "--cluster", "tcp://127.0.0.1:1")
     assert done.returncode == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:1" in done.stderr

@@ -18,8 +18,8 @@ from tests.engine.engine_processes import everything_below, gone
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_run_prints_one_object_and_all_else_goes_to_stderr(verb: Verb) -> None:
-    done = verb("run", "samples/addmm.py", "--json", "--repeats", "3")
+def test_run_prints_one_object_and_all_else_goes_to_stderr(cli: Verb) -> None:
+    done = cli("run", "samples/addmm.py", "--json", "--repeats", "3")
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert found["ok"]
@@ -35,30 +35,30 @@ def test_run_prints_one_object_and_all_else_goes_to_stderr(verb: Verb) -> None:
     assert "torch.Size([16, 64])" in done.stderr
 
 
-def test_run_without_json_is_for_people(verb: Verb) -> None:
-    done = verb("run", "samples/arith_add.py", "--repeats", "2", "--flavour", "tosa")
+def test_run_without_json_is_for_people(cli: Verb) -> None:
+    done = cli("run", "samples/arith_add.py", "--repeats", "2", "--flavour", "tosa")
     assert done.returncode == 0, done.stderr
     assert "1 nodes compiled, 0 in eager" in done.stdout
     assert "verdict" in done.stdout
 
 
-def test_nodes_can_be_left_to_eager(verb: Verb) -> None:
-    done = verb("run", "samples/mlp.py", "--json", "--repeats", "2", "--eager", "gelu*")
+def test_nodes_can_be_left_to_eager(cli: Verb) -> None:
+    done = cli("run", "samples/mlp.py", "--json", "--repeats", "2", "--eager", "gelu*")
     (graph,) = json.loads(done.stdout)["graphs"]
     assert graph["nodes"]["eager"] == 1
     assert graph["ok"]
 
 
-def test_arguments_reach_the_script(verb: Verb, tmp_path: Path) -> None:
+def test_arguments_reach_the_script(cli: Verb, tmp_path: Path) -> None:
     path = tmp_path / "sized.py"
     path.write_text("import sys, torch\nmodel, example_inputs = torch.sin, torch.ones(int(sys.argv[2]))\n")
-    done = verb("run", str(path), "--json", "--repeats", "1", "--", "--size", "7")
+    done = cli("run", str(path), "--json", "--repeats", "1", "--", "--size", "7")
     assert json.loads(done.stdout)["graphs"][0]["outputs"][0]["shape"] == [7]
-    done = verb("run", str(path), "--json", "--repeats", "1", "--size", "5")
+    done = cli("run", str(path), "--json", "--repeats", "1", "--size", "5")
     assert json.loads(done.stdout)["graphs"][0]["outputs"][0]["shape"] == [5]
 
 
-def test_a_mismatch_is_reported_and_ends_with_code_1(verb: Verb, tmp_path: Path) -> None:
+def test_a_mismatch_is_reported_and_ends_with_code_1(cli: Verb, tmp_path: Path) -> None:
     """A program that computes something else each time cannot agree with itself."""
     path = tmp_path / "wrong.py"
     path.write_text(
@@ -67,23 +67,23 @@ def test_a_mismatch_is_reported_and_ends_with_code_1(verb: Verb, tmp_path: Path)
         "    return x + counted.calls\n\n\n@counted.register_fake\ndef _(x):\n    return torch.empty_like(x)\n\n\n"
         "def model(x):\n    return torch.ops.wrong.counted(x)\n\n\nexample_inputs = torch.ones(3)\n"
     )
-    done = verb("run", str(path), "--json", "--repeats", "1")
+    done = cli("run", str(path), "--json", "--repeats", "1")
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert found["ok"] is False
     assert found["graphs"][0]["outputs"][0]["verdict"] == "mismatch"
 
 
-def test_dump_prints_one_stage(verb: Verb) -> None:
-    done = verb("dump", "samples/arith_add.py", "--stage", "fx")
+def test_dump_prints_one_stage(cli: Verb) -> None:
+    done = cli("dump", "samples/arith_add.py", "--stage", "fx")
     assert done.returncode == 0, done.stderr
     heading = done.stdout.splitlines()[0].split()
     assert heading[:5] == ["opcode", "name", "target", "args", "kwargs"]
-    assert "arith.addf" in verb("dump", "samples/arith_add.py", "--stage", "lower").stdout
+    assert "arith.addf" in cli("dump", "samples/arith_add.py", "--stage", "lower").stdout
 
 
-def test_dump_writes_all_stages_in_order(verb: Verb, tmp_path: Path) -> None:
-    done = verb("dump", "samples/arith_add.py", "--all", "-o", str(tmp_path / "out"))
+def test_dump_writes_all_stages_in_order(cli: Verb, tmp_path: Path) -> None:
+    done = cli("dump", "samples/arith_add.py", "--all", "-o", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     stages = [name.partition("-")[2] for name in names]
@@ -94,17 +94,17 @@ def test_dump_writes_all_stages_in_order(verb: Verb, tmp_path: Path) -> None:
     assert "define void" in (tmp_path / "out" / names[-2]).read_text()
 
 
-def test_dump_of_a_failed_compilation_gives_what_there_is(verb: Verb) -> None:
+def test_dump_of_a_failed_compilation_gives_what_there_is(cli: Verb) -> None:
     broken = ("dump", "samples/arith_add.py", "--disable", "one-shot-bufferize", "--stage")
-    before, after = verb(*broken, "lower"), verb(*broken, "asm")
+    before, after = cli(*broken, "lower"), cli(*broken, "asm")
     assert (before.returncode, after.returncode) == (1, 1)
     assert "arith.addf" in before.stdout
     assert after.stdout == ""
     assert after.stderr.count("error") == 1
 
 
-def test_stages_are_listed_with_what_they_changed(verb: Verb) -> None:
-    done = verb("stages", "samples/arith_add.py", "--json", "--disable", "cse")
+def test_stages_are_listed_with_what_they_changed(cli: Verb) -> None:
+    done = cli("stages", "samples/arith_add.py", "--json", "--disable", "cse")
     (graph,) = json.loads(done.stdout)["graphs"]
     names = [stage["name"] for stage in graph["stages"]]
     assert names[:2] == ["fx", "graph"]
@@ -115,11 +115,11 @@ def test_stages_are_listed_with_what_they_changed(verb: Verb) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "expected"), [("passes", "bufferize", "one-shot-bufferize"), ("ops", "addmm", "AddMMOp")]
 )
-def test_catalogues_are_filtered(verb: Verb, name: str, text: str, expected: str) -> None:
-    done = verb(name, text)
+def test_catalogues_are_filtered(cli: Verb, name: str, text: str, expected: str) -> None:
+    done = cli(name, text)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
-    assert verb(name, "no such thing").returncode == 1
+    assert cli(name, "no such thing").returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_catalogues_are_filtered(verb: Verb, name: str, text: str, expected: str
         (("run", "samples/addmm.py", "--engine", "no-such-program"), 1, "no-such-program"),
     ],
 )
-def test_bad_input_gives_one_message_and_a_code(verb: Verb, words: tuple[str, ...], code: int, message: str) -> None:
-    done = verb(*words)
+def test_bad_input_gives_one_message_and_a_code(cli: Verb, words: tuple[str, ...], code: int, message: str) -> None:
+    done = cli(*words)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_failure_in_json_mode_is_still_one_object(verb: Verb) -> None:
-    done = verb("run", "nothing.py", "--json")
+def test_a_failure_in_json_mode_is_still_one_object(cli: Verb) -> None:
+    done = cli("run", "nothing.py", "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert found["ok"] is False
@@ -153,14 +153,14 @@ def test_a_failure_in_json_mode_is_still_one_object(verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "run", "dump", "stages", "passes", "ops", "engine"])
-def test_every_verb_explains_itself(verb: Verb, name: str) -> None:
-    done = verb(*name.split(), "--help")
+def test_every_verb_explains_itself(cli: Verb, name: str) -> None:
+    done = cli(*name.split(), "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"usage: buddy-tui {name}".rstrip())
 
 
-def test_the_version_is_told(verb: Verb) -> None:
-    assert verb("--version").stdout.startswith("buddy-tui ")
+def test_the_version_is_told(cli: Verb) -> None:
+    assert cli("--version").stdout.startswith("buddy-tui ")
 
 
 def test_headless_verbs_do_not_import_textual(run_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
@@ -182,22 +182,22 @@ def test_interrupting_a_run_ends_it_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "stages"])
-def test_a_script_that_never_ends_is_stopped(verb: Verb, tmp_path: Path, name: str) -> None:
+def test_a_script_that_never_ends_is_stopped(cli: Verb, tmp_path: Path, name: str) -> None:
     path = tmp_path / "loop.py"
     path.write_text("while True: pass\n")
-    done = verb(name, str(path), "--timeout", "1")
+    done = cli(name, str(path), "--timeout", "1")
     assert done.returncode == 1
     assert "had not ended after 1 s" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_pass_that_never_ends_is_named_and_stopped_or_interrupted(verb: Verb, tmp_path: Path) -> None:
+def test_a_pass_that_never_ends_is_named_and_stopped_or_interrupted(cli: Verb, tmp_path: Path) -> None:
     """By the time that a step may take, or by ctrl+c; the compiler, which is in an endless loop, goes either way."""
     path = tmp_path / "adds.py"
     path.write_text("import torch\nmodel = lambda x: x + 1\nexample_inputs = (torch.ones(3),)\n")
     plugin = Path(__file__).resolve().parents[1] / "reliability" / "broken_passes.py"
     words = ["stages", str(path), "--plugin", str(plugin), "--pipeline", "builtin.module(cse, broken-never-ends)"]
-    done = verb(*words, "--step-timeout", "20")
+    done = cli(*words, "--step-timeout", "20")
     assert done.returncode == 1
     assert "pass 2/2 broken-never-ends had not ended after 20 s and was stopped" in done.stderr
     command = [sys.executable, "-m", "buddy.app.cli", *words]
@@ -213,10 +213,10 @@ def test_a_pass_that_never_ends_is_named_and_stopped_or_interrupted(verb: Verb, 
     assert asyncio.run(gone(*below))
 
 
-def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:
+def test_an_engine_may_be_behind_another_command(cli: Verb) -> None:
     """What `--engine 'ssh HOST buddy-tui engine'` does, without a network in between."""
     behind = f"sh -c 'exec {sys.executable} -m buddy.app.cli engine'"
-    done = verb("ops", "addmm", "--engine", behind)
+    done = cli("ops", "addmm", "--engine", behind)
     assert done.returncode == 0, done.stderr
     assert "AddMMOp" in done.stdout
 
@@ -226,8 +226,8 @@ def test_an_engine_may_be_behind_another_command(verb: Verb) -> None:
 TWO = "samples/two_models.py"
 
 
-def test_run_takes_every_graph_or_one_by_number_or_name(verb: Verb) -> None:
-    found = json.loads(verb("run", TWO, "--all", "--json", "--repeats", "1").stdout)
+def test_run_takes_every_graph_or_one_by_number_or_name(cli: Verb) -> None:
+    found = json.loads(cli("run", TWO, "--all", "--json", "--repeats", "1").stdout)
     assert [(graph["graph"], graph["name"], graph["ok"]) for graph in found["graphs"]] == [
         (0, "Gate", True),
         (1, "Gate #2", True),
@@ -238,17 +238,17 @@ def test_run_takes_every_graph_or_one_by_number_or_name(verb: Verb) -> None:
     assert found["graphs"][1]["broke"]["line"].endswith("two_models.py:17")
     assert "broke" not in found["graphs"][3]
     for wanted, name in (("3", "Head"), ("Gate #2", "Gate #2")):
-        done = verb("run", TWO, "--graph", wanted, "--repeats", "1")
+        done = cli("run", TWO, "--graph", wanted, "--repeats", "1")
         assert done.returncode == 0, done.stderr
         assert [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("graph ")] == [
             f"graph {3 if name == 'Head' else 1}, {name}"
         ]
 
 
-def test_dump_takes_a_stage_of_one_graph_or_of_every_one(verb: Verb, tmp_path: Path) -> None:
-    one = verb("dump", TWO, "--stage", "lower", "--graph", "Head")
+def test_dump_takes_a_stage_of_one_graph_or_of_every_one(cli: Verb, tmp_path: Path) -> None:
+    one = cli("dump", TWO, "--stage", "lower", "--graph", "Head")
     assert one.stdout.count("func.func @forward") == 1
-    every = verb("dump", TWO, "--stage", "lower", "--all")
+    every = cli("dump", TWO, "--stage", "lower", "--all")
     assert [line for line in every.stdout.splitlines() if line.startswith("// graph")] == [
         "// graph 0: Gate",
         "// graph 1: Gate #2",
@@ -256,31 +256,31 @@ def test_dump_takes_a_stage_of_one_graph_or_of_every_one(verb: Verb, tmp_path: P
         "// graph 3: Head",
     ]
     assert one.stdout in every.stdout
-    first = verb("dump", TWO, "--stage", "lower")
+    first = cli("dump", TWO, "--stage", "lower")
     assert first.stdout in every.stdout
     assert "3 (Head)" in first.stderr
-    done = verb("dump", TWO, "--all", "--stage", "fx", "-o", str(tmp_path))
+    done = cli("dump", TWO, "--all", "--stage", "fx", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.txt")) == [
         f"graph{number}/00-fx.txt" for number in range(4)
     ]
 
 
-def test_a_node_left_to_eager_in_one_graph_leaves_the_others(verb: Verb) -> None:
-    found = json.loads(verb("run", TWO, "--json", "--repeats", "1", "--eager", "relu").stdout)
+def test_a_node_left_to_eager_in_one_graph_leaves_the_others(cli: Verb) -> None:
+    found = json.loads(cli("run", TWO, "--json", "--repeats", "1", "--eager", "relu").stdout)
     assert [graph["nodes"]["eager"] for graph in found["graphs"]] == [1, 0, 0, 0]
 
 
-def test_the_cache_is_shown_and_cleared(verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_shown_and_cleared(cli: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDDY_CACHE", str(tmp_path))
-    verb("run", "samples/arith_add.py", "--repeats", "1")
-    before = json.loads(verb("cache", "--json").stdout)
+    cli("run", "samples/arith_add.py", "--repeats", "1")
+    before = json.loads(cli("cache", "--json").stdout)
     assert before["folder"] == str(tmp_path)
     assert before["caches"]["objects"]["files"] > 0
-    done = verb("cache", "--clear")
+    done = cli("cache", "--clear")
     assert done.returncode == 0, done.stderr
     assert "objects" in done.stdout
-    assert json.loads(verb("cache", "--json").stdout)["caches"]["objects"] == {"files": 0, "bytes": 0}
+    assert json.loads(cli("cache", "--json").stdout)["caches"]["objects"] == {"files": 0, "bytes": 0}
 
 
 def test_an_engine_without_a_client_says_what_it_is_for_in_whole_lines(root: Path) -> None:
@@ -291,84 +291,84 @@ def test_an_engine_without_a_client_says_what_it_is_for_in_whole_lines(root: Pat
     assert done.stderr.endswith("\n")
 
 
-def test_diff_shows_a_stage_under_two_recipes_and_two_stages(verb: Verb) -> None:
+def test_diff_shows_a_stage_under_two_recipes_and_two_stages(cli: Verb) -> None:
     one = ("diff", "samples/addmm.py", "--stage", "fuse-elementwise", "--plain")
-    done = verb(*one, "--disable", "fold-transposes", "--against", "default", "--structural", "--exit-code")
+    done = cli(*one, "--disable", "fold-transposes", "--against", "default", "--structural", "--exit-code")
     assert done.returncode in (0, 1), done.stderr
-    done = verb("diff", "samples/addmm.py", "--stage", "lower", "--stage", "llvm", "--exit-code")
+    done = cli("diff", "samples/addmm.py", "--stage", "lower", "--stage", "llvm", "--exit-code")
     assert done.returncode == 1
     assert done.stdout.startswith("--- lower\n+++ ensure-debug-info-scope-on-llvm-func\n@@ -1,")
-    done = verb("diff", "samples/addmm.py", "--against", "nosuch")
+    done = cli("diff", "samples/addmm.py", "--against", "nosuch")
     assert done.returncode == 2
     assert "'nosuch' is neither a file nor a preset; there are default" in done.stderr
-    done = verb("diff", "samples/addmm.py", "--stage", "lower")
+    done = cli("diff", "samples/addmm.py", "--stage", "lower")
     assert "say what to compare with" in done.stderr
 
 
-def test_presets_are_compiled_and_run_side_by_side(verb: Verb) -> None:
-    done = verb("presets", "samples/addmm.py", "--run", "--repeats", "1", "--json")
+def test_presets_are_compiled_and_run_side_by_side(cli: Verb) -> None:
+    done = cli("presets", "samples/addmm.py", "--run", "--repeats", "1", "--json")
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
     assert [found["name"] for found in graph["presets"]] == ["default", "upstream"]
     assert all(found["ok"] and found["ops"] and found["run_seconds"] > 0 for found in graph["presets"])
 
 
-def test_a_reproducer_is_replayed_and_says_what_differs(verb: Verb, tmp_path: Path) -> None:
+def test_a_reproducer_is_replayed_and_says_what_differs(cli: Verb, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    done = verb("reproduce", "samples/addmm.py", "-o", str(folder), "--seed", "5")
+    done = cli("reproduce", "samples/addmm.py", "-o", str(folder), "--seed", "5")
     assert done.returncode == 0, done.stderr
-    done = verb("replay", str(folder), "--repeats", "1", "--plain")
+    done = cli("replay", str(folder), "--repeats", "1", "--plain")
     assert done.returncode == 0, done.stderr
     assert "outputs have the same bits" in done.stdout
     stages = json.loads((folder / "reproducer.json").read_text())["stages"]
     assert f"{len(stages)} of {len(stages)} stages are what they were" in done.stdout
     description = (folder / "reproducer.json").read_text()
     (folder / "reproducer.json").write_text(description.replace(stages[3]["sha256"], "0" * 64, 1))
-    done = verb("replay", str(folder), "--repeats", "1", "--json")
+    done = cli("replay", str(folder), "--repeats", "1", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["changed"]
-    done = verb("replay", str(tmp_path))
+    done = cli("replay", str(tmp_path))
     assert done.returncode == 2
     assert "is no reproducer" in done.stderr
 
 
-def test_a_reproducer_replaces_an_earlier_one_whole_and_nothing_else(verb: Verb, tmp_path: Path) -> None:
+def test_a_reproducer_replaces_an_earlier_one_whole_and_nothing_else(cli: Verb, tmp_path: Path) -> None:
     folder, wrong = tmp_path / "folder", tmp_path / "wrong.npy"
     np.save(wrong, np.zeros((5, 5), np.float32))
     folder.mkdir()
     (folder / "recipe.toml").write_text("mine")
-    done = verb("reproduce", "samples/addmm.py", "-o", str(folder))
+    done = cli("reproduce", "samples/addmm.py", "-o", str(folder))
     assert done.returncode == 2
     assert "--force" in done.stderr
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("recipe.toml", "mine")]
-    done = verb("reproduce", "samples/addmm.py", "-o", str(folder), "--force")
+    done = cli("reproduce", "samples/addmm.py", "-o", str(folder), "--force")
     assert done.returncode == 0, done.stderr
     (folder / "notes").write_text("mine")
     assert (folder / "values.npz").exists()
-    done = verb("reproduce", "samples/addmm.py", "-o", str(folder), "--inputs", str(wrong))
+    done = cli("reproduce", "samples/addmm.py", "-o", str(folder), "--inputs", str(wrong))
     assert done.returncode == 1
     assert "the file has 1 tensors" in done.stderr
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["notes", "recipe.toml", "replay.sh", "reproducer.json", "script", "stages"]
     )
-    done = verb("replay", str(folder), "--plain")
+    done = cli("replay", str(folder), "--plain")
     assert done.returncode == 0, done.stderr
     assert "it did not run then" in done.stdout
     assert "same bits" not in done.stdout
 
 
-def test_a_run_takes_inputs_from_a_file_and_refuses_those_that_do_not_fit(verb: Verb, tmp_path: Path) -> None:
-    done = verb("run", "samples/addmm.py", "--json", "--repeats", "1", "--seed", "3")
+def test_a_run_takes_inputs_from_a_file_and_refuses_those_that_do_not_fit(cli: Verb, tmp_path: Path) -> None:
+    done = cli("run", "samples/addmm.py", "--json", "--repeats", "1", "--seed", "3")
     assert json.loads(done.stdout)["graphs"][0]["ok"]
     (tmp_path / "x.npy").write_bytes(b"junk")
-    done = verb("run", "samples/addmm.py", "--repeats", "1", "--inputs", str(tmp_path / "x.npy"))
+    done = cli("run", "samples/addmm.py", "--repeats", "1", "--inputs", str(tmp_path / "x.npy"))
     assert done.returncode == 1
     assert "x.npy" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_trials_say_what_passes_would_change(verb: Verb) -> None:
-    done = verb("trials", "samples/addmm.py", "--stage", "lower", "--pass", "convert-*", "--pass", "cse", "--json")
+def test_trials_say_what_passes_would_change(cli: Verb) -> None:
+    done = cli("trials", "samples/addmm.py", "--stage", "lower", "--pass", "convert-*", "--pass", "cse", "--json")
     assert done.returncode == 0, done.stderr
     found = {entry["pass"]: entry for entry in json.loads(done.stdout)["passes"]}
     assert all(entry["changed"] for entry in found.values())
@@ -376,14 +376,14 @@ def test_trials_say_what_passes_would_change(verb: Verb) -> None:
     assert found
 
 
-def test_a_pipeline_is_printed_and_given_as_text(verb: Verb, tmp_path: Path) -> None:
-    done = verb("recipe", "samples/addmm.py", "--as-pipeline", "--disable", "cse#2")
+def test_a_pipeline_is_printed_and_given_as_text(cli: Verb, tmp_path: Path) -> None:
+    done = cli("recipe", "samples/addmm.py", "--as-pipeline", "--disable", "cse#2")
     assert done.returncode == 0, done.stderr
     assert "\n  // cse\n" in done.stdout
     path = tmp_path / "addmm.pipeline"
     path.write_text(done.stdout)
-    again = verb("recipe", "samples/addmm.py", "--as-pipeline", "--pipeline", str(path))
+    again = cli("recipe", "samples/addmm.py", "--as-pipeline", "--pipeline", str(path))
     assert again.stdout == done.stdout
-    wrong = verb("recipe", "samples/addmm.py", "--pipeline", "builtin.module(cse canonicalize)")
+    wrong = cli("recipe", "samples/addmm.py", "--pipeline", "builtin.module(cse canonicalize)")
     assert wrong.returncode == 2
     assert "line 1, column 20: a comma" in wrong.stderr

@@ -9,8 +9,8 @@ from collections.abc import Callable
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_the_fate_of_a_node_from_capture_to_machine_code(verb: Verb) -> None:
-    done = verb("why", "samples/mlp.py", "gelu", "--json")
+def test_the_fate_of_a_node_from_capture_to_machine_code(cli: Verb) -> None:
+    done = cli("why", "samples/mlp.py", "gelu", "--json")
     assert done.returncode == 0, done.stderr
     ((node,),) = [graph["nodes"] for graph in json.loads(done.stdout)["graphs"]]
     said = {one["who"]: one["text"] for one in node["fate"]}
@@ -22,15 +22,15 @@ def test_the_fate_of_a_node_from_capture_to_machine_code(verb: Verb) -> None:
     assert list(said)[-1] == "machine code"
 
 
-def test_why_a_compilation_ended_at_a_node(verb: Verb) -> None:
-    done = verb("why", "samples/mlp.py", "addmm", "--flavour", "tosa", "--disable", "tosa-to-linalg", "--json")
+def test_why_a_compilation_ended_at_a_node(cli: Verb) -> None:
+    done = cli("why", "samples/mlp.py", "addmm", "--flavour", "tosa", "--disable", "tosa-to-linalg", "--json")
     (graph,) = json.loads(done.stdout)["graphs"]
     assert done.returncode == 1
     assert graph["error"]["node"]
     assert "Traceback" not in done.stderr
 
 
-def test_a_node_that_is_not_there_is_said(verb: Verb) -> None:
-    done = verb("why", "samples/mlp.py", "nothing_7")
+def test_a_node_that_is_not_there_is_said(cli: Verb) -> None:
+    done = cli("why", "samples/mlp.py", "nothing_7")
     assert done.returncode == 2
     assert "no node 'nothing_7'" in done.stderr

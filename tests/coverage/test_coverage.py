@@ -52,6 +52,7 @@ def planted() -> dict[str, PairResult]:
     return found
 
 
+@pytest.mark.full("operators swept by PyTorch's database")
 def test_a_wrong_lowering_is_found_wrong_with_its_error(planted: dict[str, PairResult]) -> None:
     result = planted["abs"]
     assert result.outcome == "wrong"
@@ -84,6 +85,7 @@ def test_what_comes_after_a_crash_is_checked_and_what_is_known_is_not(planted: d
     assert "exp" not in planted
 
 
+@pytest.mark.full("operators swept by PyTorch's database")
 def test_a_part_of_the_database_is_right() -> None:
     found: list[PairResult] = []
     listing = session.run(Plan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +45,9 @@ def words(command: str) -> list[str]:
     return [word.strip("[]") for word in shlex.split(re.sub(r"\s#.*", "", command))[1:]]
 
 
+Run = Callable[..., Any]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader would try the commands: the samples, and the page's recipe written to a file."""
@@ -53,11 +55,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "samples", place / "samples")
     (place / "mine.toml").write_text(next(text for text in blocks(RECIPES, "toml") if "[[choices]]" in text))
     return place
-
-
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "buddy.app.cli", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize("command", [line for page in PAGES for line in commands(page)])
@@ -80,15 +77,15 @@ def naming() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", naming())
-def test_a_command_on_recipes_does_what_it_says(command: str, folder: Path) -> None:
-    done = run(folder, *words(command))
+def test_a_command_on_recipes_does_what_it_says(command: str, folder: Path, cli: Run) -> None:
+    done = cli(*words(command), cwd=folder)
     assert done.returncode == (FAILURE if "# fails" in command else 0), done.stderr
 
 
 @pytest.mark.slow
-def test_the_message_in_the_readme_is_what_a_failing_pass_says(folder: Path) -> None:
+def test_the_message_in_the_readme_is_what_a_failing_pass_says(folder: Path, cli: Run) -> None:
     (message,) = (text for text in blocks(README, "") if text.startswith("error"))
-    done = run(folder, "run", "samples/mlp.py", "--disable", "one-shot-bufferize")
+    done = cli("run", "samples/mlp.py", "--disable", "one-shot-bufferize", cwd=folder)
     assert done.returncode == FAILURE
     assert without_numbers(message) in without_numbers(done.stderr)
 
@@ -105,9 +102,9 @@ def python_blocks() -> Iterator[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", python_blocks())
-def test_python_on_a_page_runs(code: str, tmp_path: Path) -> None:
+def test_python_on_a_page_runs(code: str, tmp_path: Path, run_warm: Run) -> None:
     (tmp_path / "example.py").write_text(code)
-    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = run_warm("example.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

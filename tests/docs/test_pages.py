@@ -12,12 +12,11 @@ import inspect
 import re
 import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -69,25 +68,16 @@ def reader(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    program, *words = shlex.split(command)
-    start = {"buddy-tui": ["-m", "buddy.app.cli"], "python": []}[program]
-    return subprocess.run(
-        [sys.executable, *start, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "one"), cases())
-def test_a_command_prints_what_the_page_shows(page: Path, one: Shown, reader: Path) -> None:
+def test_a_command_prints_what_the_page_shows(
+    page: Path, one: Shown, reader: Path, run_warm: Callable[..., Any]
+) -> None:
     for name, text in files(page).items():
         (reader / name).write_text(text)
-    done = run(one.command, reader)
+    program, *words_of_it = shlex.split(one.command)
+    start = {"buddy-tui": ["-m", "buddy.app.cli"], "python": []}[program]
+    done = run_warm(*start, *words_of_it, cwd=reader)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.rstrip("\n").split("\n")
     if one.remark.startswith("needs ") and not has(one.remark.removeprefix("needs ")):
@@ -221,11 +211,10 @@ STAGES = {
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stages(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., Any]) -> Path:
     """All stages of `arith_add`, as `dump` writes them: TOSA first, MLIR's own passes."""
     folder = tmp_path_factory.mktemp("stages")
-    command = f"buddy-tui dump samples/arith_add.py --flavour tosa --preset upstream --all -o {folder}"
-    done = run(command, ROOT)
+    done = cli("dump", "samples/arith_add.py", "--flavour", "tosa", "--preset", "upstream", "--all", "-o", folder)
     assert done.returncode == 0, done.stderr
     return folder
 

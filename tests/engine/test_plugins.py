@@ -164,7 +164,7 @@ async def test_broken_plugins_are_named_with_their_line_and_keep_nothing_from_wo
 
 
 async def test_installed_packages_are_found_by_their_entry_points(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cold_engines: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in (("squareplus_plugin", LOWERING + REST), ("broken_plugin", BROKEN)):
         written(tmp_path / f"{name}.py", text)

@@ -45,6 +45,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.full("whole models; test_export.py runs small ones in the same way")
 def test_a_whole_model_gives_eagers_numbers_without_python(model: tuple[Path, float], compiler: str) -> None:
     folder, close = model
     said = run([build(folder, compiler, "main.c", "net.c", "net.o"), *examples(folder), "--repeats", "3"], folder)

@@ -37,11 +37,12 @@ def sub(node, symbol_table):
 
 
 @pytest.fixture
-def fuzz(run_python: RunPython) -> Fuzz:
-    return lambda *words: run_python("-m", "buddy.app.cli", "fuzz", "--plain", *map(str, words), timeout=PATIENCE)
+def fuzz(cli: RunPython) -> Fuzz:
+    return lambda *words: cli("fuzz", "--plain", *words, timeout=PATIENCE)
 
 
 @pytest.mark.slow
+@pytest.mark.full("a campaign of random programs in miniature")
 def test_random_programs_are_compiled_and_right(fuzz: Fuzz, tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
     done = fuzz("--count", 50, "--seed", 20, "-o", file, "--json")
@@ -55,6 +56,7 @@ def test_random_programs_are_compiled_and_right(fuzz: Fuzz, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.full("a campaign of random programs in miniature")
 def test_a_planted_fault_is_found_and_made_small(fuzz: Fuzz, tmp_path: Path) -> None:
     plant = tmp_path / "plant.py"
     plant.write_text(SIGN_FLIPPED)
@@ -125,6 +127,7 @@ statements.STATEMENTS = {kind: ("(torch.os.abort(), {x})[1]", "{x} + 1") for kin
 """
 
 
+@pytest.mark.full("a campaign of random programs in miniature")
 def test_a_campaign_goes_on_behind_a_statement_that_eager_dies_of(run_python: RunPython, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(DEADLY)
     words = ("fuzz", "--plain", "--count", "2", "--statements", "2", "--json", "-o", str(tmp_path / "batches.jsonl"))

@@ -204,11 +204,11 @@ def test_the_binding_takes_the_arguments_that_it_is_called_with() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(driver(), reason="there is a CUDA driver")
-def test_a_run_makes_all_stages_and_says_what_is_missing(run_python: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_makes_all_stages_and_says_what_is_missing(cli: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import torch\n\n\ndef model(x):\n    return torch.relu(x @ x)\n\n\nexample_inputs = (torch.ones(6, 6),)\n"
     )
-    done = run_python("-m", "buddy.app.cli", "run", "model.py", "--preset", "gpu", cwd=tmp_path)
+    done = cli("run", "model.py", "--preset", "gpu", cwd=tmp_path)
     assert done.returncode == 1
     assert "there is no CUDA driver on this machine (libcuda.so.1 is not found)" in done.stderr
     assert "Traceback" not in done.stderr

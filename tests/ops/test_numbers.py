@@ -61,8 +61,19 @@ def assignments(name: str, flavour: str) -> Iterator[tuple[str, Assignment]]:
             yield found[assignment.node], assignment
 
 
-@pytest.mark.parametrize("preset", ["default", "upstream"])
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+CROSSED = pytest.mark.full("each flavour and each preset has another test of these groups")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flavour", "preset"),
+    [
+        ("linalg", "default"),
+        ("tosa", "upstream"),
+        pytest.param("linalg", "upstream", marks=CROSSED),
+        pytest.param("tosa", "default", marks=CROSSED),
+    ],
+)
 @pytest.mark.parametrize("name", CORE)
 def test_compiled_agrees_with_eager(name: str, flavour: str, preset: str) -> None:
     shown = (flavour, preset) == ("linalg", "default")

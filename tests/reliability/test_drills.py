@@ -27,12 +27,14 @@ def capped() -> Iterator[None]:
         yield
 
 
+@pytest.mark.full("a campaign of faults in miniature")
 async def test_nothing_is_lost_by_faults_at_random_moments() -> None:
     tried = await drill(seed=1, cases=12)
     assert sum(tried.outcomes.values()) >= 12
     _is_well(tried)
 
 
+@pytest.mark.full("a campaign of faults in miniature")
 async def test_nothing_is_lost_by_a_fault_of_any_kind() -> None:
     tried = await drill_each(seed=3)
     assert len(tried.outcomes) >= len(KINDS), tried.outcomes

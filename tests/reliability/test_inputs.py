@@ -31,6 +31,7 @@ def test_seeds_are_taken(name: str) -> None:
     assert outcome_of(reader, reader.seeds[0])[0] == "taken"
 
 
+@pytest.mark.full("a campaign of damaged files in miniature")
 def test_hostile_files_are_read_or_refused_in_processes_that_may_die() -> None:
     cases = [(name, number) for name in HOSTILE for number in range(FILES)]
     with HostileFiles() as hostile:

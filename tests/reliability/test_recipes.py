@@ -29,6 +29,7 @@ PASSES = (
 
 
 @pytest.mark.parametrize("name", ["addmm", "two_models"])
+@pytest.mark.full("a campaign of random recipes in miniature")
 def test_a_share_of_the_campaign_has_no_faults(name: str) -> None:
     seed = next(number for number, program in enumerate(PROGRAMS) if name in program.path)
     (batch,) = run(CAMPAIGN, Plan(15, seed))
@@ -120,6 +121,7 @@ def batch(tmp_path: Path) -> Iterator[Batch]:
     assert found.faults == {}
 
 
+@pytest.mark.full("a campaign of random recipes in miniature")
 def test_wrong_outputs_are_told_with_the_one_edit_that_makes_them(batch: Batch) -> None:
     bench = batch.bench()
     base = bench.bases(0)[0]
@@ -135,6 +137,7 @@ def test_wrong_outputs_are_told_with_the_one_edit_that_makes_them(batch: Batch) 
     assert from_toml(fault.what) == msgspec.structs.replace(edited(base, edits[1:2]), source="", arguments=())
 
 
+@pytest.mark.full("a campaign of random recipes in miniature")
 def test_a_preset_as_it_is_has_to_be_right(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all that is drawn is refused, no recipe shows a fault."""
     bench = batch.bench()

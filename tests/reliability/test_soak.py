@@ -65,6 +65,7 @@ def test_what_is_given_back_is_not_in_use() -> None:
         assert 8_000 < with_them - in_use() < 16_000
 
 
+@pytest.mark.full("a soak in miniature")
 async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory takes thousands of actions to say anything."""
     monkeypatch.setattr(soak, "EVERY", ACTIONS // 5)
@@ -81,6 +82,7 @@ async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.full("each way a soak may end, in processes")
 def test_nothing_is_left_after(way: str, tmp_path: Path) -> None:
     one = Ending(tmp_path)
     try:

@@ -110,6 +110,7 @@ def test_random_programs_are_told_of_as_their_command_has_written_them(tmp_path:
         ("recipes", signal.SIGINT, "interrupted by SIGINT"),
     ],
 )
+@pytest.mark.full("campaigns started whole")
 def test_nothing_is_left_of_a_campaign_that_a_signal_ends(name: str, number: int, told: str, tmp_path: Path) -> None:
     temporary, output = tmp_path / "temporary", tmp_path / "output"
     temporary.mkdir()

@@ -16,6 +16,7 @@ from buddy.compiler.presets import presets
 from buddy.compiler.recipe import TORCH_MLIR, prefix_keys
 from buddy.compiler.runner.loaded import LoadedProgram
 from tests.programs import assert_same, captured
+from tests.support.tiers import sampled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 roads: Any = import_module("roads")
@@ -34,7 +35,9 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("road", roads.ROADS)
-@pytest.mark.parametrize("name", roads.PROGRAMS)
+@pytest.mark.parametrize(
+    "name", sampled(roads.PROGRAMS, ["mlp"], "larger programs by the frontends that the MLP takes")
+)
 def test_a_program_by_a_road_gives_eagers_numbers(name: str, road: str, tmp_path: Path) -> None:
     if road in NEEDS_ONNX:
         pytest.importorskip("onnx")
@@ -42,6 +45,7 @@ def test_a_program_by_a_road_gives_eagers_numbers(name: str, road: str, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.full("the whole ResNet-18, which its tiny one stands for")
 @pytest.mark.parametrize("road", ["torch-mlir, linalg", "torch-mlir, TOSA", "torch-mlir, StableHLO"])
 def test_the_whole_resnet_by_torch_mlir_gives_eagers_numbers(road: str, tmp_path: Path) -> None:
     # 18 layers of sums of up to 4608 terms: ten times what the tiny one is allowed.

@@ -116,7 +116,10 @@ def sample(request: pytest.FixtureRequest, root: Path) -> tuple[str, tuple[Captu
     return name, tuple(program.graphs)
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+IN_TOSA = pytest.mark.full("models by the flavour that tests/ops and tests/docs compile op by op")
+
+
+@pytest.mark.parametrize("flavour", ["linalg", pytest.param("tosa", marks=IN_TOSA)])
 def test_a_sample_compiled_equals_eager(sample: tuple[str, tuple[CapturedGraph, ...]], flavour: Any) -> None:
     name, graphs = sample
     for captured in graphs:

@@ -63,6 +63,7 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
 
 
 @pytest.mark.asyncio
+@pytest.mark.full("a Dask cluster of processes")
 async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
     tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:

@@ -1,0 +1,41 @@
+"""Which tests run when: what the marks `process`, `slow` and `full` of pyproject.toml are put on, and by what.
+
+`make check` runs the tests without any of these marks, `make test` all without `full`, `make test-full` everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+# A test that asks for one of these starts processes.
+STARTING = frozenset(("bench", "cli", "cluster", "engine", "run_python", "run_warm", "snap_compare", "workbench"))
+_RUNNING: list[pytest.Item] = []
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Put `process` on the tests that start processes. Raises `pytest.UsageError` for a `full` without its reason."""
+    for item in items:
+        if STARTING.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("process")
+        for found in item.iter_markers("full"):
+            if not found.args:
+                raise pytest.UsageError(f"{item.nodeid}: write why: pytest.mark.full(reason)")
+
+
+def running(item: pytest.Item) -> None:
+    """`item` is the test that runs from now on."""
+    _RUNNING[:] = [item]
+
+
+def refuse_engines_in_unit_tests() -> None:
+    """Raises `RuntimeError` in a test that would start an engine and does not say so."""
+    if _RUNNING and _RUNNING[0].get_closest_marker("process") is None:
+        raise RuntimeError(f"{_RUNNING[0].nodeid} starts an engine: mark it with pytest.mark.process")
+
+
+def sampled(values: Iterable[Any], everywhere: Collection[Any], reason: str) -> list[Any]:
+    """Parameters of a test: all of `values`, of which those that are not in `everywhere` are `full`, for `reason`."""
+    return [value if value in everywhere else pytest.param(value, marks=pytest.mark.full(reason)) for value in values]
