@@ -60,6 +60,12 @@ from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SIZES = {"80": (80, 24), "160": (160, 50)}
 THEMES = {"dark": "buddy-dark", "light": "buddy-light"}
+LIGHT = "only the colours differ from the dark theme, and test_snapshots.py shows every theme once"
+IN_EVERY_LOOK = pytest.mark.parametrize(("size", "theme"), [
+    pytest.param(size, theme, id=f"{size}-{theme}", marks=[pytest.mark.full(LIGHT)] if theme == "light" else [])
+    for theme, size in product(THEMES, SIZES)
+])  # fmt: skip
+Picture = Callable[[str, str], bool]
 # What others are made of, and is on no screen by itself.
 BASES = {AnsweringScreen, EditorScreen, ListScreen, TableScreen, TextScreen}
 
@@ -224,7 +230,7 @@ class CompressedSvg(SingleFileSnapshotExtension):
 
 
 @pytest.fixture
-def picture(snapshot: Any) -> Callable[[str, str], bool]:
+def picture(snapshot: Any) -> Picture:
     """Whether a picture is as the one of that name that was found right."""
     kept = snapshot.use_extension(CompressedSvg)
     return lambda name, drawn: kept(name=name) == drawn
@@ -247,36 +253,39 @@ def test_every_screen_has_a_picture() -> None:
     assert set(every_screen()) - pictured == set()
 
 
-async def test_the_panes_and_every_screen(bench: Any, picture: Callable[[str, str], bool]) -> None:
+@IN_EVERY_LOOK
+async def test_the_panes_and_every_screen(bench: Any, picture: Picture, size: str, theme: str) -> None:
     """On the smallest sample, after a run."""
-    assert await others(bench(), PANES | SCREENS, picture) == []
+    assert await others(bench(), PANES | SCREENS, picture, size, theme) == []
 
 
-async def test_what_modules_add(bench: Any, picture: Callable[[str, str], bool]) -> None:
+@IN_EVERY_LOOK
+async def test_what_modules_add(bench: Any, picture: Picture, size: str, theme: str) -> None:
     """On a sample that has some."""
-    assert await others(bench(source=MODULES), OF_MODULES, picture, run=False) == []
+    assert await others(bench(source=MODULES), OF_MODULES, picture, size, theme, run=False) == []
 
 
-async def test_what_several_graphs_and_another_frontend_add(bench: Any, picture: Callable[[str, str], bool]) -> None:
+@IN_EVERY_LOOK
+async def test_what_several_graphs_and_another_frontend_add(
+    bench: Any, picture: Picture, size: str, theme: str
+) -> None:
     """On a sample of two models."""
-    assert await others(bench(source=SEVERAL), OF_GRAPHS, picture, run=False) == []
+    assert await others(bench(source=SEVERAL), OF_GRAPHS, picture, size, theme, run=False) == []
 
 
 async def others(
-    app: Any, table: dict[str, Shown], picture: Callable[[str, str], bool], *, run: bool = True
+    app: Any, table: dict[str, Shown], picture: Picture, size: str, theme: str, *, run: bool = True
 ) -> list[str]:
     """The pictures that are not as they were."""
     different: list[str] = []
-    async with app.run_test(size=SIZES["80"]) as pilot:
+    async with app.run_test(size=SIZES[size]) as pilot:
         await compiled(pilot, run=run)
-        for (size, cells), (theme, of) in product(SIZES.items(), THEMES.items()):
-            app.theme = of
-            await pilot.resize_terminal(*cells)
-            for name, shown in table.items():
-                await show(pilot, shown)
-                if not picture(f"{name}-{size}-{theme}", app.export_screenshot()):
-                    different.append(f"{name}-{size}-{theme}")
-                await go_back(pilot, shown)
+        app.theme = THEMES[theme]
+        for name, shown in table.items():
+            await show(pilot, shown)
+            if not picture(name, app.export_screenshot()):
+                different.append(name)
+            await go_back(pilot, shown)
     return different
 
 
