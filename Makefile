@@ -1,21 +1,26 @@
-# Two commands matter: `make run` opens the workbench, `make test` runs every check. Both set up what they need in .venv.
+# Two commands matter: `make run` opens the workbench, `make test` runs the checks. Both set up what they need in .venv.
 PYTHON ?= python3
 VENV ?= .venv
 SOURCE ?= samples/bert.py
 PYTEST_ARGS ?=
-# Processes that share the tests, a file each at a time (0: none but pytest's own); each holds torch and MLIR, 1 to 6 GB.
-WORKERS ?= 2
+# Which tests run, by the marks of pyproject.toml: `make pytest MARKS= PYTEST_ARGS=tests/app` runs all of tests/app.
+MARKS ?= not full
+# Processes that share the tests (0: none but pytest's own); `auto` is as many as cores and memory allow.
+WORKERS ?= auto
 
 BIN := $(VENV)/bin
 TREE := build/tree/buddy
 PARTS := app compiler themes
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test lint format types contracts pytest bench tree wheel lock audit fresh clean distclean
+.PHONY: help run check test test-full coverage lint format types contracts pytest bench tree wheel lock audit fresh clean distclean
 
 help:
 	@echo "make run        set up and open the workbench on $(SOURCE) (SOURCE=path.py for another script)"
-	@echo "make test       set up, then lint, format check, types, import contracts and the tests"
+	@echo "make check      set up, then lint, format check and the unit tests: two minutes, for use while editing"
+	@echo "make test       set up, then lint, format check, types, import contracts and all tests but the longest"
+	@echo "make test-full  the same with every test: campaigns, whole models, screens in every theme; before a release"
+	@echo "make coverage   the tests of \`make test\`, measured line by line, processes that they start included"
 	@echo "make lint | format | types | contracts | pytest    one of these (format rewrites files)"
 	@echo "make bench      the timings in benchmarks/"
 	@echo "make lock       renew requirements.lock, the hash of every file that is installed"
@@ -27,7 +32,13 @@ help:
 run: $(VENV)/.run
 	@$(BIN)/buddy-tui $(SOURCE)
 
+check: check-lint check-format
+	@$(MAKE) --no-print-directory pytest MARKS="not process and not slow and not full"
+
 test: check-lint check-format types contracts pytest
+
+test-full: check-lint check-format types contracts
+	@$(MAKE) --no-print-directory pytest MARKS=
 
 .PHONY: check-lint check-format
 check-lint lint: $(VENV)/.dev
@@ -54,7 +65,14 @@ contracts: $(VENV)/.dev
 pytest: $(VENV)/.dev
 	@echo "== tests"
 	@$(BIN)/python -m compileall -q -j 0 $(PARTS)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS)
+
+# Files of processes that are killed are lost with them.
+coverage: $(VENV)/.dev
+	@$(BIN)/coverage erase
+	@COVERAGE_FILE="$(CURDIR)/.coverage" $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --skip-covered --sort=cover
 
 bench: $(VENV)/.run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
@@ -107,7 +125,7 @@ $(VENV)/.created:
 	@touch $@
 
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache snapshot_report.html
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache snapshot_report.html .coverage .coverage.*
 	find . -path "./$(VENV)" -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -46,6 +47,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     tiers.running(item)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """The processes of `-n auto`: one for each core that this process may use and for each 4 GiB that are free.
+
+    A worker with its warm process and an engine's three takes up to 3 GiB (measured over the whole suite).
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else ():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) << 10
+    return max(1, min(len(os.sched_getaffinity(0)), free >> 32))
+
+
+def seed_random_numbers() -> None:
+    """Start Python's, NumPy's and torch's generators anew. A library that is not loaded yet starts at its own seed."""
+    random.seed(0)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+# What a module, a fixture and a test draw depends neither on other tests nor on their order.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):
+        seed_random_numbers()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    seed_random_numbers()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    seed_random_numbers()
 
 
 class WarmPython:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -16,9 +17,13 @@ _RUNNING: list[pytest.Item] = []
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Put `process` on the tests that start processes. Raises `pytest.UsageError` for a `full` without its reason."""
+    """Put `process` on the tests that start processes: those of a fixture that does, and all that drive a workbench.
+
+    Raises `pytest.UsageError` for a `full` without its reason.
+    """
     for item in items:
-        if STARTING.intersection(getattr(item, "fixturenames", ())):
+        drives_workbench = inspect.iscoroutinefunction(getattr(item, "function", None))
+        if drives_workbench or STARTING.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("process")
         for found in item.iter_markers("full"):
             if not found.args:
