@@ -5,6 +5,9 @@ SOURCE ?= samples/bert.py
 PYTEST_ARGS ?=
 # Which tests run, by the marks of pyproject.toml: `make pytest MARKS= PYTEST_ARGS=tests/app` runs all of tests/app.
 MARKS ?= not full
+# What `make check` tests: nothing here compiles a whole model or starts a process, but for tests that are marked.
+UNITS := $(addprefix tests/,app bisect cli docs gpu graph iree kernels ops passes text themes test_recipe.py test_scratch.py \
+  test_step_options.py test_packaging.py test_contracts.py)
 # Processes that share the tests (0: none but pytest's own); `auto` is as many as cores and memory allow.
 WORKERS ?= auto
 
@@ -33,7 +36,7 @@ run: $(VENV)/.run
 	@$(BIN)/buddy-tui $(SOURCE)
 
 check: check-lint check-format
-	@$(MAKE) --no-print-directory pytest MARKS="not process and not slow and not full"
+	@$(MAKE) --no-print-directory pytest MARKS="not process and not slow and not full" PYTEST_ARGS="$(UNITS) $(PYTEST_ARGS)"
 
 test: check-lint check-format types contracts pytest
 

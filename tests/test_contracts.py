@@ -117,6 +117,7 @@ def test_a_terminal_library_brings_in_what_these_tests_look_for(loaded):
     assert loaded(TERMINAL, ["textual.app"]) == sorted(TERMINAL)
 
 
+@pytest.mark.slow
 def test_the_compiler_names_no_terminal_library():
     assert offenders(sources("compiler"), (*TERMINAL, "buddy.app", "buddy.themes")) == []
 

@@ -107,6 +107,12 @@ class Bench:
         ir = self.app.ir
         return ir.text == ir.stage.text and ir._view == ir.view_of(ir.shown)
 
+    async def opened(self, screen: type) -> Any:
+        """Wait until a screen of this type is on top: the screen."""
+        await self.until(lambda: isinstance(self.app.screen, screen), screen.__name__)
+        await self.pilot.pause(0.05)
+        return self.app.screen
+
     async def press(self, *keys: str) -> None:
         """Press keys, each once all that the one before has set going here is done; what is asked elsewhere is not."""
         for key in keys:

@@ -17,12 +17,6 @@ pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
 
 
-async def opened(bench: Any, screen: type) -> Any:
-    await bench.until(lambda: isinstance(bench.app.screen, screen), screen.__name__)
-    await bench.pilot.pause(0.05)
-    return bench.app.screen
-
-
 async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: Open) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         graph, recipe = bench.app.graph, bench.app.workspace
@@ -81,7 +75,7 @@ async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: 
         graph = bench.app.graph
         graph.show_node(next(row.stable for row in graph.rows if row.name == "gelu"))
         await bench.press("n")
-        await opened(bench, PickerScreen)
+        await bench.opened(PickerScreen)
         await bench.sees("read by")
         await bench.press("enter")
         assert graph.current.name == "addmm"
@@ -92,7 +86,7 @@ async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: 
         await bench.until((tmp_path / "near.dot").exists, "the drawing")
         assert "gelu" in (tmp_path / "near.dot").read_text()
         await bench.press("c")
-        view = (await opened(bench, CodeScreen)).query_one(CodeView)
+        view = (await bench.opened(CodeScreen)).query_one(CodeView)
         await bench.until(lambda: view.line is not None, "the line")
         assert "torch.ops.aten.addmm.default" in view.line.text
         await bench.sees("def forward(self")

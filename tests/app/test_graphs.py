@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.app import App, ComposeResult
 
 from buddy.app import figures
 from buddy.app.graphs import ending, graph_at, graph_cells, standing
 from buddy.app.state import State
+from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.look import length
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
@@ -99,12 +103,55 @@ def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
     assert f"[{shown} SomeRatherLongName #{shown}]" in line(state, workspace, width)
 
 
-def test_a_click_finds_the_graph_that_is_drawn_there(state: State, workspace: Workspace) -> None:
-    text = line(state, workspace)
-    at = [graph_at(state, workspace, 80, figures.UNICODE, text.index(name)) for name in ("Gate", "Gate #2", "Head")]
-    assert at == [0, 1, 2]
-    assert graph_at(state, workspace, 80, figures.UNICODE, 1) is None
-    assert graph_at(state, workspace, 80, figures.UNICODE, 79) is None
+def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
+    """For each column of the line, the number that the tab drawn there begins with; None where there is no tab."""
+    found: list[int | None] = []
+    for text, _ in graph_cells(state, workspace, 80, figures.UNICODE):
+        number = re.match(r"[ [](\d+)", text)
+        found += [int(number.group(1)) if number else None] * len(text)
+    return found
+
+
+def clicked(state: State, workspace: Workspace) -> list[int | None]:
+    """For each column of the screen, the graph that a click on the line of graphs shows."""
+    return [graph_at(state, workspace, 80, figures.UNICODE, x) for x in range(80)]
+
+
+@pytest.mark.parametrize("shown", [0, 1, 2])
+def test_a_click_on_any_column_of_a_tab_finds_its_graph(state: State, workspace: Workspace, shown: int) -> None:
+    run(state, workspace, 2)
+    state.graph = shown
+    drawn = drawn_at(state, workspace)
+    assert [number for number, _ in groupby(drawn)] == [None, 0, 1, 2]
+    assert clicked(state, workspace) == drawn + [None] * (80 - len(drawn))
+
+
+@pytest.mark.parametrize("shown", [0, 15, 31])
+def test_a_click_finds_no_graph_where_some_are_left_out(workspace: Workspace, shown: int) -> None:
+    state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
+    state.graph = shown
+    drawn = drawn_at(state, workspace)
+    assert clicked(state, workspace) == drawn + [None] * (80 - len(drawn))
+    left_out = [x for x, character in enumerate(line(state, workspace)) if character == "…"]
+    assert len(left_out) == (shown > 0) + (shown < 31)
+    assert {drawn[x] for x in left_out} == {None}
+
+
+async def test_a_line_of_cells_reports_the_column_that_is_clicked() -> None:
+    reported: list[tuple[int, int]] = []
+
+    class OneLine(App[None]):
+        CSS = "CellLine { height: 1; margin-left: 3 }"
+
+        def compose(self) -> ComposeResult:
+            yield CellLine(
+                lambda width: [("x" * width, "tab")], "line", clicked=lambda x, width: reported.append((x, width))
+            )
+
+    async with OneLine().run_test(size=(20, 3)) as pilot:
+        for column in (2, 3, 4, 19):
+            await pilot.click(offset=(column, 0))
+    assert reported == [(0, 17), (1, 17), (16, 17)]
 
 
 def test_what_is_told_of_one_graph_leaves_the_others(state: State, workspace: Workspace) -> None:
@@ -168,10 +215,12 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: O
 @pytest.mark.slow
 async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palette(workbench: Open) -> None:
     async with workbench("two_models.py", size=(120, 40)) as bench:
-        column = next(row for row in bench.screen if row.startswith(" graphs ")).index("3 Head")
-        await bench.pilot.click("#graphs", offset=(column, 0))
-        await bench.settled()
-        assert (bench.app.state.graph, bench.app.workspace.recipe.graph) == (3, 3)
+        for label, column, graph in ((" 3 Head", 0, 3), (" 1 Gate #2", -1, 0)):
+            # The first column of a tab, or the last one of the tab before.
+            text = next(row for row in bench.screen if row.startswith(" graphs "))
+            await bench.pilot.click("#graphs", offset=(text.index(label) + column, 0))
+            await bench.settled()
+            assert (bench.app.state.graph, bench.app.workspace.recipe.graph) == (graph, graph)
         await bench.press("g", "l")
         await bench.sees("breaks off at two_models.py:16: Unsupported Tensor.item()")
         await bench.type("#3")

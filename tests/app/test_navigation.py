@@ -34,11 +34,13 @@ def test_a_mark_stays_when_the_name_goes() -> None:
     assert "9!" in "".join(tab_labels(failed, "torch", 50))
 
 
-def test_a_click_finds_its_tab() -> None:
-    labels = tab_labels(TABS, "fused", 200)
-    place = sum(map(len, labels[:5])) + 2
-    assert tab_at(TABS, "fused", 200, place) == TABS[5]
-    assert tab_at(TABS, "fused", 200, 190) is None
+@pytest.mark.parametrize("width", [60, 200])
+@pytest.mark.parametrize("active", ["torch", "fused", "asm"])
+def test_a_click_on_any_column_of_a_tab_finds_it(width: int, active: str) -> None:
+    labels = tab_labels(TABS, active, width)
+    drawn = [tab for tab, label in zip(TABS, labels, strict=True) for _ in label]
+    assert [tab_at(TABS, active, width, x) for x in range(len(drawn))] == drawn
+    assert tab_at(TABS, active, width, len(drawn)) is None
 
 
 def test_matches_go_round_at_both_ends() -> None:

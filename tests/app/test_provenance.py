@@ -18,19 +18,13 @@ from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
 Open = Callable[..., Any]
 
 
-async def opened(bench: Any, screen: type) -> Any:
-    await bench.until(lambda: isinstance(bench.app.screen, screen), screen.__name__)
-    await bench.pilot.pause(0.05)
-    return bench.app.screen
-
-
 @pytest.mark.slow
 async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         app = bench.app
         app.graph.show_node(next(row.stable for row in app.graph.rows if row.name == "gelu"))
         await bench.press("F")
-        screen = await opened(bench, FollowScreen)
+        screen = await bench.opened(FollowScreen)
         assert screen.query_one("#box").border_title == "gelu through all stages"
         steps = screen._table.rows
         assert [step.row.stage.name for step in steps[:2]] == ["fx", "graph"]
@@ -43,7 +37,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         assert app.ir.stage.name == "expand-math-to-polynomials"
         assert app.ir.line_number == steps[place].trace.lines[0]
         await bench.press("g", "w")
-        screen = await opened(bench, FateScreen)
+        screen = await bench.opened(FateScreen)
         assert "became a polynomial" in "".join(said.text for said in screen._table.rows)
         said = screen._table.rows[-1]
         assert said.who == "machine code"
@@ -54,7 +48,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         await bench.until(lambda: app.ir.stage is not None and app.ir.stage.language == "asm", "the assembly")
         app.show_pane("graph")
         await bench.press("g", "S")
-        screen = await opened(bench, CodeScreen)
+        screen = await bench.opened(CodeScreen)
         await bench.until(lambda: screen._view.line is not None, "the file's lines")
         assert "self.act(" in screen._view.line.text
         assert any("gelu" in node for node in screen._view.line.nodes)
@@ -92,10 +86,10 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         await bench.press("g", "j")
         assert not bench.shows("╭▸")
         await bench.press("o")
-        screen = await opened(bench, DetailScreen)
+        screen = await bench.opened(DetailScreen)
         await bench.sees(f"machine code  {text}")
         await bench.press("q", "g", "o")
-        screen = await opened(bench, PickerScreen)
+        screen = await bench.opened(PickerScreen)
         assert next(one.summary for one in screen._choices if one.title == "pack_0").endswith(", for addmm")
 
 

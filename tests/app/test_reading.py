@@ -21,12 +21,6 @@ def text_at(bench: Any) -> str:
     return line.text if line else ""
 
 
-async def opened(bench: Any, screen: type) -> Any:
-    await bench.until(lambda: isinstance(bench.app.screen, screen), screen.__name__)
-    await bench.pilot.pause(0.05)
-    return bench.app.screen
-
-
 async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         ir = bench.app.ir
@@ -34,7 +28,7 @@ async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workben
         await bench.drawn()
         await bench.type("linalg.generic")
         await bench.press("enter")
-        found = (await opened(bench, ResultsScreen)).query_one(ResultList)
+        found = (await bench.opened(ResultsScreen)).query_one(ResultList)
         await bench.sees("first in lower")
         assert found.row_count > 3
         before = found.row_count
@@ -97,7 +91,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         await bench.press("g", "d")
         await bench.until(lambda: value in defined(text_at(bench)), "the definition")
         await bench.press("g", "r")
-        await opened(bench, ResultsScreen)
+        await bench.opened(ResultsScreen)
         await bench.press("G", "enter")
         await bench.until(lambda: ir.cursor > place - 5 and value in text_at(bench), "the last use")
         await bench.press("ctrl+o", "ctrl+o")
@@ -135,7 +129,7 @@ async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone
 
         monkeypatch.setattr(questions, "search_each", and_the_cursor_moves)
         await bench.press("g", "r")
-        found = (await opened(bench, ResultsScreen)).query_one(ResultList)
+        found = (await bench.opened(ResultsScreen)).query_one(ResultList)
         await bench.sees(value)
         assert found.row_count >= 1
 
@@ -170,7 +164,7 @@ async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open)
         await bench.press("enter")
         assert ir.line_number == 29, "a jump unfolds what hides its line"
         await bench.press("Z", "f")
-        await opened(bench, PickerScreen)
+        await bench.opened(PickerScreen)
         await bench.press("down", "enter")
         await bench.drawn()
         await bench.sees("only @forward")
@@ -180,7 +174,7 @@ async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open)
         await bench.press("enter")
         assert text_at(bench).startswith("#map"), "a jump out of the function shows the whole stage"
         await bench.press("g", "o")
-        await opened(bench, PickerScreen)
+        await bench.opened(PickerScreen)
         await bench.press("enter")
         await bench.until(lambda: "func.func" in text_at(bench), "the function")
 
@@ -192,10 +186,10 @@ async def test_a_line_is_read_whole_and_its_op_described(workbench: Open) -> Non
         await bench.drawn()
         ir.move_to(next(k for k in range(ir.row_count) if "linalg.generic" in ir.line_at(k).text))
         await bench.press("o")
-        await opened(bench, DetailScreen)
+        await bench.opened(DetailScreen)
         await bench.sees("mlp.py:")
         await bench.press("q", "K")
-        await opened(bench, DetailScreen)
+        await bench.opened(DetailScreen)
         await bench.sees("linalg.generic")
         await bench.press("q")
         ir.move_to(0)
@@ -227,7 +221,7 @@ async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open)
         await bench.press("g", "s")
         await bench.sees("mlp.py:")
         await bench.press("g", "s", "a", "'")
-        await opened(bench, PickerScreen)
+        await bench.opened(PickerScreen)
         await bench.press("enter")
         await bench.until(lambda: text_at(bench) == marked, "the bookmarked line")
         assert any("#" in line[:3] for line in bench.screen) or ir.marked(ir.line_number)
@@ -243,7 +237,7 @@ async def test_long_types_have_names_that_are_explained_and_put_back(workbench: 
         ir.choose(next(row for row in ir.rows if row.stage.name == "finalize-memref-to-llvm"))
         await bench.drawn()
         await bench.press("g", "a")
-        chosen = await opened(bench, PickerScreen)
+        chosen = await bench.opened(PickerScreen)
         listed = {choice.summary: choice.title.split()[0] for choice in chosen.query_one(ChoiceList).choices}
         name = listed[struct]
         await bench.type(name)

@@ -52,6 +52,7 @@ def test_a_script_is_timed_beside_eager_and_written_down(bench: Bench, script: P
     assert "| small |" in (tmp_path / "out" / "bench.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
     broken = Subject("broken", str(script.with_name("absent.py")))
     plan = Plan((broken, Subject("small", str(script))), ("buddy", "eager"), rounds=5)
@@ -66,6 +67,7 @@ def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_p
     assert "- broken, eager:" in text
 
 
+@pytest.mark.slow
 def test_wrong_results_are_not_timed(tmp_path: Path) -> None:
     path = tmp_path / "random.py"
     path.write_text("import torch\nmodel = torch.nn.Dropout(0.5).train()\nexample_inputs = torch.ones(64)\n")

@@ -27,6 +27,7 @@ def doctor(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 SECRETS = {"API_TOKEN": "do-not-tell", "AWS_SECRET_ACCESS_KEY": "nor-this", "SSH_CONNECTION": "10.9.8.7 1 10.9.8.6 22"}
 
 
+@pytest.mark.slow
 def test_a_whole_installation_is_told_of_and_tried() -> None:
     done = doctor(**SECRETS, TERM="xterm-256color", COLORTERM="truecolor")
     assert done.returncode == 0, done.stderr

@@ -168,6 +168,8 @@ def test_headless_verbs_do_not_import_textual(run_python: Callable[..., subproce
     assert run_python("-c", code).stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_interrupting_a_run_ends_it_at_once(tmp_path: Path) -> None:
     path = tmp_path / "loop.py"
     path.write_text("print('looping', flush=True)\nwhile True: pass\n")

@@ -10,10 +10,13 @@ import msgspec
 import pytest
 import torch
 
+from buddy.compiler import diagnosis
+from buddy.compiler.bindings import ir
 from buddy.compiler.compilation import CompilationError, Compiler
 from buddy.compiler.passes import base
 from buddy.compiler.passes.base import MlirPass, PassContext
 from buddy.compiler.presets import MODULE, default_recipe
+from buddy.compiler.provenance import LocationSets
 from buddy.compiler.recipe import PassStep, Recipe
 from tests.programs import Line, captured, step_number, with_options, without
 
@@ -178,9 +181,45 @@ def test_casts_between_types_that_do_not_meet_are_told_of_before_anything_transl
     assert "index-bitwidth" in diagnostic.todo
 
 
-def test_ops_left_over_name_the_node_they_come_from(line: Line) -> None:
-    diagnostic = line.fail(without(default_recipe(), "convert-arith-to-llvm")).diagnostic
-    assert diagnostic.node in {op.stable for op in line.program.graph.body}
+@pytest.mark.parametrize("name", ["convert-arith-to-llvm", "finalize-memref-to-llvm", "convert-cf-to-llvm"])
+def test_ops_left_over_name_the_node_they_come_from(name: str) -> None:
+    """Each of the two nodes leaves ops of several kinds."""
+    line = Line(lambda x: torch.cumsum(torch.sort(x, -1)[0], -1), torch.randn(3, 4))
+    diagnostic = line.fail(without(default_recipe(), name)).diagnostic
+    node = _first_node_of(diagnostic.what.split()[0], line)
+    assert diagnostic.node == node
+    assert diagnostic.where.endswith(f", the first from {node}")
+
+
+def _first_node_of(kind: str, line: Line) -> str:
+    """The node of the first op of that kind in the last stage's text."""
+    _, text = line.stages[-1]
+    numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
+    return next(text.sets[number][0] for one, number in numbered if kind in re.findall(r"[\w.]+", one))
+
+
+LEFT_OVER = """
+llvm.func @f(%x: f32) {
+  %a = math.sin %x : f32 loc("graph":1:0)
+  %b = math.exp %a : f32 loc("graph":2:0)
+  %c = math.exp %b : f32 loc("graph":3:0)
+  %d = math.cos %c : f32 loc("graph":4:0)
+  llvm.return
+}
+"""
+
+
+def test_of_ops_left_over_the_first_of_the_kind_named_gives_the_node() -> None:
+    locations = LocationSets()
+    # The first exp is of node exp.0 alone: a.0 is derived from the ops around it.
+    for own, derived in ((["sin.0"], []), (["exp.0"], ["a.0"]), (["exp.1"], []), (["cos.0"], [])):
+        locations.intern(own, derived)
+    with ir.Context(), ir.Location.unknown():
+        diagnostic = diagnosis.left_over(ir.Module.parse(LEFT_OVER).operation, Recipe(), locations)
+    assert diagnostic is not None
+    assert diagnostic.what == "math.exp and 2 other kinds of op are left: not machine code"
+    assert diagnostic.where == "after the last pass, 2 of them, the first from exp.0"
+    assert diagnostic.node == "exp.0"
 
 
 @pytest.mark.parametrize("name", ["results-to-out-params", "one-shot-bufferize"])

@@ -21,6 +21,7 @@ from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import OpChoice, PassStep, Recipe, to_toml
+from tests.programs import Line
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 
@@ -57,21 +58,31 @@ def two_threads() -> Iterator[None]:
 
 def test_options_are_fields_of_a_recipe() -> None:
     options = {"preset": "upstream", "flavour": "tosa", "partition": "whole", "opt_level": 1, "threads": 3}
-    recipe = Settings.of({**options, "choices": {"gelu": "eager"}}).recipe()
+    recipe = Settings.of({**options, "choices": {"gelu.0": "eager"}}).recipe()
     found = {name: getattr(recipe, name) for name in options}
     assert found == options
-    assert recipe.choices == (OpChoice("gelu", "eager"),)
+    assert recipe.choices == (OpChoice("gelu.0", "eager"),)
     steps = [{"name": "canonicalize"}, PassStep("cse")]
     assert Settings.of({"steps": steps}).recipe().steps == (PassStep("canonicalize"), PassStep("cse"))
 
 
 def test_passes_and_their_options_are_options() -> None:
-    given = {"fuse-rows": False, "contractions-to-kernels.rows": 4, "canonicalize#2": False, "lowering:mm": "tosa"}
-    recipe = Settings.of(given).recipe()
-    pairs = list(zip(default_recipe().steps, recipe.steps, strict=True))
-    assert [step.name for step, own in pairs if step.enabled and not own.enabled] == ["canonicalize", "fuse-rows"]
-    assert ("rows", 4) in next(step for step in recipe.steps if step.name == "contractions-to-kernels").options
-    assert recipe.choice_map() == {"mm": "tosa"}
+    line = Line(lambda x, y: torch.softmax(x @ y, -1), torch.randn(9, 16), torch.randn(16, 24))
+    options = {"fuse-rows": False, "contractions-to-kernels.rows": 3, "canonicalize#2": False, "lowering:mm.0": "tosa"}
+    default, ours = (line.compile(Settings.of(given).recipe()) for given in ({}, options))
+    names = [stage.name for stage in default.stages]
+    _, second, *_ = (place for place, name in enumerate(names) if name == "canonicalize")
+    off = {second, names.index("fuse-rows")}
+    assert [stage.name for stage in ours.stages] == [name for place, name in enumerate(names) if place not in off]
+    assert {found.node: found.lowering for found in ours.assignments} == {"mm.0": "tosa", "_softmax.0": "linalg"}
+    (blocks,) = [text for who, _, text in ours.remarks if who == "contractions-to-kernels"]
+    assert blocks.startswith("9x24x16: 3x")
+
+
+@pytest.mark.parametrize("options", [{"lowering:mm.0": "eager"}, {"choices": {"mm.0": "eager"}}])
+def test_a_lowering_is_an_option(options: dict[str, Any]) -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"chosen by hand · node mm\.0"):
+        compiled(lambda x: (x @ x).relu(), options={**options, "fallback": "error"})(torch.ones(3, 3))
 
 
 def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def long_graph() -> Graph:
     return captured(Different(8).eval(), torch.randn(1, 5, 32)).graph
 
 
+@pytest.mark.slow
 def test_a_long_main_function_is_cut_into_parts_where_one_value_lives(long_graph: Graph) -> None:
     parts = by_layers(long_graph, {})
     assert len(long_graph.operations) > partition.MAX_MAIN_NODES
@@ -172,6 +173,7 @@ def test_a_long_main_function_is_cut_into_parts_where_one_value_lives(long_graph
         assert len(function.outputs) == 1
 
 
+@pytest.mark.slow
 def test_parts_give_what_the_whole_gives() -> None:
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)
@@ -180,6 +182,7 @@ def test_parts_give_what_the_whole_gives() -> None:
         assert_same(Line(model, x).run(), [model(x)])
 
 
+@pytest.mark.slow
 def test_a_choice_changes_one_part_only(long_graph: Graph) -> None:
     before = {f.name: f for f in by_layers(long_graph, {}).functions}
     chosen = next(op.stable for op in before["part_v2"].nodes if op.target == "relu.default")
@@ -187,6 +190,7 @@ def test_a_choice_changes_one_part_only(long_graph: Graph) -> None:
     assert [f.nodes for f in after] == [f.nodes for f in before.values()]
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_is_cut_where_only_its_state_lives() -> None:
     torch.manual_seed(0)
     model, x = nn.LSTM(4, 8, batch_first=True).eval(), torch.randn(1, 40, 4)
@@ -196,6 +200,7 @@ def test_a_recurrent_network_is_cut_where_only_its_state_lives() -> None:
     assert by_layers(captured(model, x).graph, {}).functions
 
 
+@pytest.mark.slow
 def test_no_cut_parts_a_node_with_several_results_from_what_picks_one() -> None:
     class Many(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

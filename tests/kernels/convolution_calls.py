@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 from mlir_jit import Compiled
+from mlir_text import memref
 from windows import Array, Window
 
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
@@ -71,10 +72,6 @@ def with_epilogue(window: Window) -> str:
     text = window.function("f0").replace(f"%c: {result})", f"%shift: {shift}, %out: {outer} {{buddy.result}})")
     text = text.replace("%z = arith", f"%c = memref.alloc() : {result}\n      %z = arith")
     return epilogue.join(text.rsplit("\n      return", 1))
-
-
-def memref(*shape: int) -> str:
-    return "memref<" + "".join(f"{size}x" for size in shape) + "f32>"
 
 
 def check_epilogue(module: Compiled, window: Window) -> None:

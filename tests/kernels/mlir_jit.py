@@ -1,4 +1,4 @@
-"""Compiles MLIR text after passes of ours and calls its functions with NumPy arrays."""
+"""Compiles MLIR text after passes of ours, for several targets, and calls its functions with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 
 from buddy.compiler.bindings import execution_engine, ir, passmanager, runtime
 from buddy.compiler.passes.base import MlirPass, PassContext
+from buddy.compiler.passes.copies_to_loops import CopiesToLoops
+from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
 from buddy.compiler.provenance import LocationSets
 from buddy.compiler.runner.linker import Library
 from buddy.compiler.soft_float import NAMES, support_of
@@ -28,6 +30,26 @@ BUFFERIZE = (
     "function-boundary-type-conversion=identity-layout-map})"
 )
 
+TARGETS = {
+    "avx512": Target("avx512", 64, 32),
+    "avx2": Target("avx2", 32, 16),
+    "neon": Target("neon", 16, 32),
+    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
+}
+# Sizes of loops that leave few, many or no elements after the last full vector.
+SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
+
+
+def random_array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Normally distributed numbers in f32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def random_arrays(*shapes: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+    """Arrays of normally distributed numbers in f32, drawn one after another from one generator."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
 
 @dataclass(frozen=True)
 class Upstream(MlirPass):
@@ -37,6 +59,10 @@ class Upstream(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         passmanager.PassManager.parse(self.pipeline).run(root)
+
+
+# To buffers, where the caller allocates the results.
+TO_BUFFERS = [Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()]
 
 
 @cache

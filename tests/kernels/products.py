@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
-
-
-def memref(shape: tuple[int, ...], element: str = "f32") -> str:
-    return "memref<" + "".join(f"{size}x" for size in shape) + element + ">"
+from mlir_text import memref
 
 
 def function(
@@ -27,7 +24,9 @@ def function(
     maps = ",".join(f"affine_map<({loops})->({','.join(term)})>" for term in terms)
     sums = sums or element
     kinds = (element, element, sums)
-    a, b, c = (memref(tuple(sizes[letter] for letter in term), kind) for term, kind in zip(terms, kinds, strict=True))
+    a, b, c = (
+        memref(*(sizes[letter] for letter in term), element=kind) for term, kind in zip(terms, kinds, strict=True)
+    )
     mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
     fill = f"linalg.fill ins(%z : {sums}) outs(%c : {c})" if zero else ""
     nothing = "0.0" if "f" in sums else "0"

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from float_errors import errors_in_ulp
 from mlir_jit import Compiled
+from mlir_text import elementwise_function
 
 from buddy.compiler.passes.expand_math_to_polynomials import ExpandMathToPolynomials
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
@@ -15,20 +17,20 @@ GELU = """
           %half = arith.constant 0.5 : f32
           %root = arith.constant 0.707106769 : f32
           %one = arith.constant 1.0 : f32
-          %0 = arith.mulf %a, %half : f32
-          %1 = arith.mulf %a, %root : f32
+          %0 = arith.mulf %in0, %half : f32
+          %1 = arith.mulf %in0, %root : f32
           %2 = math.erf %1 : f32
           %3 = arith.addf %2, %one : f32
           %r = arith.mulf %0, %3 : f32
 """
 TANH = """
           %one = arith.constant 1.0 : f32
-          %0 = math.tanh %a : f32
+          %0 = math.tanh %in0 : f32
           %r = arith.addf %one, %0 : f32
 """
 SIGMOID = """
           %one = arith.constant 1.0 : f32
-          %0 = arith.negf %a : f32
+          %0 = arith.negf %in0 : f32
           %1 = math.exp %0 : f32
           %2 = arith.addf %1, %one : f32
           %r = arith.divf %one, %2 : f32
@@ -38,17 +40,7 @@ ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def apply(body: str, x: np.ndarray) -> tuple[np.ndarray, Compiled]:
-    type_ = f"memref<{x.size}xf32>"
-    text = f"""
-    func.func @f(%x: {type_}, %y: {type_}) attributes {{llvm.emit_c_interface}} {{
-      linalg.generic {{indexing_maps=[affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types=["parallel"]}}
-        ins(%x : {type_}) outs(%y : {type_}) {{
-        ^bb0(%a: f32, %b: f32):{body}
-          linalg.yield %r : f32
-      }}
-      return
-    }}"""
-    compiled = Compiled(text, [ExpandMathToPolynomials(), VectorizeGenerics()])
+    compiled = Compiled(elementwise_function(body, x.size), [ExpandMathToPolynomials(), VectorizeGenerics()])
     assert "linalg." not in compiled.text, compiled.remarks
     y = np.zeros_like(x)
     compiled("f", x, y)
@@ -60,10 +52,6 @@ def dense() -> np.ndarray:
     return np.concatenate([np.linspace(-14, 14, 800_001, dtype=np.float32), bits, -bits])
 
 
-def ulps(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    return np.abs(result.astype(np.float64) - exact) / np.spacing(np.abs(exact.astype(np.float32))).astype(np.float64)
-
-
 def test_gelu_is_closer_than_eager() -> None:
     torch = pytest.importorskip("torch")
     x = dense()
@@ -73,7 +61,7 @@ def test_gelu_is_closer_than_eager() -> None:
     wide = x.astype(np.float64)
     exact = wide * 0.5 * ERFC(-wide / math.sqrt(2))
     eager = torch.nn.functional.gelu(torch.from_numpy(x)).numpy()
-    assert ulps(y, exact)[x > 0].max() <= 1.5
+    assert errors_in_ulp(y, exact)[x > 0].max() <= 1.5
     scale = np.maximum(np.abs(wide), 1e-30)
     ours, theirs = np.abs(y - exact) / scale, np.abs(eager - exact) / scale
     assert ours.max() <= 2e-7
@@ -89,7 +77,7 @@ def test_one_plus_tanh() -> None:
     with np.errstate(over="ignore"):
         exact = 2 / (1 + np.exp(-2 * wide))
     normal = exact > 2e-38
-    assert ulps(y, exact)[normal].max() <= 3
+    assert errors_in_ulp(y, exact)[normal].max() <= 3
     assert np.abs(y - exact)[~normal].max() <= 2e-38
 
 
@@ -100,7 +88,7 @@ def test_sigmoid() -> None:
     with np.errstate(over="ignore"):
         exact = 1 / (1 + np.exp(-x.astype(np.float64)))
     normal = exact > 2e-38
-    assert ulps(y, exact)[normal].max() <= 2.5
+    assert errors_in_ulp(y, exact)[normal].max() <= 2.5
     assert np.abs(y - exact)[~normal].max() <= 2e-38
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from mlir_jit import Compiled
+from mlir_jit import Compiled, random_arrays
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 
@@ -33,8 +33,7 @@ def test_blocks_of_a_loop_share_a_kernel_that_takes_their_offsets() -> None:
     compiled = Compiled(BLOCKS, [ContractionsToKernels()])
     signature = "(memref<f32>, index, memref<5x9xf32>, memref<f32>, index) -> ()"
     assert compiled.text.count(signature) == 1
-    rng = np.random.default_rng(0)
-    a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((4, 8, 5), (5, 9), (4, 8, 9)))
+    a, b, c = random_arrays((4, 8, 5), (5, 9), (4, 8, 9))
     expected = c + a @ b
     compiled("f", a, b, c)
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5)  # sums of 5 products in another order

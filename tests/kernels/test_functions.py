@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from float_errors import errors_in_ulp, every_float
 from mlir_jit import Compiled
+from mlir_text import elementwise_function
 
 from buddy.compiler.passes.expand_math_to_polynomials import ExpandMathToPolynomials
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
@@ -21,22 +23,8 @@ LIMITS = {"sin": 1.5, "cos": 1.5, "tan": 3.5, "asinh": 0.7, "acosh": 0.7, "atanh
 
 
 def apply(name: str, *operands: np.ndarray) -> np.ndarray:
-    type_ = f"memref<{operands[0].size}xf32>"
-    count = len(operands)
-    names = [f"%x{i}" for i in range(count)]
-    arguments = ", ".join(f"{x} : {type_}" for x in [*names, "%y"]).replace(" :", ":")
-    maps = ", ".join(["affine_map<(i)->(i)>"] * (count + 1))
-    scalars = [f"%a{i}" for i in range(count)]
-    text = f"""
-    func.func @f({arguments}) attributes {{llvm.emit_c_interface}} {{
-      linalg.generic {{indexing_maps=[{maps}], iterator_types=["parallel"]}}
-        ins({", ".join(names)} : {", ".join([type_] * count)}) outs(%y : {type_}) {{
-        ^bb0({", ".join(f"{a}: f32" for a in scalars)}, %b: f32):
-          %r = math.{name} {", ".join(scalars)} : f32
-          linalg.yield %r : f32
-      }}
-      return
-    }}"""
+    scalars = ", ".join(f"%in{i}" for i in range(len(operands)))
+    text = elementwise_function(f"%r = math.{name} {scalars} : f32", operands[0].size, inputs=len(operands))
     compiled = Compiled(text, [ExpandMathToPolynomials(), VectorizeGenerics()])
     assert f"math.{name} " not in compiled.text
     assert "linalg." not in compiled.text, compiled.remarks
@@ -45,22 +33,11 @@ def apply(name: str, *operands: np.ndarray) -> np.ndarray:
     return result
 
 
-def every_float(step: int) -> np.ndarray:
-    """Every `step`-th bit pattern of a finite single-precision number, of both signs."""
-    positive = np.arange(0, 0x7F800000, step, dtype=np.uint32).view(np.float32)
-    return np.concatenate([positive, -positive])
-
-
 def near_multiples_of_a_right_angle() -> np.ndarray:
     """The single-precision numbers next to k π/2, where most digits cancel, for k up to 2^60."""
     k = np.concatenate([np.arange(1, 20_000), 2.0 ** np.arange(15, 61), 3 * 2.0 ** np.arange(15, 61)])
     exact = (k * (np.pi / 2)).astype(np.float32)
     return np.concatenate([exact, np.nextafter(exact, np.float32(0)), np.nextafter(exact, np.float32(np.inf))])
-
-
-def ulps(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    ulp = np.spacing(np.abs(exact.astype(np.float32))).astype(np.float64)
-    return np.abs(result.astype(np.float64) - exact) / ulp
 
 
 @pytest.mark.parametrize("name", REFERENCES)
@@ -74,7 +51,7 @@ def test_error_stays_below_the_stated_ulps(name: str) -> None:
         rounded = exact.astype(np.float32)
     result = apply(name, x)
     finite = np.isfinite(rounded)
-    errors = ulps(result[finite], exact[finite])
+    errors = errors_in_ulp(result[finite], exact[finite])
     worst = errors.argmax()
     assert errors[worst] <= LIMITS.get(name, 0.6), (x[finite][worst], errors[worst])
     np.testing.assert_array_equal(result[~finite], rounded[~finite])
@@ -112,7 +89,7 @@ def test_functions_of_two_numbers(name: str, reference: np.ufunc) -> None:
         rounded = exact.astype(np.float32)
     result = apply(name, x, y)
     finite = np.isfinite(rounded)
-    errors = ulps(result[finite], exact[finite])
+    errors = errors_in_ulp(result[finite], exact[finite])
     worst = errors.argmax()
     assert errors[worst] <= 0.6, (x[finite][worst], y[finite][worst], errors[worst])
     np.testing.assert_array_equal(result[~finite], rounded[~finite])

@@ -6,46 +6,21 @@ import math
 
 import numpy as np
 import pytest
+from float_errors import errors_in_ulp, every_float
 from mlir_jit import Compiled
+from mlir_text import elementwise_function
 
 from buddy.compiler.passes.expand_math_to_polynomials import ExpandMathToPolynomials
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1.0, -1.0], np.float32)
 
 
-def module(name: str, element: str = "f32", count: int = 0) -> str:
-    return f"""
-    #id = affine_map<(i)->(i)>
-    func.func @f(%x: memref<{count}x{element}>, %y: memref<{count}x{element}>) attributes {{llvm.emit_c_interface}} {{
-      linalg.generic {{indexing_maps=[#id,#id], iterator_types=["parallel"]}}
-        ins(%x : memref<{count}x{element}>) outs(%y : memref<{count}x{element}>) {{
-        ^bb0(%a: {element}, %b: {element}):
-          %r = math.{name} %a : {element}
-          linalg.yield %r : {element}
-      }}
-      return
-    }}"""
-
-
 def apply(name: str, x: np.ndarray) -> np.ndarray:
-    compiled = Compiled(module(name, count=x.size), [ExpandMathToPolynomials()])
+    compiled = Compiled(elementwise_function(f"%r = math.{name} %in0 : f32", x.size), [ExpandMathToPolynomials()])
     assert f"math.{name} " not in compiled.text
     y = np.zeros_like(x)
     compiled("f", x, y)
     return y
-
-
-def errors_in_ulp(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Distance to the exact value in units of the last place of its single-precision rounding."""
-    ulp = np.spacing(np.abs(exact.astype(np.float32))).astype(np.float64)
-    return np.abs(result.astype(np.float64) - exact) / ulp
-
-
-def every_float(step: int) -> np.ndarray:
-    """Every `step`-th bit pattern of a finite single-precision number."""
-    bits = np.arange(0, 0x7F800000, step, dtype=np.uint32)
-    positive = bits.view(np.float32)
-    return np.concatenate([positive, -positive])
 
 
 def dense(low: float, high: float) -> np.ndarray:
@@ -110,7 +85,7 @@ def test_powers_of_two_have_exact_logarithms() -> None:
 
 
 def test_half_precision_goes_through_single() -> None:
-    compiled = Compiled(module("exp", "f16", 8), [ExpandMathToPolynomials()])
+    compiled = Compiled(elementwise_function("%r = math.exp %in0 : f16", 8, "f16"), [ExpandMathToPolynomials()])
     x, y = np.linspace(-3, 3, 8).astype(np.float16), np.zeros(8, np.float16)
     compiled("f", x, y)
     np.testing.assert_array_equal(y, np.exp(x.astype(np.float64)).astype(np.float16))
@@ -118,6 +93,8 @@ def test_half_precision_goes_through_single() -> None:
 
 @pytest.mark.parametrize(("name", "element"), [("sin", "f64"), ("exp", "f80")])
 def test_what_stays_with_the_math_library_says_so(name: str, element: str) -> None:
-    compiled = Compiled(module(name, element, 8), [ExpandMathToPolynomials()])
+    compiled = Compiled(
+        elementwise_function(f"%r = math.{name} %in0 : {element}", 8, element), [ExpandMathToPolynomials()]
+    )
     assert f"math.{name}" in compiled.text
     assert compiled.remarks == [f"math.{name} left to the math library: no polynomial for {element}"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mlir_text import memref
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +59,7 @@ class Window:
         """A function (A, B, C); with `zero` it overwrites C, else it adds to it."""
         factor = self.factor or self.element
         types = zip(self.shapes, (factor, factor, self.element), strict=True)
-        a, b, c = ("memref<" + "".join(f"{n}x" for n in shape) + element + ">" for shape, element in types)
+        a, b, c = (memref(*shape, element=element) for shape, element in types)
         widened = [f"%{v}w = arith.extf %{v} : {factor} to {self.element}" for v in "xy" if factor != self.element]
         x, y = ("%xw", "%yw") if widened else ("%x", "%y")
         group = "g," if self.groups > 1 else ""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import nn
 
+from buddy.compiler.bindings import arith, ir
 from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.kernels.walk import named
 from buddy.compiler.numerics import observed_program
 from buddy.compiler.numerics_report import NumericsReport, Reference
+from buddy.compiler.ops import linalg
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.utils import value_of
 from buddy.compiler.passes import base
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import PassStep, Recipe
@@ -20,8 +27,48 @@ from buddy.compiler.runner.measure import fingerprints
 from buddy.compiler.runner.node_by_node import symbols_at
 from buddy.compiler.runner.nodes import compare_nodes
 from tests.models import stack
-from tests.numerics.planted_faults import FlipSigns, faulty, standing_still
 from tests.programs import captured
+
+WRONG_EPSILON = 0.5
+
+faulty = Registry()
+_right = linalg.ops_registry["NativeLayerNormOp"]
+
+
+@faulty.lowering("NativeLayerNormOp")
+def layer_norm_with_a_wrong_epsilon(node: Op, symbol_table: Any) -> Any:
+    *others, _epsilon = node.args
+    wrong = type(node)()
+    wrong.name, wrong.target, wrong.metas, wrong.multiple = node.name, node.target, node.metas, node.multiple
+    wrong._arguments = [*others, WRONG_EPSILON]
+    return _right(wrong, symbol_table)
+
+
+standing_still = Registry()
+
+
+@standing_still.lowering("TOp")
+def transpose_that_moves_nothing(node: Op, symbol_table: Any) -> Any:
+    return value_of(node.args[0], symbol_table)
+
+
+@dataclass(frozen=True)
+class FlipSigns(base.MlirPass):
+    """Differences become sums in generics that come from a node whose stable name holds `nodes`."""
+
+    name: ClassVar[str] = "flip-signs"
+    summary: ClassVar[str] = "a fault: x - y becomes x + y"
+
+    nodes: str = ""
+
+    def run(self, root: Any, context: base.PassContext) -> None:
+        for op in named(root, "arith.subf"):
+            names = context.locations.sets[context.locations.number_of(op.parent.location)]
+            if any(self.nodes in name for name in names):
+                with ir.InsertionPoint(op), op.location:
+                    flipped = arith.AddFOp(*op.operands)
+                op.results[0].replace_all_uses_with(flipped.result)
+                op.erase()
 
 
 def compared(

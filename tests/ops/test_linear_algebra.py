@@ -70,6 +70,7 @@ def of_factors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return solved.abs().sum() + linalg.inv(a).abs().sum() + linalg.det(a).abs() + linalg.slogdet(a)[1]
 
 
+@pytest.mark.slow
 def test_gradients_through_factors_wherever_rows_and_columns_lie() -> None:
     draws = torch.Generator().manual_seed(0)
     given: list[torch.Tensor] = []
@@ -107,6 +108,7 @@ def test_vectors_whose_signs_are_lapacks_stay_in_eager(function: Callable[..., A
 
 
 @pytest.mark.filterwarnings("error:compiled anew")
+@pytest.mark.slow
 def test_one_compilation_serves_matrices_of_any_size() -> None:
     def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return linalg.solve(a, b)

@@ -81,16 +81,19 @@ def test_compiled_agrees_with_eager(name: str, flavour: str, preset: str) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in GROUPS if name not in CORE])
+@pytest.mark.slow
 def test_other_types_and_shapes_agree_with_eager(name: str) -> None:
     assert_agrees(name, default_recipe())
 
 
 @pytest.mark.parametrize("name", TYPES_OF_TOSA)
+@pytest.mark.slow
 def test_other_types_and_shapes_of_tosa_agree_with_eager(name: str) -> None:
     assert_agrees(name, default_recipe(flavour="tosa", preset="upstream"))
 
 
 @pytest.mark.parametrize("name", ["functions", "functions of float64", "special values"])
+@pytest.mark.slow
 def test_the_math_registry_agrees_with_eager(name: str) -> None:
     recipe = default_recipe()
     for node, op in classes(name).items():
@@ -102,11 +105,13 @@ def test_the_math_registry_agrees_with_eager(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.slow
 def test_nothing_of_these_stays_in_eager(name: str) -> None:
     assert [a for _, a in assignments(name, "linalg") if a.lowering == EAGER] == []
 
 
 @pytest.mark.parametrize("registry", ["linalg", "tosa"])
+@pytest.mark.slow
 def test_every_lowering_of_a_registry_is_tried_above(registry: str) -> None:
     tried = {op for name in CORE for op, assignment in assignments(name, registry) if assignment.lowering == registry}
     assert set(registries()[registry]) - tried == NOT_CAPTURED & set(registries()[registry])

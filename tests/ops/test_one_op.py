@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -34,12 +35,34 @@ TARGET = (
 )
 
 
+def in_parts(names: Iterable[str], count: int) -> Any:
+    """Parametrises a test by `names`: `count` lists that hold all of them, so that each takes less than two seconds."""
+    every = list(names)
+    ids = [f"part {part + 1} of {count}" for part in range(count)]
+    return pytest.mark.parametrize("names", [every[part::count] for part in range(count)], ids=ids)
+
+
+def assert_each(names: Iterable[str], mismatch: Callable[[str], str]) -> None:
+    """Fails with a line for each name that `mismatch` has something to say about, or raises for."""
+    lines = []
+    for name in names:
+        try:
+            found = mismatch(name)
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        if found:
+            lines.append(f"{name}: {found}")
+    if lines:
+        pytest.fail("\n".join(lines), pytrace=False)
+
+
 @cache
 def graph_of(name: str) -> Any:
     case = CASES[name]
     return captured(case.function, *case.inputs).graph
 
 
+@cache
 def top_level(name: str, flavour: Any) -> str:
     return str(lower_top_level(graph_of(name), flavour))
 
@@ -65,45 +88,63 @@ def test_every_op_class_has_a_case() -> None:
     assert lowered - set(CASES) - NOT_CAPTURED - WITHOUT_VALUES == set()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_case_is_a_function_of_that_op_alone(name: str) -> None:
-    found = {type(op).__name__ for op in graph_of(name).operations if not isinstance(op, GetItemOp)}
-    # PyTorch detaches what an op without a gradient gives.
-    assert found in ({name}, {name, "AliasOp"})
+@in_parts(CASES, 8)
+@pytest.mark.slow
+def test_a_case_is_a_function_of_that_op_alone(names: list[str]) -> None:
+    def mismatch(name: str) -> str:
+        found = {type(op).__name__ for op in graph_of(name).operations if not isinstance(op, GetItemOp)}
+        # PyTorch detaches what an op without a gradient gives.
+        return "" if found in ({name}, {name, "AliasOp"}) else f"captured as {sorted(found)}"
+
+    assert_each(names, mismatch)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_tosa_first_holds_the_tosa_op_or_says_that_there_is_none(name: str) -> None:
-    expected, found = CASES[name].tosa, ops_in(top_level(name, "tosa"))
-    if isinstance(expected, str):
-        recipe = default_recipe(flavour="tosa")
-        assignments = Compiler(graph_of(name)).assignments(recipe)
-        assignment, *_ = [a for a in assignments if a.lowering != "func"]  # without those that pick a result
-        assert (assignment.lowering, assignment.reason) == ("linalg", f"tosa: {expected}")
-    else:
-        assert {f"tosa.{op}" for op in expected} <= found
-        assert {op for op in found if not op.startswith("tosa.")} <= {"tensor.empty"}
+@in_parts(CASES, 8)
+def test_tosa_first_holds_the_tosa_op_or_says_that_there_is_none(names: list[str]) -> None:
+    def mismatch(name: str) -> str:
+        expected = CASES[name].tosa
+        if isinstance(expected, str):
+            assignments = Compiler(graph_of(name)).assignments(default_recipe(flavour="tosa"))
+            assignment, *_ = [a for a in assignments if a.lowering != "func"]  # without those that pick a result
+            found = (assignment.lowering, assignment.reason)
+            return "" if found == ("linalg", f"tosa: {expected}") else f"{found}, expected tosa: {expected}"
+        ops = ops_in(top_level(name, "tosa"))
+        missing = {f"tosa.{op}" for op in expected} - ops
+        others = {op for op in ops if not op.startswith("tosa.")} - {"tensor.empty"}
+        return f"missing {sorted(missing)}, of other dialects {sorted(others)}" if missing or others else ""
+
+    assert_each(names, mismatch)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_linalg_first_holds_a_linalg_op_or_the_view_that_the_op_is(name: str) -> None:
-    expected, found = CASES[name].linalg, ops_in(top_level(name, "linalg"))
-    assert set(expected) <= found
-    assert not any(op.startswith("tosa.") for op in found)
-    assert expected or found == set()
+@in_parts(CASES, 8)
+def test_linalg_first_holds_a_linalg_op_or_the_view_that_the_op_is(names: list[str]) -> None:
+    def mismatch(name: str) -> str:
+        expected, ops = set(CASES[name].linalg), ops_in(top_level(name, "linalg"))
+        if not expected:
+            return f"{sorted(ops)}, expected no op" if ops else ""
+        missing, of_tosa = expected - ops, {op for op in ops if op.startswith("tosa.")}
+        return f"missing {sorted(missing)}, of TOSA {sorted(of_tosa)}" if missing or of_tosa else ""
+
+    assert_each(names, mismatch)
 
 
 @pytest.mark.parametrize("flavour", ["linalg", "tosa"])
-@pytest.mark.parametrize("name", CASES)
-def test_the_function_has_the_types_that_eager_has(name: str, flavour: Any) -> None:
-    case = CASES[name]
-    arguments, result = signature_in(top_level(name, flavour))
-    assert arguments == [type_of(tensor) for tensor in case.inputs]
-    expected = case.function(*case.inputs)
-    # A tensor without elements crosses no call: there is nothing to point to.
-    assert result == type_of(expected) if expected.numel() else "->" not in result
+@in_parts(CASES, 8)
+def test_the_function_has_the_types_that_eager_has(names: list[str], flavour: Any) -> None:
+    def mismatch(name: str) -> str:
+        case = CASES[name]
+        arguments, result = signature_in(top_level(name, flavour))
+        wanted, eager = [type_of(tensor) for tensor in case.inputs], case.function(*case.inputs)
+        if arguments != wanted:
+            return f"takes {arguments}, expected {wanted}"
+        # A tensor without elements crosses no call: there is nothing to point to.
+        same = result == type_of(eager) if eager.numel() else "->" not in result
+        return "" if same else f"returns {result}, expected {type_of(eager)}"
+
+    assert_each(names, mismatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["linalg", "tosa"])
 def test_all_of_them_agree_with_eager(flavour: Any) -> None:
     every = tuple(tensor for case in CASES.values() for tensor in case.inputs)
@@ -133,11 +174,16 @@ def test_products_by_a_transpose_made_by_graph_passes(cls: type[Op], flavour: An
     assert_same(LoadedProgram(compilation.artifact)(tensors), [torch.nn.functional.linear(*tensors)])
 
 
-@pytest.mark.parametrize("name", dict.fromkeys((*CORE, *TYPES_OF_TOSA)))
-def test_what_tosa_first_emits_is_valid_by_the_specification(name: str) -> None:
-    group: Group = GROUPS[name]
-    module = lower_top_level(captured(group, *group.inputs).graph, "tosa")
-    with module.context, ir.Location.unknown():
-        module.operation.attributes["tosa.target_env"] = ir.Attribute.parse(TARGET)
-        passes = "builtin.module(tosa-validate{strict-op-spec-alignment=true})"
-        passmanager.PassManager.parse(passes).run(module.operation)
+@in_parts(dict.fromkeys((*CORE, *TYPES_OF_TOSA)), 14)
+@pytest.mark.slow
+def test_what_tosa_first_emits_is_valid_by_the_specification(names: list[str]) -> None:
+    def mismatch(name: str) -> str:
+        group: Group = GROUPS[name]
+        module = lower_top_level(captured(group, *group.inputs).graph, "tosa")
+        with module.context, ir.Location.unknown():
+            module.operation.attributes["tosa.target_env"] = ir.Attribute.parse(TARGET)
+            passes = "builtin.module(tosa-validate{strict-op-spec-alignment=true})"
+            passmanager.PassManager.parse(passes).run(module.operation)
+        return ""
+
+    assert_each(names, mismatch)

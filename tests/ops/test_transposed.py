@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from buddy.compiler.presets import default_recipe
@@ -14,6 +15,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_they_are_eagers_of_the_same_numbers_in_double_precision_rounded_once() -> None:
     inputs = normal(2, 4, 7, 6, dtype=torch.bfloat16), normal(4, 2, 3, 2, dtype=torch.bfloat16)
 

@@ -5,43 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from filecheck_text import filecheck
-from mlir_jit import Compiled
+from mlir_jit import SIZES, Compiled
+from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.bools_to_bytes import BoolsToBytes
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 
-FUNC = "attributes {llvm.emit_c_interface}"
-ID = "affine_map<(i)->(i)>"
-
 
 def logic(n: int) -> str:
     """y = (x < 0 and m) as bools; z = x where that holds, else 1; w = a transposed copy of m; v = all true."""
-    bools, floats = f"memref<{n}xi1>", f"memref<{n}xf32>"
-    return f"""
-    func.func @f(%x: {floats}, %m: {bools}, %y: {bools}, %z: {floats}, %w: {bools}, %v: {bools}) {FUNC} {{
-      %true = arith.constant true
-      linalg.generic {{indexing_maps = [{ID}, {ID}, {ID}], iterator_types = ["parallel"]}}
-        ins(%x, %m : {floats}, {bools}) outs(%y : {bools}) {{
-        ^bb0(%a: f32, %b: i1, %c: i1):
-          %zero = arith.constant 0.0 : f32
-          %0 = arith.cmpf olt, %a, %zero : f32
-          %1 = arith.andi %0, %b : i1
-          linalg.yield %1 : i1
-      }}
-      linalg.generic {{indexing_maps = [{ID}, {ID}, {ID}], iterator_types = ["parallel"]}}
-        ins(%x, %y : {floats}, {bools}) outs(%z : {floats}) {{
-        ^bb0(%a: f32, %b: i1, %c: f32):
-          %one = arith.constant 1.0 : f32
-          %0 = arith.select %b, %a, %one : f32
-          linalg.yield %0 : f32
-      }}
+    bools, floats = memref(n, element="i1"), memref(n)
+    below = """%zero = arith.constant 0.0 : f32
+          %0 = arith.cmpf olt, %in0, %zero : f32
+          %r = arith.andi %0, %in1 : i1"""
+    chosen = "%one = arith.constant 1.0 : f32\n%r = arith.select %in1, %in0, %one : f32"
+    return entry_function(
+        f"%x: {floats}, %m: {bools}, %y: {bools}, %z: {floats}, %w: {bools}, %v: {bools}",
+        f"""%true = arith.constant true
+      {generic("i", [("%x", floats, "i"), ("%m", bools, "i")], [("%y", bools, "i")], below)}
+      {generic("i", [("%x", floats, "i"), ("%y", bools, "i")], [("%z", floats, "i")], chosen)}
       linalg.copy ins(%m : {bools}) outs(%w : {bools})
-      linalg.fill ins(%true : i1) outs(%v : {bools})
-      return
-    }}"""
+      linalg.fill ins(%true : i1) outs(%v : {bools})""",
+    )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129])
+@pytest.mark.parametrize("n", SIZES)
 def test_bools_in_vectors(n: int) -> None:
     compiled = Compiled(logic(n), [BoolsToBytes(), VectorizeGenerics()])
     assert "linalg." not in compiled.text, compiled.remarks
@@ -57,19 +45,14 @@ def test_bools_in_vectors(n: int) -> None:
 
 
 def test_any_and_all_are_folds_of_bytes() -> None:
-    bools = "memref<5x70xi1>"
-    text = f"""
-    func.func @f(%m: {bools}, %y: memref<5xi1>) {FUNC} {{
-      %false = arith.constant false
-      linalg.fill ins(%false : i1) outs(%y : memref<5xi1>)
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>],
-        iterator_types = ["parallel", "reduction"]}} ins(%m : {bools}) outs(%y : memref<5xi1>) {{
-        ^bb0(%a: i1, %b: i1):
-          %0 = arith.ori %a, %b : i1
-          linalg.yield %0 : i1
-      }}
-      return
-    }}"""
+    bools, rows = memref(5, 70, element="i1"), memref(5, element="i1")
+    operands = [("%m", bools, "i,j")], [("%y", rows, "i")]
+    text = entry_function(
+        f"%m: {bools}, %y: {rows}",
+        f"""%false = arith.constant false
+      linalg.fill ins(%false : i1) outs(%y : {rows})
+      {generic("ij", *operands, "%r = arith.ori %in0, %out0 : i1", reductions="j")}""",
+    )
     compiled = Compiled(text, [BoolsToBytes(), VectorizeGenerics()])
     assert "linalg." not in compiled.text, compiled.remarks
     m = np.zeros((5, 70), np.uint8)

@@ -2,69 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from filecheck_text import filecheck
-from mlir_jit import BUFFERIZE, Compiled, Upstream
+from mlir_jit import TO_BUFFERS, Compiled, random_arrays
+from mlir_text import generic
 
 from buddy.compiler.passes.choose_layouts import ChooseLayouts
-from buddy.compiler.passes.copies_to_loops import CopiesToLoops
-from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
 
-MAPS = """
-    #image = affine_map<(n, o, h, w, c, x, y) -> (n, c, h + x, w + y)>
-    #weights = affine_map<(n, o, h, w, c, x, y) -> (o, c, x, y)>
-    #result = affine_map<(n, o, h, w, c, x, y) -> (n, o, h, w)>
-    #id = affine_map<(a, b, c, d) -> (a, b, c, d)>
-    #channel = affine_map<(a, b, c, d) -> (b, 0, 0)>
-"""
+# Shapes of images: the result of a convolution with 16 outputs, and an image of few channels.
+SHAPE, FEW = "1x16x8x10", "1x3x10x12"
+
+
+def tensor(shape: str) -> str:
+    return f"tensor<{shape}xf32>"
 
 
 def convolution(result: str, image: str, weights: str, shapes: tuple[str, str, str]) -> str:
-    a, b, c = (f"tensor<{shape}xf32>" for shape in shapes)
+    a, b, c = map(tensor, shapes)
+    inputs = [(image, a, "n,c,h+x,w+y"), (weights, b, "o,c,x,y")]
+    multiply_add = "%m = arith.mulf %in0, %in1 : f32\n%r = arith.addf %out0, %m : f32"
     return f"""
       {result}_e = tensor.empty() : {c}
       {result}_z = linalg.fill ins(%z : f32) outs({result}_e : {c}) -> {c}
-      {result} = linalg.generic {{indexing_maps = [#image, #weights, #result], iterator_types = ["parallel", "parallel",
-          "parallel", "parallel", "reduction", "reduction", "reduction"]}}
-          ins({image}, {weights} : {a}, {b}) outs({result}_z : {c}) {{
-        ^bb0(%x: f32, %y: f32, %t: f32):
-          %m = arith.mulf %x, %y : f32
-          %s = arith.addf %t, %m : f32
-          linalg.yield %s : f32
-      }} -> {c}"""
+      {generic("nohwcxy", inputs, [(f"{result}_z", c, "n,o,h,w")], multiply_add, reductions="cxy", results=result)}"""
 
 
-def elementwise(result: str, operands: tuple[tuple[str, str, str], ...], shape: str, op: str) -> str:
-    """`op` of two block arguments; operands are (value, shape, map)."""
-    maps = ", ".join([*(map_ for _, _, map_ in operands), "#id"])
-    values = ", ".join(value for value, _, _ in operands)
-    types = ", ".join(f"tensor<{shape}xf32>" for _, shape, _ in operands)
+def elementwise(result: str, first: str, second: str, shape: str, op: str, *, channels: str = "") -> str:
+    """`op` of two values of a shape; the second is of shape `channels` where that is given, one number a channel."""
+    type_ = tensor(shape)
+    other = (second, tensor(channels), "o,0,0") if channels else (second, type_, "n,o,h,w")
+    operands = [(first, type_, "n,o,h,w"), other], [(f"{result}_e", type_, "n,o,h,w")]
     return f"""
-      {result}_e = tensor.empty() : tensor<{shape}xf32>
-      {result} = linalg.generic {{indexing_maps = [{maps}], iterator_types = ["parallel", "parallel", "parallel",
-          "parallel"]}} ins({values} : {types}) outs({result}_e : tensor<{shape}xf32>) {{
-        ^bb0(%x: f32, %y: f32, %t: f32):
-          %r = {op} %x, %y : f32
-          linalg.yield %r : f32
-      }} -> tensor<{shape}xf32>"""
+      {result}_e = tensor.empty() : {type_}
+      {generic("nohw", *operands, f"%r = {op} %in0, %in1 : f32", results=result)}"""
 
 
 def module(arguments: str, body: str, result: str, shape: str) -> str:
-    return f"""{MAPS}
-    func.func @f({arguments}) -> tensor<{shape}xf32> attributes {{llvm.emit_c_interface}} {{
+    return f"""
+    func.func @f({arguments}) -> {tensor(shape)} attributes {{llvm.emit_c_interface}} {{
       %z = arith.constant 0.0 : f32
       {body}
-      return {result} : tensor<{shape}xf32>
+      return {result} : {tensor(shape)}
     }}"""
 
 
+def after_a_convolution(body: str = "", result: str = "%conv", shape: str = SHAPE) -> str:
+    """%conv is a convolution of an image of few channels; %rest is another image of its shape."""
+    return module(
+        f"%image: {tensor(FEW)}, %weights: {tensor('16x3x3x3')}, %rest: {tensor(SHAPE)}",
+        convolution("%conv", "%image", "%weights", (FEW, "16x3x3x3", SHAPE)) + body,
+        result,
+        shape,
+    )
+
+
+def results_of(
+    text: str, steps: Sequence[ChooseLayouts], operands: Sequence[np.ndarray], *shapes: tuple[int, ...]
+) -> list[np.ndarray]:
+    """What @f returns after `steps` and bufferization, where its results have these shapes."""
+    compiled = Compiled(text, [*steps, *TO_BUFFERS])
+    results = [np.zeros(shape, np.float32) for shape in shapes]
+    compiled("f", *operands, *results)
+    return results
+
+
 CHAIN = module(
-    "%a: tensor<1x8x10x12xf32>, %b: tensor<16x8x3x3xf32>, %scale: tensor<16x1x1xf32>, %d: tensor<5x16x3x3xf32>",
-    convolution("%c", "%a", "%b", ("1x8x10x12", "16x8x3x3", "1x16x8x10"))
-    + elementwise("%p", (("%c", "1x16x8x10", "#id"), ("%scale", "16x1x1", "#channel")), "1x16x8x10", "arith.addf")
-    + convolution("%q", "%p", "%d", ("1x16x8x10", "5x16x3x3", "1x5x6x8")),
-    "%q",
+    "%image: tensor<1x8x10x12xf32>, %first: tensor<16x8x3x3xf32>, "
+    "%scale: tensor<16x1x1xf32>, %second: tensor<5x16x3x3xf32>",
+    convolution("%c_1", "%image", "%first", ("1x8x10x12", "16x8x3x3", SHAPE))
+    + elementwise("%p", "%c_1", "%scale", SHAPE, "arith.addf", channels="16x1x1")
+    + convolution("%c_2", "%p", "%second", (SHAPE, "5x16x3x3", "1x5x6x8")),
+    "%c_2",
     "1x5x6x8",
 )
 
@@ -98,40 +109,23 @@ def test_a_chain_is_transposed_at_its_ends_alone() -> None:
 
 
 def test_the_numbers_stay() -> None:
-    rng = np.random.default_rng(0)
-    shapes = [(1, 8, 10, 12), (16, 8, 3, 3), (16, 1, 1), (5, 16, 3, 3)]
     # Each sum has 72 or 144 products: scaled, so that sums are around one and round by some 1e-7.
-    operands = [rng.standard_normal(shape).astype(np.float32) / 12 for shape in shapes]
-    results = []
-    for passes in ([], [ChooseLayouts()]):
-        compiled = Compiled(CHAIN, [*passes, Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()])
-        out = np.zeros((1, 5, 6, 8), np.float32)
-        compiled("f", *operands, out)
-        results.append(out)
-    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=2e-6)
+    operands = [array / 12 for array in random_arrays((1, 8, 10, 12), (16, 8, 3, 3), (16, 1, 1), (5, 16, 3, 3))]
+    (before,), (after,) = (results_of(CHAIN, steps, operands, (1, 5, 6, 8)) for steps in ([], [ChooseLayouts()]))
+    np.testing.assert_allclose(before, after, rtol=0, atol=2e-6)
 
 
 def test_few_channels_are_read_as_they_are() -> None:
-    text = module(
-        "%a: tensor<1x3x10x12xf32>, %b: tensor<16x3x3x3xf32>",
-        convolution("%c", "%a", "%b", ("1x3x10x12", "16x3x3x3", "1x16x8x10")),
-        "%c",
-        "1x16x8x10",
-    )
-    compiled = Compiled(text, [ChooseLayouts()])
+    compiled = Compiled(after_a_convolution(), [ChooseLayouts()])
     assert compiled.text.count("linalg.transpose") == 1
     assert "ins(%arg0, %arg1 : tensor<1x3x10x12xf32>, tensor<16x3x3x3xf32>)" in compiled.text
 
 
 def test_an_operand_that_lies_otherwise_is_transposed_once() -> None:
-    text = module(
-        "%a: tensor<1x3x10x12xf32>, %b: tensor<16x3x3x3xf32>, %rest: tensor<1x16x8x10xf32>",
-        convolution("%c", "%a", "%b", ("1x3x10x12", "16x3x3x3", "1x16x8x10"))
-        + elementwise("%p", (("%c", "1x16x8x10", "#id"), ("%rest", "1x16x8x10", "#id")), "1x16x8x10", "arith.addf")
-        + elementwise("%q", (("%p", "1x16x8x10", "#id"), ("%rest", "1x16x8x10", "#id")), "1x16x8x10", "arith.mulf"),
-        "%q",
-        "1x16x8x10",
+    body = elementwise("%p", "%conv", "%rest", SHAPE, "arith.addf") + elementwise(
+        "%q", "%p", "%rest", SHAPE, "arith.mulf"
     )
+    text = after_a_convolution(body, "%q")
     compiled = Compiled(text, [ChooseLayouts()])
     assert compiled.text.count("permutation = [0, 2, 3, 1]") == 1
     assert compiled.text.count("permutation = [0, 3, 1, 2]") == 1
@@ -140,13 +134,13 @@ def test_an_operand_that_lies_otherwise_is_transposed_once() -> None:
 SHAPED = {
     "a transpose to channels last is that layout": (
         """%t_e = tensor.empty() : tensor<1x8x10x16xf32>
-           %t = linalg.transpose ins(%c : tensor<1x16x8x10xf32>) outs(%t_e : tensor<1x8x10x16xf32>)
+           %t = linalg.transpose ins(%conv : tensor<1x16x8x10xf32>) outs(%t_e : tensor<1x8x10x16xf32>)
                 permutation = [0, 2, 3, 1]""",
         "1x8x10x16",
         0,
     ),
     "tokens with channels last need no transpose": (
-        """%u = tensor.collapse_shape %c [[0], [1], [2, 3]] : tensor<1x16x8x10xf32> into tensor<1x16x80xf32>
+        """%u = tensor.collapse_shape %conv [[0], [1], [2, 3]] : tensor<1x16x8x10xf32> into tensor<1x16x80xf32>
            %t_e = tensor.empty() : tensor<1x80x16xf32>
            %t = linalg.transpose ins(%u : tensor<1x16x80xf32>) outs(%t_e : tensor<1x80x16xf32>)
                 permutation = [0, 2, 1]""",
@@ -154,12 +148,12 @@ SHAPED = {
         0,
     ),
     "channels that are flattened with places are": (
-        "%t = tensor.collapse_shape %c [[0], [1, 2, 3]] : tensor<1x16x8x10xf32> into tensor<1x1280xf32>",
+        "%t = tensor.collapse_shape %conv [[0], [1, 2, 3]] : tensor<1x16x8x10xf32> into tensor<1x1280xf32>",
         "1x1280",
         1,
     ),
     "a slice and groups follow": (
-        """%u = tensor.extract_slice %c[0, 4, 1, 2] [1, 12, 7, 8] [1, 1, 1, 1]
+        """%u = tensor.extract_slice %conv[0, 4, 1, 2] [1, 12, 7, 8] [1, 1, 1, 1]
                 : tensor<1x16x8x10xf32> to tensor<1x12x7x8xf32>
            %v = tensor.expand_shape %u [[0], [1, 2], [3], [4]] output_shape [1, 3, 4, 7, 8]
                 : tensor<1x12x7x8xf32> into tensor<1x3x4x7x8xf32>
@@ -175,42 +169,31 @@ SHAPED = {
 @pytest.mark.parametrize("name", SHAPED)
 def test_shapes(name: str) -> None:
     body, shape, transposes = SHAPED[name]
-    text = module(
-        "%a: tensor<1x3x10x12xf32>, %b: tensor<16x3x3x3xf32>",
-        convolution("%c", "%a", "%b", ("1x3x10x12", "16x3x3x3", "1x16x8x10")) + body,
-        "%t",
-        shape,
-    )
-    compiled = Compiled(text, [ChooseLayouts()])
+    compiled = Compiled(after_a_convolution(body, "%t", shape), [ChooseLayouts()])
     assert compiled.text.count("linalg.transpose") == transposes, compiled.text
 
 
 def test_without_convolutions_nothing_changes() -> None:
-    text = module(
-        "%a: tensor<1x3x10x12xf32>",
-        elementwise("%p", (("%a", "1x3x10x12", "#id"), ("%a", "1x3x10x12", "#id")), "1x3x10x12", "arith.addf"),
-        "%p",
-        "1x3x10x12",
-    )
+    text = module(f"%image: {tensor(FEW)}", elementwise("%p", "%image", "%image", FEW, "arith.addf"), "%p", FEW)
     assert Compiled(text, [ChooseLayouts()]).text == Compiled(text).text
 
 
-CALLED = f"""{MAPS}
-    func.func private @layer(%a: tensor<1x8x10x12xf32>, %w: tensor<8x8x1x1xf32> {{buddy.parameter}},
-        %n: tensor<1x3x10x12xf32>) -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>) {{
+IMAGES = f"{tensor('1x8x10x12')}, {tensor(FEW)}"
+LAYER = f"({tensor('1x8x10x12')}, {tensor('8x8x1x1')}, {tensor(FEW)}) -> ({IMAGES})"
+CALLED = f"""
+    func.func private @layer(%image: tensor<1x8x10x12xf32>, %weights: tensor<8x8x1x1xf32> {{buddy.parameter}},
+        %other: {tensor(FEW)}) -> ({IMAGES}) {{
       %z = arith.constant 0.0 : f32
-      {convolution("%c", "%a", "%w", ("1x8x10x12", "8x8x1x1", "1x8x10x12"))}
-      {elementwise("%p", (("%c", "1x8x10x12", "#id"), ("%a", "1x8x10x12", "#id")), "1x8x10x12", "arith.addf")}
-      {elementwise("%q", (("%n", "1x3x10x12", "#id"), ("%n", "1x3x10x12", "#id")), "1x3x10x12", "arith.addf")}
-      return %p, %q : tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>
+      {convolution("%conv", "%image", "%weights", ("1x8x10x12", "8x8x1x1", "1x8x10x12"))}
+      {elementwise("%p", "%conv", "%image", "1x8x10x12", "arith.addf")}
+      {elementwise("%q", "%other", "%other", FEW, "arith.addf")}
+      return %p, %q : {IMAGES}
     }}
-    func.func @f(%a: tensor<1x8x10x12xf32>, %w: tensor<8x8x1x1xf32>, %n: tensor<1x3x10x12xf32>)
-        -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>) attributes {{llvm.emit_c_interface}} {{
-      %b:2 = call @layer(%a, %w, %n) : (tensor<1x8x10x12xf32>, tensor<8x8x1x1xf32>, tensor<1x3x10x12xf32>)
-        -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>)
-      %c:2 = call @layer(%b#0, %w, %b#1) : (tensor<1x8x10x12xf32>, tensor<8x8x1x1xf32>, tensor<1x3x10x12xf32>)
-        -> (tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>)
-      return %c#0, %c#1 : tensor<1x8x10x12xf32>, tensor<1x3x10x12xf32>
+    func.func @f(%image: tensor<1x8x10x12xf32>, %weights: tensor<8x8x1x1xf32>, %other: {tensor(FEW)})
+        -> ({IMAGES}) attributes {{llvm.emit_c_interface}} {{
+      %first:2 = call @layer(%image, %weights, %other) : {LAYER}
+      %second:2 = call @layer(%first#0, %weights, %first#1) : {LAYER}
+      return %second#0, %second#1 : {IMAGES}
     }}"""
 
 
@@ -232,14 +215,8 @@ def test_layers_pass_each_other_channels_last() -> None:
         """,
     )
     assert "2 arguments and results cross calls in their own order" in compiled.remarks
-    rng = np.random.default_rng(0)
-    shapes = [(1, 8, 10, 12), (8, 8, 1, 1), (1, 3, 10, 12)]
-    operands = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    results = []
-    for passes in ([], [ChooseLayouts()]):
-        compiled = Compiled(CALLED, [*passes, Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()])
-        out = np.zeros((1, 8, 10, 12), np.float32), np.zeros((1, 3, 10, 12), np.float32)
-        compiled("f", *operands, *out)
-        results.append(out)
+    operands = random_arrays((1, 8, 10, 12), (8, 8, 1, 1), (1, 3, 10, 12))
+    shapes = (1, 8, 10, 12), (1, 3, 10, 12)
+    results = (results_of(CALLED, steps, operands, *shapes) for steps in ([], [ChooseLayouts()]))
     for before, after in zip(*results, strict=True):
         np.testing.assert_array_equal(before, after)

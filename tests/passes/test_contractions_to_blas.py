@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from filecheck_text import filecheck
 from mlir_jit import Compiled
+from mlir_text import from_node
 from products import function, operands
 
 from buddy.compiler import blas
@@ -56,10 +57,7 @@ def test_a_call_says_which_library_computes_it() -> None:
 
 
 def test_only_the_chosen_nodes_call_the_library() -> None:
-    text = "".join(
-        function(f"f{i}", "mk,kn->mn", SIZES).replace("\n      return", f' loc("graph":{i}:0)\n      return')
-        for i in (1, 2)
-    )
+    text = "".join(from_node(node, function(f"f{node}", "mk,kn->mn", SIZES)) for node in (1, 2))
     compiled = Compiled(text, [ContractionsToBlas(nodes="query, value")], nodes=["query", "key"])
     filecheck(
         compiled.text,

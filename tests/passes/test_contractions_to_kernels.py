@@ -9,21 +9,14 @@ import re
 import numpy as np
 import pytest
 from filecheck_text import filecheck
-from mlir_jit import Compiled
-from products import function, memref, operands
+from mlir_jit import SIZES, TARGETS, Compiled, random_arrays
+from mlir_text import entry_function, from_node, generic, memref
+from products import function, operands
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.fold_transposes import FoldTransposes
-from buddy.compiler.target import Target
 
-SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
 SHAPES = [*random.Random(2).sample(list(itertools.product(SIZES, SIZES, SIZES)), 16), (1, 1, 1), (0, 5, 3), (5, 3, 0)]
-TARGETS = {
-    "avx512": Target("avx512", 64, 32),
-    "avx2": Target("avx2", 32, 16),
-    "neon": Target("neon", 16, 32),
-    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
-}
 
 
 def check(compiled: Compiled, name: str, subscripts: str, sizes: dict[str, int], zero: bool = True) -> None:
@@ -75,6 +68,7 @@ def packed_by(compiled: Compiled, raw: np.ndarray) -> np.ndarray:
     return packed
 
 
+SMALL = {"m": 9, "n": 20, "k": 11}
 ATTENTION = {"b": 2, "h": 3, "m": 19, "n": 37, "k": 21}
 
 
@@ -132,24 +126,12 @@ def test_a_product_whose_register_block_is_refused_still_starts_from_zero(target
 def convolution(n: int, c: int, o: int, size: int, kernel: int, stride: int, dilation: int) -> tuple[str, int]:
     """Text of a convolution [n, c, size, size] by [o, c, kernel, kernel] on padded input, and its output's size."""
     out = (size - dilation * (kernel - 1) - 1) // stride + 1
-    x, w, y = memref((n, c, size, size)), memref((o, c, kernel, kernel)), memref((n, o, out, out))
-    loops = "(b,o,h,w,c,i,j)"
-    read = f"(b, c, h * {stride} + i * {dilation}, w * {stride} + j * {dilation})"
-    return (
-        f"""
-    func.func @f(%x: {x}, %w: {w}, %y: {y}) attributes {{llvm.emit_c_interface}} {{
-      linalg.generic {{indexing_maps = [affine_map<{loops}->{read}>, affine_map<{loops}->(o,c,i,j)>,
-        affine_map<{loops}->(b,o,h,w)>], iterator_types = ["parallel", "parallel", "parallel", "parallel", "reduction",
-        "reduction", "reduction"]}} ins(%x, %w : {x}, {w}) outs(%y : {y}) {{
-        ^bb0(%p: f32, %q: f32, %r: f32):
-          %0 = arith.mulf %p, %q : f32
-          %1 = arith.addf %r, %0 : f32
-          linalg.yield %1 : f32
-      }}
-      return
-    }}""",
-        out,
-    )
+    x, w, y = memref(n, c, size, size), memref(o, c, kernel, kernel), memref(n, o, out, out)
+    read = f"b, c, h * {stride} + i * {dilation}, w * {stride} + j * {dilation}"
+    inputs = [("%x", x, read), ("%w", w, "o,c,i,j")]
+    multiply_add = "%0 = arith.mulf %in0, %in1 : f32\n%r = arith.addf %out0, %0 : f32"
+    text = generic("bohwcij", inputs, [("%y", y, "b,o,h,w")], multiply_add, reductions="cij")
+    return entry_function(f"%x: {x}, %w: {w}, %y: {y}", text), out
 
 
 @pytest.mark.parametrize(
@@ -162,10 +144,7 @@ def test_convolutions_are_contractions_too(
     text, out = convolution(2, channels, outputs, size, kernel, stride, dilation)
     compiled = Compiled(text, [ContractionsToKernels()])
     assert "linalg.generic" not in compiled.text, compiled.remarks
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, channels, size, size)).astype(np.float32)
-    w = rng.standard_normal((outputs, channels, kernel, kernel)).astype(np.float32)
-    y = rng.standard_normal((2, outputs, out, out)).astype(np.float32)
+    x, w, y = random_arrays((2, channels, size, size), (outputs, channels, kernel, kernel), (2, outputs, out, out))
     expected = y.astype(np.float64)
     for i, j in itertools.product(range(kernel), repeat=2):
         last_i, last_j = i * dilation + stride * (out - 1) + 1, j * dilation + stride * (out - 1) + 1
@@ -197,20 +176,15 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns() -> None:
 
 def test_strided_views_are_read_and_written_in_place() -> None:
     view = "memref<7x33xf32, strided<[50, 1], offset: ?>>"
-    compiled = Compiled(
-        f"""
-    func.func @f(%x: memref<7x50xf32>, %b: memref<33x20xf32>, %at: memref<1xindex>, %c: memref<7x20xf32>)
-        attributes {{llvm.emit_c_interface}} {{
-      %i = arith.constant 0 : index
+    text = entry_function(
+        "%x: memref<7x50xf32>, %b: memref<33x20xf32>, %at: memref<1xindex>, %c: memref<7x20xf32>",
+        f"""%i = arith.constant 0 : index
       %offset = memref.load %at[%i] : memref<1xindex>
       %a = memref.subview %x[0, %offset] [7, 33] [1, 1] : memref<7x50xf32> to {view}
-      linalg.matmul ins(%a, %b : {view}, memref<33x20xf32>) outs(%c : memref<7x20xf32>)
-      return
-    }}""",
-        [ContractionsToKernels()],
+      linalg.matmul ins(%a, %b : {view}, memref<33x20xf32>) outs(%c : memref<7x20xf32>)""",
     )
-    rng = np.random.default_rng(0)
-    x, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((7, 50), (33, 20), (7, 20)))
+    compiled = Compiled(text, [ContractionsToKernels()])
+    x, b, c = random_arrays((7, 50), (33, 20), (7, 20))
     expected = c + x[:, 5:38].astype(np.float64) @ b
     compiled("f", x, b, np.array([5]), c)
     np.testing.assert_allclose(c, expected, atol=1e-4)
@@ -276,16 +250,15 @@ def test_weights_are_packed_before_the_call_up_to_the_entry() -> None:
 
 
 def test_packing_can_be_switched_off() -> None:
-    text = function("f", "mk,nk->mn", {"m": 9, "n": 20, "k": 11}, parameter=True)
+    text = function("f", "mk,nk->mn", SMALL, parameter=True)
     assert "@pack_0" in Compiled(text, [ContractionsToKernels()]).text
     without = Compiled(text, [ContractionsToKernels(pack_weights=False)])
     assert "@pack_" not in without.text
-    check(without, "f", "mk,nk->mn", {"m": 9, "n": 20, "k": 11})
+    check(without, "f", "mk,nk->mn", SMALL)
 
 
 def test_equal_contractions_share_a_kernel() -> None:
-    sizes = {"m": 9, "n": 20, "k": 11}
-    text = function("f", "mk,nk->mn", sizes) + function("g", "mk,nk->mn", sizes)
+    text = function("f", "mk,nk->mn", SMALL) + function("g", "mk,nk->mn", SMALL)
     compiled = Compiled(text, [ContractionsToKernels()])
     assert compiled.text.count("func.func private") == 1
     assert compiled.text.count("call @matmul_9x11x20") == 2
@@ -294,11 +267,8 @@ def test_equal_contractions_share_a_kernel() -> None:
 
 
 def test_kernels_and_packing_come_from_all_the_ops_that_use_them() -> None:
-    contraction = function("f", "mk,nk->mn", {"m": 9, "n": 20, "k": 11}, parameter=True)
-    text = "".join(
-        contraction.replace("@f", f"@f{i}").replace("\n      return", f' loc("graph":{i}:0)\n      return')
-        for i in (1, 2)
-    )
+    contraction = function("f", "mk,nk->mn", SMALL, parameter=True)
+    text = "".join(from_node(node, contraction.replace("@f", f"@f{node}")) for node in (1, 2))
     compiled = Compiled(text, [ContractionsToKernels()], nodes=["query", "key"])
     assert compiled.nodes_of("matmul_9x11x20") == {"query", "key"}
     assert compiled.nodes_of("pack_0") == {"query", "key"}
@@ -318,25 +288,21 @@ def test_a_fill_that_something_reads_stays() -> None:
     assert "call @matmul_add_4x4x4" in compiled.text
 
 
-def test_what_is_left_says_why() -> None:
-    text = """
-    func.func @f(%a: memref<?x4xf32>, %b: memref<4x4xf32>, %c: memref<?x4xf32>) {
-      linalg.matmul ins(%a, %b : memref<?x4xf32>, memref<4x4xf32>) outs(%c : memref<?x4xf32>)
+@pytest.mark.parametrize(
+    ("a", "b", "c", "reason"),
+    [
+        ("?x4xf32", "4x4xf32", "?x4xf32", "dynamic shape memref<?x4xf32>"),
+        ("4x4xf32", "4x4xbf16", "4x4xf32", "no kernel multiplies and adds these element types"),
+    ],
+)
+def test_what_is_left_says_why(a: str, b: str, c: str, reason: str) -> None:
+    text = f"""
+    func.func @f(%a: memref<{a}>, %b: memref<{b}>, %c: memref<{c}>) {{
+      linalg.matmul ins(%a, %b : memref<{a}>, memref<{b}>) outs(%c : memref<{c}>)
       return
-    }"""
+    }}"""
     compiled = Compiled(text, [ContractionsToKernels()])
-    assert compiled.remarks == ["linalg.matmul left as it is: dynamic shape memref<?x4xf32>"]
-    assert "linalg.matmul" in compiled.text
-
-
-def test_products_of_two_types_are_left() -> None:
-    text = """
-    func.func @f(%a: memref<4x4xf32>, %b: memref<4x4xbf16>, %c: memref<4x4xf32>) {
-      linalg.matmul ins(%a, %b : memref<4x4xf32>, memref<4x4xbf16>) outs(%c : memref<4x4xf32>)
-      return
-    }"""
-    compiled = Compiled(text, [ContractionsToKernels()])
-    assert compiled.remarks == ["linalg.matmul left as it is: no kernel multiplies and adds these element types"]
+    assert compiled.remarks == [f"linalg.matmul left as it is: {reason}"]
     assert "linalg.matmul" in compiled.text
 
 
@@ -404,6 +370,5 @@ def test_weights_are_packed_beside_functions_that_call_themselves() -> None:
       func.call @again(%n) : (index) -> ()
       return
     }"""
-    sizes = {"m": 9, "n": 20, "k": 11}
-    compiled = Compiled(again + function("f", "mk,nk->mn", sizes, parameter=True), [ContractionsToKernels()])
+    compiled = Compiled(again + function("f", "mk,nk->mn", SMALL, parameter=True), [ContractionsToKernels()])
     assert "@pack_0" in compiled.text

@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 from convolution_calls import allowed, check, check_epilogue, weights_of, with_epilogue
 from filecheck_text import filecheck
-from mlir_jit import Compiled
+from mlir_jit import TARGETS, Compiled
+from mlir_text import from_node
 from windows import Window
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
-from buddy.compiler.target import Target
 
-TARGETS = {
-    "avx512": Target("avx512", 64, 32),
-    "avx2": Target("avx2", 32, 16),
-    "neon": Target("neon", 16, 32),
-    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
-}
 DIRECT = ConvolutionsToKernels(winograd="never")
 CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)
 
@@ -64,6 +58,7 @@ def compiled(windows: list[Window], target: str = "avx512") -> Compiled:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.slow
 def test_many_shapes(target: str) -> None:
     windows = random_windows(24, seed=3)
     module = compiled(windows, target)
@@ -75,6 +70,7 @@ def test_many_shapes(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["grouped", "depthwise"])
+@pytest.mark.slow
 def test_groups(kind: str, target: str) -> None:
     windows = {"grouped": GROUPED, "depthwise": DEPTHWISE}[kind]
     module = compiled(windows, target)
@@ -152,9 +148,7 @@ def test_the_ir_has_a_call_and_a_packing_function() -> None:
 
 def test_equal_convolutions_share_a_kernel_that_comes_from_all_of_them() -> None:
     function = Window(8, 9, 5, 19).function("f")
-    text = "".join(
-        function.replace("@f", f"@f{i}").replace("\n      return", f' loc("graph":{i}:0)\n      return') for i in (1, 2)
-    )
+    text = "".join(from_node(node, function.replace("@f", f"@f{node}")) for node in (1, 2))
     module = Compiled(text, [DIRECT], nodes=["conv1", "conv2"])
     assert module.text.count("func.func private") == 1
     assert module.nodes_of("conv_6x7x19_3x3x5") == {"conv1", "conv2"}

@@ -146,46 +146,58 @@ def test_without_order_the_counter_is_read_at_once() -> None:
     assert text.count("llvm.readcyclecounter") == 5 + 3  # one more than regions, in @f and in @pair
 
 
-def test_a_function_that_is_called_in_a_loop_stays_whole_and_so_does_what_it_calls() -> None:
-    text = """
-    func.func private @inner(%x: memref<8xf32>, %y: memref<8xf32>) {
-      memref.copy %x, %y : memref<8xf32> to memref<8xf32> loc("graph":1:0)
-      memref.copy %y, %x : memref<8xf32> to memref<8xf32> loc("graph":2:0)
+def call(callee: str, node: int) -> str:
+    return f'func.call @{callee}(%x, %y) : (memref<8xf32>, memref<8xf32>) -> () loc("graph":{node}:0)'
+
+
+def copy(source: str, target: str, node: int) -> str:
+    return f'memref.copy {source}, {target} : memref<8xf32> to memref<8xf32> loc("graph":{node}:0)'
+
+
+ENTRY = "func.func @f(%x: memref<8xf32> {buddy.source = 0 : i64}, %y: memref<8xf32>)"
+CALLED_IN_A_LOOP = f"""
+    func.func private @inner(%x: memref<8xf32>, %y: memref<8xf32>) {{
+      {copy("%x", "%y", 1)}
+      {copy("%y", "%x", 2)}
       return
-    }
-    func.func private @outer(%x: memref<8xf32>, %y: memref<8xf32>) {
-      call @inner(%x, %y) : (memref<8xf32>, memref<8xf32>) -> () loc("graph":1:0)
-      memref.copy %x, %y : memref<8xf32> to memref<8xf32> loc("graph":2:0)
+    }}
+    func.func private @outer(%x: memref<8xf32>, %y: memref<8xf32>) {{
+      {call("inner", 1)}
+      {copy("%x", "%y", 2)}
       return
-    }
-    func.func @f(%x: memref<8xf32> {buddy.source = 0 : i64}, %y: memref<8xf32>) {
+    }}
+    {ENTRY} {{
       %c0 = arith.constant 0 : index
       %c1 = arith.constant 1 : index
       %c4 = arith.constant 4 : index
-      scf.for %i = %c0 to %c4 step %c1 {
+      scf.for %i = %c0 to %c4 step %c1 {{
         func.call @outer(%x, %y) : (memref<8xf32>, memref<8xf32>) -> ()
-      } loc("graph":1:0)
-      call @inner(%x, %y) : (memref<8xf32>, memref<8xf32>) -> () loc("graph":2:0)
+      }} loc("graph":1:0)
+      {call("inner", 2)}
       return
-    }
-    """
+    }}"""
+RECURSIVE = f"""
+    func.func private @again(%x: memref<8xf32>, %y: memref<8xf32>) {{
+      {copy("%x", "%y", 1)}
+      {call("again", 2)}
+      return
+    }}
+    {ENTRY} {{
+      {call("again", 1)}
+      return
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(CALLED_IN_A_LOOP, [("f", "scf.for"), ("f", "@inner")], id="called in a loop"),
+        pytest.param(RECURSIVE, [("f", "@again")], id="recursive"),
+    ],
+)
+def test_a_function_stays_one_region_if_it_is(text: str, expected: list[tuple[str, str]]) -> None:
     found = Compiled(text, [CountCycles()], nodes=NODES)
-    assert [(region.function, region.what) for region in regions(found)] == [("f", "scf.for"), ("f", "@inner")]
-
-
-def test_a_function_that_calls_itself_stays_whole() -> None:
-    text = """
-    func.func private @again(%x: memref<8xf32>, %y: memref<8xf32>) {
-      memref.copy %x, %y : memref<8xf32> to memref<8xf32> loc("graph":1:0)
-      call @again(%x, %y) : (memref<8xf32>, memref<8xf32>) -> () loc("graph":2:0)
-      return
-    }
-    func.func @f(%x: memref<8xf32> {buddy.source = 0 : i64}, %y: memref<8xf32>) {
-      call @again(%x, %y) : (memref<8xf32>, memref<8xf32>) -> () loc("graph":1:0)
-      return
-    }
-    """
-    assert [region.what for region in regions(Compiled(text, [CountCycles()], nodes=NODES))] == ["@again"]
+    assert [(region.function, region.what) for region in regions(found)] == expected
 
 
 def test_without_an_entry_it_says_where_it_stands() -> None:

@@ -4,50 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled
+from mlir_jit import TARGETS, Compiled, random_arrays
+from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.epilogues_in_place import EpiloguesInPlace
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.plan_memory import PlanMemory
-from buddy.compiler.target import Target
 
 PASSES = [FuseEpilogues(), EpiloguesInPlace(), ContractionsToKernels(), PlanMemory()]
 REMARK = "the result is written over an operand"
-TARGETS = {"avx512": Target("avx512", 64, 32), "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14)}
 
 
 def gated(m: int, n: int, k: int, factor: str = "%x", twice: str = "") -> str:
     """out = (factor w) * gate, where gate = x + x; `factor` may be %gate itself."""
-    a, b, c = (f"memref<{rows}x{columns}xf32>" for rows, columns in ((m, k), (k, n), (m, n)))
-    return f"""
-    func.func @f(%x: {a}, %w: {b}, %g: {c}, %out: {c} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
-      %zero = arith.constant 0.0 : f32
+    a, b, c = memref(m, k), memref(k, n), memref(m, n)
+    inputs, outputs = [("%t", c, "i,j"), ("%gate", c, "i,j")], [("%out", c, "i,j")]
+    return entry_function(
+        f"%x: {a}, %w: {b}, %g: {c}, %out: {c} {{buddy.result}}",
+        f"""%zero = arith.constant 0.0 : f32
       %gate = memref.alloc() : {c}
       linalg.add ins(%g, %g : {c}, {c}) outs(%gate : {c})
       %t = memref.alloc() : {c}
       linalg.fill ins(%zero : f32) outs(%t : {c})
       linalg.matmul ins({factor}, %w : {a}, {b}) outs(%t : {c})
-      linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>,
-          affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}}
-          ins(%t, %gate : {c}, {c}) outs(%out : {c}) {{
-        ^bb0(%p: f32, %q: f32, %old: f32):
-          %0 = arith.mulf %p, %q : f32
-          linalg.yield %0 : f32
-      }}
-      {twice}
-      return
-    }}"""
+      {generic("ij", inputs, outputs, "%r = arith.mulf %in0, %in1 : f32")}
+      {twice}""",
+    )
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["avx512", "small cache"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 129, 7), (3, 17, 65), (4, 300, 31), (33, 63, 127), (65, 129, 300)])
 def test_a_gate_is_overwritten(shape: tuple[int, int, int], target: str) -> None:
     m, n, k = shape
     compiled = Compiled(gated(m, n, k), PASSES, target=TARGETS[target])
     assert REMARK in compiled.remarks
-    rng = np.random.default_rng(0)
-    x, w, g = (rng.standard_normal(sizes).astype(np.float32) for sizes in ((m, k), (k, n), (m, n)))
+    x, w, g = random_arrays((m, k), (k, n), (m, n))
     out = np.full_like(g, np.nan)
     compiled("f", x, w, g, out)
     # Each of k products of unit variance is rounded once, and the factor 2 g is about as large.
@@ -57,8 +49,7 @@ def test_a_gate_is_overwritten(shape: tuple[int, int, int], target: str) -> None
 def test_what_the_product_reads_itself_stays() -> None:
     compiled = Compiled(gated(33, 33, 33, "%gate"), PASSES)
     assert REMARK not in compiled.remarks
-    rng = np.random.default_rng(0)
-    x, w, g = (rng.standard_normal((33, 33)).astype(np.float32) for _ in range(3))
+    x, w, g = random_arrays(*[(33, 33)] * 3)
     out = np.full_like(g, np.nan)
     compiled("f", x, w, g, out)
     np.testing.assert_allclose(out, (2 * g.astype(np.float64) @ w) * (2 * g), atol=2e-4)

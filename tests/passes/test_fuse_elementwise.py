@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import numpy as np
-from mlir_jit import BUFFERIZE, Compiled, Upstream
+from mlir_jit import BUFFERIZE, Compiled, Upstream, random_array
+from mlir_text import generic
 
 from buddy.compiler.passes.fuse_elementwise import FuseElementwise
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 
-CHAIN = """
-#id2 = affine_map<(i, j) -> (i, j)>
-#row = affine_map<(i, j) -> (j)>
-#id3 = affine_map<(a, i, j) -> (a, i, j)>
-#sum = affine_map<(a, i, j) -> (a, i, 0)>
-func.func @f(%x: tensor<6x40xf32>, %b: tensor<40xf32>, %out: tensor<1x6x1xf32>) -> tensor<1x6x1xf32> {
-  %e = tensor.empty() : tensor<6x40xf32>
-  %y = linalg.generic {indexing_maps = [#id2, #row, #id2], iterator_types = ["parallel", "parallel"]}
-    ins(%x, %b : tensor<6x40xf32>, tensor<40xf32>) outs(%e : tensor<6x40xf32>) {
-    ^bb0(%a: f32, %c: f32, %d: f32):
-      %s = arith.addf %a, %c : f32
-      linalg.yield %s : f32
-  } -> tensor<6x40xf32>
-  %z = tensor.expand_shape %y [[0, 1], [2]] output_shape [1, 6, 40] : tensor<6x40xf32> into tensor<1x6x40xf32>
-  %e3 = tensor.empty() : tensor<1x6x40xf32>
-  %w = linalg.generic {indexing_maps = [#id3, #id3], iterator_types = ["parallel", "parallel", "parallel"]}
-    ins(%z : tensor<1x6x40xf32>) outs(%e3 : tensor<1x6x40xf32>) {
-    ^bb0(%a: f32, %d: f32):
-      %s = arith.mulf %a, %a : f32
-      linalg.yield %s : f32
-  } -> tensor<1x6x40xf32>
-  %r = linalg.generic {indexing_maps = [#id3, #sum], iterator_types = ["parallel", "parallel", "reduction"]}
-    ins(%w : tensor<1x6x40xf32>) outs(%out : tensor<1x6x1xf32>) {
-    ^bb0(%a: f32, %d: f32):
-      %s = arith.addf %d, %a : f32
-      linalg.yield %s : f32
-  } -> tensor<1x6x1xf32>
-  return %r : tensor<1x6x1xf32>
-}
+MATRIX, CUBE, SQUARE = "tensor<6x40xf32>", "tensor<1x6x40xf32>", "%r = arith.mulf %in0, %in0 : f32"
+ADDED = generic(
+    "ij",
+    [("%x", MATRIX, "i,j"), ("%b", "tensor<40xf32>", "j")],
+    [("%e", MATRIX, "i,j")],
+    "%r = arith.addf %in0, %in1 : f32",
+    results="%y",
+)
+SQUARED = generic("aij", [("%z", CUBE, "a,i,j")], [("%e3", CUBE, "a,i,j")], SQUARE, results="%w")
+SUMMED = generic(
+    "aij",
+    [("%w", CUBE, "a,i,j")],
+    [("%out", "tensor<1x6x1xf32>", "a,i,0")],
+    "%r = arith.addf %out0, %in0 : f32",
+    reductions="j",
+    results="%sum",
+)
+CHAIN = f"""
+func.func @f(%x: {MATRIX}, %b: tensor<40xf32>, %out: tensor<1x6x1xf32>) -> tensor<1x6x1xf32> {{
+  %e = tensor.empty() : {MATRIX}
+  {ADDED}
+  %z = tensor.expand_shape %y [[0, 1], [2]] output_shape [1, 6, 40] : {MATRIX} into {CUBE}
+  %e3 = tensor.empty() : {CUBE}
+  {SQUARED}
+  {SUMMED}
+  return %sum : tensor<1x6x1xf32>
+}}
 """
 
 
@@ -57,33 +56,30 @@ func.func @g(%x: tensor<6x40xf32>, %b: tensor<40xf32>, %out: memref<1x6x1xf32>) 
   return
 }
 """
-    x = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
-    b = np.random.default_rng(1).standard_normal(40).astype(np.float32)
+    x = random_array(6, 40)
+    b = random_array(40, seed=1)
     out = np.zeros((1, 6, 1), np.float32)
     compiled = Compiled(CHAIN + store, [FuseElementwise(), Upstream(BUFFERIZE), VectorizeGenerics()])
     compiled("g", x, b, out)
     np.testing.assert_allclose(out[0, :, 0], ((x + b).astype(np.float64) ** 2).sum(1), rtol=1e-5)
 
 
-SHARED = """
-#id = affine_map<(i, j) -> (i, j)>
-#column = affine_map<(i, j) -> (i, 0)>
-func.func @f(%x: tensor<6x1xf32>, %y: tensor<6x40xf32>) -> tensor<6x40xf32> {
-  %e = tensor.empty() : tensor<6x1xf32>
-  %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
-    ins(%x : tensor<6x1xf32>) outs(%e : tensor<6x1xf32>) {
-    ^bb0(%a: f32, %d: f32):
-      %s = math.rsqrt %a : f32
-      linalg.yield %s : f32
-  } -> tensor<6x1xf32>
-  %z = linalg.generic {indexing_maps = [#id, #column, #id], iterator_types = ["parallel", "parallel"]}
-    ins(%y, %r : tensor<6x40xf32>, tensor<6x1xf32>) outs(%y : tensor<6x40xf32>) {
-    ^bb0(%a: f32, %c: f32, %d: f32):
-      %s = arith.mulf %a, %c : f32
-      linalg.yield %s : f32
-  } -> tensor<6x40xf32>
-  return %z : tensor<6x40xf32>
-}
+COLUMN = "tensor<6x1xf32>"
+ROOTS = generic("ij", [("%x", COLUMN, "i,j")], [("%e", COLUMN, "i,j")], "%r = math.rsqrt %in0 : f32", results="%roots")
+SCALED = generic(
+    "ij",
+    [("%y", MATRIX, "i,j"), ("%roots", COLUMN, "i,0")],
+    [("%y", MATRIX, "i,j")],
+    "%r = arith.mulf %in0, %in1 : f32",
+    results="%z",
+)
+SHARED = f"""
+func.func @f(%x: {COLUMN}, %y: {MATRIX}) -> {MATRIX} {{
+  %e = tensor.empty() : {COLUMN}
+  {ROOTS}
+  {SCALED}
+  return %z : {MATRIX}
+}}
 """
 
 
@@ -94,19 +90,13 @@ def test_what_is_read_by_a_broadcast_is_not_computed_again_for_every_element() -
     assert compiled.remarks == [f"stays apart from the op that reads it: {reason}"]
 
 
-CONTRACTION = """
-#id = affine_map<(i, j) -> (i, j)>
-func.func @f(%x: tensor<6x8xf32>, %b: tensor<8x5xf32>, %c: tensor<6x5xf32>) -> tensor<6x5xf32> {
+CONTRACTION = f"""
+func.func @f(%x: tensor<6x8xf32>, %b: tensor<8x5xf32>, %c: tensor<6x5xf32>) -> tensor<6x5xf32> {{
   %e = tensor.empty() : tensor<6x8xf32>
-  %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
-    ins(%x : tensor<6x8xf32>) outs(%e : tensor<6x8xf32>) {
-    ^bb0(%a: f32, %d: f32):
-      %s = arith.mulf %a, %a : f32
-      linalg.yield %s : f32
-  } -> tensor<6x8xf32>
-  %z = linalg.matmul ins(%r, %b : tensor<6x8xf32>, tensor<8x5xf32>) outs(%c : tensor<6x5xf32>) -> tensor<6x5xf32>
+  {generic("ij", [("%x", "tensor<6x8xf32>", "i,j")], [("%e", "tensor<6x8xf32>", "i,j")], SQUARE, results="%squares")}
+  %z = linalg.matmul ins(%squares, %b : tensor<6x8xf32>, tensor<8x5xf32>) outs(%c : tensor<6x5xf32>) -> tensor<6x5xf32>
   return %z : tensor<6x5xf32>
-}
+}}
 """
 
 

@@ -4,71 +4,51 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from filecheck_text import filecheck
-from mlir_jit import Compiled
+from mlir_jit import SIZES, TARGETS, Compiled, random_arrays
+from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
-from buddy.compiler.target import Target
 from tests.programs import Line, assert_same
 
-TARGETS = {
-    "avx512": Target("avx512", 64, 32),
-    "avx2": Target("avx2", 32, 16),
-    "neon": Target("neon", 16, 32),
-    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
-}
 BOTH = [FuseEpilogues(), ContractionsToKernels()]
 
 
-def memref(*shape: int) -> str:
-    return "memref<" + "".join(f"{size}x" for size in shape) + "f32>"
-
-
 def product(m: int, n: int, k: int, target: str, b_columns: bool = False) -> str:
-    """`target` = A B, from zeros; B is [n, k] where `b_columns`."""
+    """`target` = %lhs %rhs, from %zero; %rhs is [n, k] where `b_columns`."""
     b, b_map = (memref(n, k), "(n, k)") if b_columns else (memref(k, n), "(k, n)")
     return f"""
       linalg.fill ins(%zero : f32) outs({target} : {memref(m, n)})
       linalg.contract indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> {b_map}>,
-        affine_map<(m, n, k) -> (m, n)>] ins(%a, %b : {memref(m, k)}, {b}) outs({target} : {memref(m, n)})"""
+        affine_map<(m, n, k) -> (m, n)>] ins(%lhs, %rhs : {memref(m, k)}, {b}) outs({target} : {memref(m, n)})"""
 
 
 def bias_residual_relu(m: int, n: int, k: int, b_columns: bool = False, parameter: bool = False) -> str:
-    """u = relu(a b + bias) + r."""
-    b = memref(n, k) if b_columns else memref(k, n)
+    """%u = relu(%lhs %rhs + %bias) + %residual."""
+    b, c = memref(n, k) if b_columns else memref(k, n), memref(m, n)
     mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
-    return f"""
-    func.func @f(%a: {memref(m, k)}, %b: {b}{mark}, %bias: {memref(n)}, %r: {memref(m, n)},
-        %u: {memref(m, n)} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
-      %zero = arith.constant 0.0 : f32
-      %t = memref.alloc() : {memref(m, n)}
-      {product(m, n, k, "%t", b_columns)}
-      linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (j)>,
-          affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}}
-          ins(%t, %bias, %r : {memref(m, n)}, {memref(n)}, {memref(m, n)}) outs(%u : {memref(m, n)}) {{
-        ^bb0(%x: f32, %y: f32, %z: f32, %old: f32):
-          %0 = arith.addf %x, %y : f32
+    body = """%0 = arith.addf %in0, %in1 : f32
           %1 = arith.maximumf %0, %zero : f32
-          %2 = arith.addf %1, %z : f32
-          linalg.yield %2 : f32
-      }}
-      return
-    }}"""
-
-
-def arrays(*shapes: tuple[int, ...]) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+          %r = arith.addf %1, %in2 : f32"""
+    inputs = [("%t", c, "i,j"), ("%bias", memref(n), "j"), ("%residual", c, "i,j")]
+    return entry_function(
+        f"%lhs: {memref(m, k)}, %rhs: {b}{mark}, %bias: {memref(n)}, %residual: {c}, %u: {c} {{buddy.result}}",
+        f"""%zero = arith.constant 0.0 : f32
+      %t = memref.alloc() : {c}
+      {product(m, n, k, "%t", b_columns)}
+      {generic("ij", inputs, [("%u", c, "i,j")], body)}""",
+    )
 
 
 def check_bias_residual_relu(compiled: Compiled, m: int, n: int, k: int, b_columns: bool) -> None:
-    a, b, bias, r, u = arrays((m, k), (n, k) if b_columns else (k, n), (n,), (m, n), (m, n))
+    a, b, bias, r, u = random_arrays((m, k), (n, k) if b_columns else (k, n), (n,), (m, n), (m, n))
     u[...] = np.nan
     wide = a.astype(np.float64) @ (b.T if b_columns else b)
     compiled("f", a, b, bias, r, u)
@@ -76,12 +56,12 @@ def check_bias_residual_relu(compiled: Compiled, m: int, n: int, k: int, b_colum
     np.testing.assert_allclose(u, np.maximum(wide + bias, 0) + r, atol=2e-6 * max(4, k**0.5) * 4)
 
 
-SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
 SHAPES = random.Random(5).sample(list(itertools.product(SIZES, SIZES, SIZES)), 10)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("b_columns", [False, True])
+@pytest.mark.slow
 def test_an_epilogue_gives_the_same_numbers_for_many_shapes(target: str, b_columns: bool) -> None:
     for m, n, k in SHAPES:
         compiled = Compiled(bias_residual_relu(m, n, k, b_columns), BOTH, target=TARGETS[target])
@@ -91,8 +71,7 @@ def test_an_epilogue_gives_the_same_numbers_for_many_shapes(target: str, b_colum
 
 
 def test_sums_over_blocks_of_k_reach_the_epilogue_once() -> None:
-    target = Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14)
-    compiled = Compiled(bias_residual_relu(40, 50, 700), BOTH, target=target)
+    compiled = Compiled(bias_residual_relu(40, 50, 700), BOTH, target=TARGETS["small cache"])
     assert "linalg" not in compiled.text
     check_bias_residual_relu(compiled, 40, 50, 700, False)
 
@@ -131,10 +110,10 @@ def test_a_long_epilogue_is_a_loop_over_the_vectors_of_a_block(target: str) -> N
     text = bias_residual_relu(45, 70, 33)
     steps = [f"%h{i} = arith.mulf %h{i - 1}, %half : f32" for i in range(1, 13)]
     text = text.replace("%zero = ", "%half = arith.constant 0.5 : f32\n      %zero = ")
-    text = text.replace("%2 = arith.addf %1, %z : f32", "%h0 = arith.addf %1, %z : f32\n" + "\n".join(steps))
-    compiled = Compiled(text.replace("yield %2", "yield %h12"), BOTH, target=TARGETS[target])
+    text = text.replace("%r = arith.addf %1, %in2 : f32", "%h0 = arith.addf %1, %in2 : f32\n" + "\n".join(steps))
+    compiled = Compiled(text.replace("yield %r", "yield %h12"), BOTH, target=TARGETS[target])
     assert compiled.text.count("arith.mulf") < 12 * 30  # once per kind of block, not once per vector of it
-    a, b, bias, r, u = arrays((45, 33), (33, 70), (70,), (45, 70), (45, 70))
+    a, b, bias, r, u = random_arrays((45, 33), (33, 70), (70,), (45, 70), (45, 70))
     compiled("f", a, b, bias, r, u)
     wide = a.astype(np.float64) @ b
     np.testing.assert_allclose(u * 2**12, np.maximum(wide + bias, 0) + r, atol=5e-5)
@@ -184,7 +163,7 @@ def test_loops_are_cut_where_an_operand_repeats() -> None:
     compiled = Compiled(BATCHED, BOTH, target=TARGETS["avx512"])
     assert "linalg" not in compiled.text, compiled.remarks
     assert any("over 2" in remark for remark in compiled.remarks)
-    a, b, p, c, u = arrays((6, 10), (10, 40), (3, 40), (2, 1, 40), (2, 3, 40))
+    a, b, p, c, u = random_arrays((6, 10), (10, 40), (3, 40), (2, 1, 40), (2, 3, 40))
     compiled("f", a, b, p, c, u)
     np.testing.assert_allclose(u, p * (a.astype(np.float64) @ b).reshape(2, 3, 40) + c, atol=1e-5)
 
@@ -214,118 +193,103 @@ def test_of_two_products_that_one_op_reads_the_one_right_before_it_has_the_epilo
     compiled = Compiled(GATED, BOTH)
     assert "linalg.matmul: linalg.generic that reads its result is another's epilogue" in compiled.remarks
     assert "linalg.generic" not in compiled.text
-    a, b, d, u = arrays((5, 10), (10, 40), (10, 40), (5, 40))
+    a, b, d, u = random_arrays((5, 10), (10, 40), (10, 40), (5, 40))
     compiled("f", a, b, d, u)
     np.testing.assert_allclose(u, (a @ b) * (a @ d), atol=1e-4)
 
 
-def reader(inputs: str, output: str, maps: int = 3) -> str:
-    identity = ", ".join(["affine_map<(i, j) -> (i, j)>"] * maps)
-    types = ", ".join(["memref<8x16xf32>"] * (maps - 1))
-    return f"""linalg.generic {{indexing_maps = [{identity}], iterator_types = ["parallel", "parallel"]}}
-        ins({inputs} : {types}) outs({output} : memref<8x16xf32>) {{
-      ^bb0({", ".join(f"%x{i}: f32" for i in range(maps))}):
-        %0 = arith.negf %x0 : f32
-        linalg.yield %0 : f32
-    }}"""
+FACTORS = f"%lhs: {memref(8, 16)}, %rhs: {memref(16, 16)}"
+
+
+def reader(inputs: Sequence[str], output: str) -> str:
+    """An op over all elements of a result of 8x16."""
+    operands = [[(value, memref(8, 16), "i,j") for value in values] for values in (inputs, [output])]
+    return generic("ij", *operands, "%r = arith.negf %in0 : f32")
 
 
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
-        (f"{reader('%t', '%u', 2)}\n{reader('%t', '%w', 2)}", "2 ops read its result"),
-        (reader("%t, %u", "%t"), "an op reads the result more than once"),
-        (reader("%t", "%a2", 2), "linalg.generic may overwrite its factors"),
+        (reader(["%t"], "%u") + reader(["%t"], "%w"), "2 ops read its result"),
+        (reader(["%t", "%u"], "%t"), "an op reads the result more than once"),
+        (reader(["%t"], "%factor"), "linalg.generic may overwrite its factors"),
         ("call @g(%t) : (memref<8x16xf32>) -> ()", "func.call reads its result"),
-        (f"call @g(%a) : (memref<8x16xf32>) -> ()\n{reader('%t', '%u', 2)}", "in between may overwrite its factors"),
+        ("call @g(%lhs) : (memref<8x16xf32>) -> ()" + reader(["%t"], "%u"), "in between may overwrite its factors"),
         ("", "0 ops read its result"),
     ],
 )
 def test_what_is_no_epilogue_is_left_with_the_reason(after: str, reason: str) -> None:
-    compiled = Compiled(
-        f"""
+    text = f"""
     func.func private @g(memref<8x16xf32>)
-    func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %u: memref<8x16xf32> {{buddy.result}},
-        %w: memref<8x16xf32> {{buddy.result}}) {{
+    func.func @f({FACTORS}, %u: memref<8x16xf32> {{buddy.result}}, %w: memref<8x16xf32> {{buddy.result}}) {{
       %zero = arith.constant 0.0 : f32
-      %a2 = memref.cast %a : memref<8x16xf32> to memref<8x16xf32>
+      %factor = memref.cast %lhs : memref<8x16xf32> to memref<8x16xf32>
       %t = memref.alloc() : memref<8x16xf32>
       linalg.fill ins(%zero : f32) outs(%t : memref<8x16xf32>)
-      linalg.matmul ins(%a2, %b : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
+      linalg.matmul ins(%factor, %rhs : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
       {after}
       return
-    }}""",
-        [FuseEpilogues()],
-    )
+    }}"""
+    compiled = Compiled(text, [FuseEpilogues()])
     assert any(remark.startswith("linalg.matmul: ") and reason in remark for remark in compiled.remarks)
     assert "buddy.epilogue" not in compiled.text
 
 
 def test_what_a_prologue_reads_may_not_be_overwritten_before_the_epilogue() -> None:
-    compiled = Compiled(
-        f"""
+    text = f"""
     func.func private @g(memref<16xf32>)
-    func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %bias: memref<16xf32>, %u: memref<8x16xf32> {{buddy.result}}) {{
+    func.func @f({FACTORS}, %bias: memref<16xf32>, %u: memref<8x16xf32> {{buddy.result}}) {{
       %t = memref.alloc() : memref<8x16xf32>
       linalg.broadcast ins(%bias : memref<16xf32>) outs(%t : memref<8x16xf32>) dimensions = [0]
-      linalg.matmul ins(%a, %b : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
+      linalg.matmul ins(%lhs, %rhs : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
       %v = memref.cast %bias : memref<16xf32> to memref<16xf32>
       call @g(%v) : (memref<16xf32>) -> ()
-      {reader("%t", "%u", 2)}
+      {reader(["%t"], "%u")}
       return
-    }}""",  # noqa: E501
-        [FuseEpilogues()],
-    )
+    }}"""
+    compiled = Compiled(text, [FuseEpilogues()])
     assert "linalg.matmul: func.call in between may overwrite its factors" in compiled.remarks
     assert "buddy.epilogue" not in compiled.text
 
 
 def test_a_result_of_the_function_has_no_epilogue() -> None:
-    text = """
-    func.func @f(%a: memref<8x16xf32>, %b: memref<16x16xf32>, %t: memref<8x16xf32> {buddy.result}) {
-      linalg.matmul ins(%a, %b : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
+    text = f"""
+    func.func @f({FACTORS}, %t: memref<8x16xf32> {{buddy.result}}) {{
+      linalg.matmul ins(%lhs, %rhs : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
       return
-    }"""
+    }}"""
     assert Compiled(text, [FuseEpilogues()]).remarks == ["linalg.matmul: its result is the function's"]
 
 
-PROLOGUE = """
-func.func @f(%a: memref<7x10xf32>, %b: memref<10x40xf32>, %bias: memref<40xf32>, %c: memref<7x40xf32> {buddy.result})
-    attributes {llvm.emit_c_interface} {
-  linalg.broadcast ins(%bias : memref<40xf32>) outs(%c : memref<7x40xf32>) dimensions = [0]
-  linalg.matmul ins(%a, %b : memref<7x10xf32>, memref<10x40xf32>) outs(%c : memref<7x40xf32>)
-  return
-}"""
+def product_on_bias(result: str, before: str = "", after: str = "") -> str:
+    """%c = %lhs %rhs + %bias, which begins with the bias in every row."""
+    return entry_function(
+        f"%lhs: {memref(7, 10)}, %rhs: {memref(10, 40)}, %bias: {memref(40)}, {result} {{buddy.result}}",
+        f"""{before}
+      linalg.broadcast ins(%bias : {memref(40)}) outs(%c : {memref(7, 40)}) dimensions = [0]
+      linalg.matmul ins(%lhs, %rhs : {memref(7, 10)}, {memref(10, 40)}) outs(%c : {memref(7, 40)})
+      {after}""",
+    )
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_bias_that_is_spread_over_the_result_first_becomes_the_first_sums(target: str) -> None:
-    compiled = Compiled(PROLOGUE, BOTH, target=TARGETS[target])
+    compiled = Compiled(product_on_bias(f"%c: {memref(7, 40)}"), BOTH, target=TARGETS[target])
     assert "linalg.broadcast that starts the sums is its prologue" in compiled.remarks
     assert compiled.remarks[-1].endswith("starts from linalg.broadcast")
     assert "linalg" not in compiled.text
-    a, b, bias, c = arrays((7, 10), (10, 40), (40,), (7, 40))
+    a, b, bias, c = random_arrays((7, 10), (10, 40), (40,), (7, 40))
     compiled("f", a, b, bias, c)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b + bias, atol=1e-5)
 
 
 def test_a_prologue_and_an_epilogue_of_one_product() -> None:
-    text = PROLOGUE.replace("%c: memref<7x40xf32> {buddy.result}", "%u: memref<7x40xbf16> {buddy.result}")
-    text = text.replace("linalg.broadcast", "%c = memref.alloc() : memref<7x40xf32>\n  linalg.broadcast")
-    identity = "affine_map<(i, j) -> (i, j)>"
-    text = text.replace(
-        "return",
-        f"""linalg.generic {{indexing_maps = [{identity}, {identity}], iterator_types = ["parallel", "parallel"]}}
-      ins(%c : memref<7x40xf32>) outs(%u : memref<7x40xbf16>) {{
-    ^bb0(%x: f32, %y: bf16):
-      %0 = arith.truncf %x : f32 to bf16
-      linalg.yield %0 : bf16
-  }}
-  return""",
-    )
+    plain, rounded = memref(7, 40), memref(7, 40, element="bf16")
+    epilogue = generic("ij", [("%c", plain, "i,j")], [("%u", rounded, "i,j")], "%r = arith.truncf %in0 : f32 to bf16")
+    text = product_on_bias(f"%u: {rounded}", before=f"%c = memref.alloc() : {plain}", after=epilogue)
     compiled = Compiled(text, BOTH)
     assert "linalg" not in compiled.text, compiled.remarks
-    a, b, bias = arrays((7, 10), (10, 40), (40,))
+    a, b, bias = random_arrays((7, 10), (10, 40), (40,))
     u = np.zeros((7, 40), np.uint16)
     compiled("f", a, b, bias, u)
     found = (u.astype(np.uint32) << 16).view(np.float32)

@@ -4,84 +4,49 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled
+from mlir_jit import SIZES, Compiled, random_array
+from mlir_text import Operand, entry_function, generic, memref
 
 from buddy.compiler.passes.fuse_rows import FuseRows
 from buddy.compiler.passes.plan_memory import PlanMemory
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 
-ID, ROW, COLUMN = "affine_map<(i,j)->(i,j)>", "affine_map<(i,j)->(i,0)>", "affine_map<(i,j)->(j)>"
 RESULT = "{buddy.result}"
-FUNC = "attributes {llvm.emit_c_interface}"
-SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
 
 
-def generic(maps: list[str], kinds: str, ins: str, outs: str, body: str) -> str:
-    iterators = ", ".join('"parallel"' if kind == "p" else '"reduction"' for kind in kinds)
+def elementwise(op: str, inputs: list[Operand], target: str, kind: str) -> str:
+    """`target` = `op` of two inputs, or of one and itself, for each element."""
+    second = "%in1" if len(inputs) == 2 else "%in0"
+    return generic("ij", inputs, [(target, kind, "i,j")], f"%r = {op} %in0, {second} : f32")
+
+
+def fold_rows(op: str, source: str, kind: str, target: str, column: str, indices: str = "i,0") -> str:
+    """`target` = `op` of itself and all elements of a row of `source`."""
+    operands = [(source, kind, "i,j")], [(target, column, indices)]
+    return generic("ij", *operands, f"%r = {op} %out0, %in0 : f32", reductions="j")
+
+
+def softmax_ops(m: int, n: int) -> str:
+    """%y = rows of %x less their maximum, exponentials (here: squares), their sum, the quotient."""
+    whole, column = memref(m, n), memref(m, 1)
+    difference = "%0 = arith.subf %in0, %in1 : f32\n%r = arith.mulf %0, %0 : f32"
     return f"""
-      linalg.generic {{indexing_maps = [{", ".join(maps)}], iterator_types = [{iterators}]}}
-        ins({ins}) outs({outs}) {{ {body} }}"""
-
-
-def softmax(m: int, n: int, name: str = "f") -> str:
-    """Rows less their maximum, exponentials (here: squares), their sum, the quotient."""
-    whole, column = f"memref<{m}x{n}xf32>", f"memref<{m}x1xf32>"
-    return f"""
-    func.func @{name}(%x: {whole}, %y: {whole} {RESULT}) {FUNC} {{
       %low = arith.constant 0xFF800000 : f32
       %zero = arith.constant 0.0 : f32
       %peak = memref.alloc() : {column}
       linalg.fill ins(%low : f32) outs(%peak : {column})
-      {
-        generic(
-            [ID, ROW],
-            "pr",
-            f"%x : {whole}",
-            f"%peak : {column}",
-            '''^bb0(%a: f32, %b: f32):
-          %0 = arith.maximumf %b, %a : f32
-          linalg.yield %0 : f32''',
-        )
-    }
+      {fold_rows("arith.maximumf", "%x", whole, "%peak", column)}
       %powers = memref.alloc() : {whole}
-      {
-        generic(
-            [ID, ROW, ID],
-            "pp",
-            f"%x, %peak : {whole}, {column}",
-            f"%powers : {whole}",
-            '''^bb0(%a: f32, %b: f32, %c: f32):
-          %0 = arith.subf %a, %b : f32
-          %1 = arith.mulf %0, %0 : f32
-          linalg.yield %1 : f32''',
-        )
-    }
+      {generic("ij", [("%x", whole, "i,j"), ("%peak", column, "i,0")], [("%powers", whole, "i,j")], difference)}
       %sum = memref.alloc() : {column}
       linalg.fill ins(%zero : f32) outs(%sum : {column})
-      {
-        generic(
-            [ID, ROW],
-            "pr",
-            f"%powers : {whole}",
-            f"%sum : {column}",
-            '''^bb0(%a: f32, %b: f32):
-          %0 = arith.addf %b, %a : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      {
-        generic(
-            [ID, ROW, ID],
-            "pp",
-            f"%powers, %sum : {whole}, {column}",
-            f"%y : {whole}",
-            '''^bb0(%a: f32, %b: f32, %c: f32):
-          %0 = arith.divf %a, %b : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      return
-    }}"""
+      {fold_rows("arith.addf", "%powers", whole, "%sum", column)}
+      {elementwise("arith.divf", [("%powers", whole, "i,j"), ("%sum", column, "i,0")], "%y", whole)}"""
+
+
+def softmax(m: int, n: int, name: str = "f") -> str:
+    whole = memref(m, n)
+    return entry_function(f"%x: {whole}, %y: {whole} {RESULT}", softmax_ops(m, n), name)
 
 
 def expected_softmax(x: np.ndarray) -> np.ndarray:
@@ -96,7 +61,7 @@ def test_numbers_of_a_softmax_like_chain(m: int) -> None:
     compiled = Compiled(text, [FuseRows(), PlanMemory(), VectorizeGenerics()])
     assert "linalg." not in compiled.text
     for n in sizes:
-        x = np.random.default_rng(n).standard_normal((m, n)).astype(np.float32)
+        x = random_array(m, n, seed=n)
         y = np.full_like(x, np.nan)
         compiled(f"f{n}", x, y)
         np.testing.assert_allclose(y, expected_softmax(x), rtol=n * 1e-6, err_msg=str(n))
@@ -114,7 +79,7 @@ def test_a_softmax_becomes_one_loop_that_works_in_the_rows_of_the_result() -> No
 
 def test_special_values_stay_in_their_row() -> None:
     compiled = Compiled(softmax(4, 33), [FuseRows(), VectorizeGenerics()])
-    x = np.random.default_rng(0).standard_normal((4, 33)).astype(np.float32)
+    x = random_array(4, 33)
     x[1, 32], x[2, 0] = np.nan, np.inf
     y = np.zeros_like(x)
     compiled("f", x, y)
@@ -129,7 +94,7 @@ def test_many_rows_are_shared_between_threads_in_chunks(rows: int) -> None:
     assert ("scf.parallel" in compiled.text) == (rows == 2048)
     compiled = Compiled(softmax(rows, 129), [FuseRows(), VectorizeGenerics()])
     assert compiled.text.count("scf.parallel") <= 1
-    x = np.random.default_rng(0).standard_normal((rows, 129)).astype(np.float32)
+    x = random_array(rows, 129)
     y = np.zeros_like(x)
     compiled("f", x, y)
     np.testing.assert_allclose(y, expected_softmax(x), rtol=1e-4)
@@ -137,55 +102,24 @@ def test_many_rows_are_shared_between_threads_in_chunks(rows: int) -> None:
 
 def test_a_bias_a_residual_and_a_mask_by_index_join_through_reshapes() -> None:
     """[2, 3, 5] + bias, where the last index is below the middle one, summed by rows; the sum has another shape."""
-    cube, flat, sums = "memref<2x3x5xf32>", "memref<6x5xf32>", "memref<6xf32>"
-    every = "affine_map<(b,i,j)->(b,i,j)>"
-    text = f"""
-    func.func @f(%x: {cube}, %bias: memref<5xf32>, %y: {flat} {RESULT}) {FUNC} {{
-      %zero = arith.constant 0.0 : f32
-      %t = memref.alloc() : {cube}
-      {
-        generic(
-            [every, "affine_map<(b,i,j)->(j)>", every],
-            "ppp",
-            f"%x, %bias : {cube}, memref<5xf32>",
-            f"%t : {cube}",
-            '''^bb0(%a: f32, %b: f32, %c: f32):
-          %zero2 = arith.constant 0.0 : f32
+    cube, flat, sums = memref(2, 3, 5), memref(6, 5), memref(6)
+    masked = """%zero2 = arith.constant 0.0 : f32
           %i = linalg.index 1 : index
           %j = linalg.index 2 : index
           %below = arith.cmpi ult, %j, %i : index
-          %0 = arith.addf %a, %b : f32
-          %1 = arith.select %below, %0, %zero2 : f32
-          linalg.yield %1 : f32''',
-        )
-    }
-      %r = memref.collapse_shape %t [[0, 1], [2]] : {cube} into {flat}
+          %0 = arith.addf %in0, %in1 : f32
+          %r = arith.select %below, %0, %zero2 : f32"""
+    text = entry_function(
+        f"%x: {cube}, %bias: {memref(5)}, %y: {flat} {RESULT}",
+        f"""%zero = arith.constant 0.0 : f32
+      %t = memref.alloc() : {cube}
+      {generic("bij", [("%x", cube, "b,i,j"), ("%bias", memref(5), "j")], [("%t", cube, "b,i,j")], masked)}
+      %rows = memref.collapse_shape %t [[0, 1], [2]] : {cube} into {flat}
       %s = memref.alloc() : {sums}
       linalg.fill ins(%zero : f32) outs(%s : {sums})
-      {
-        generic(
-            [ID, "affine_map<(i,j)->(i)>"],
-            "pr",
-            f"%r : {flat}",
-            f"%s : {sums}",
-            '''^bb0(%a: f32, %b: f32):
-          %0 = arith.addf %b, %a : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      {
-        generic(
-            [ID, "affine_map<(i,j)->(i)>", ID],
-            "pp",
-            f"%r, %s : {flat}, {sums}",
-            f"%y : {flat}",
-            '''^bb0(%a: f32, %b: f32, %c: f32):
-          %0 = arith.subf %a, %b : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      return
-    }}"""
+      {fold_rows("arith.addf", "%rows", flat, "%s", sums, "i")}
+      {elementwise("arith.subf", [("%rows", flat, "i,j"), ("%s", sums, "i")], "%y", flat)}""",
+    )
     compiled = Compiled(text, [FuseRows(), VectorizeGenerics()])
     assert compiled.remarks[0].startswith("4 ops in one loop over 6 rows")
     x, bias = np.arange(30, dtype=np.float32).reshape(2, 3, 5), np.arange(5, dtype=np.float32) * 100
@@ -198,7 +132,7 @@ def test_a_bias_a_residual_and_a_mask_by_index_join_through_reshapes() -> None:
 def test_a_temporary_that_others_read_stays_whole() -> None:
     text = softmax(8, 16).replace("return", "memref.copy %powers, %x : memref<8x16xf32> to memref<8x16xf32>\nreturn")
     compiled = Compiled(text, [FuseRows(), VectorizeGenerics()])
-    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    x = random_array(8, 16)
     before, y = x.copy(), np.zeros_like(x)
     compiled("f", x, y)
     np.testing.assert_allclose(y, expected_softmax(before), rtol=1e-5)
@@ -207,51 +141,20 @@ def test_a_temporary_that_others_read_stays_whole() -> None:
 
 def transposed_reader(mark: str) -> str:
     """A sum over rows, and an op that reads what another row has written."""
-    whole, sums = "memref<8x8xf32>", "memref<8xf32>"
-    turned = "affine_map<(i,j)->(j,i)>"
-    return f"""
-    func.func @f(%x: {whole}, %s: {sums} {mark}, %y: {whole} {mark}) {FUNC} {{
-      %t = memref.alloc() : {whole}
-      {
-        generic(
-            [ID, ID],
-            "pp",
-            f"%x : {whole}",
-            f"%t : {whole}",
-            '''^bb0(%a: f32, %b: f32):
-          %0 = arith.mulf %a, %a : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      {
-        generic(
-            [ID, "affine_map<(i,j)->(i)>"],
-            "pr",
-            f"%t : {whole}",
-            f"%s : {sums}",
-            '''^bb0(%a: f32, %b: f32):
-          %0 = arith.addf %b, %a : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      {
-        generic(
-            [turned, ID],
-            "pp",
-            f"%t : {whole}",
-            f"%y : {whole}",
-            '''^bb0(%a: f32, %b: f32):
-          linalg.yield %a : f32''',
-        )
-    }
-      return
-    }}"""
+    whole, sums = memref(8, 8), memref(8)
+    return entry_function(
+        f"%x: {whole}, %s: {sums} {mark}, %y: {whole} {mark}",
+        f"""%t = memref.alloc() : {whole}
+      {elementwise("arith.mulf", [("%x", whole, "i,j")], "%t", whole)}
+      {fold_rows("arith.addf", "%t", whole, "%s", sums, "i")}
+      {generic("ij", [("%t", whole, "j,i")], [("%y", whole, "i,j")], "", yields="%in0")}""",
+    )
 
 
 def test_what_needs_other_rows_stays_outside() -> None:
     compiled = Compiled(transposed_reader(RESULT), [FuseRows(), VectorizeGenerics()])
     assert compiled.remarks[0].startswith("2 ops in one loop over 8 rows")
-    x = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    x = random_array(8, 8)
     s, y = np.zeros(8, np.float32), np.zeros_like(x)
     compiled("f", x, s, y)
     np.testing.assert_array_equal(y, (x * x).T)
@@ -272,35 +175,17 @@ def test_what_is_not_fused_says_why(text: str, options: dict[str, int], reason: 
     assert "scf.for" not in compiled.text
 
 
-def product(body: str) -> str:
-    whole, sums = "memref<8x16xf32>", "memref<8xf32>"
-    return f"""
-    func.func @f(%x: {whole}, %w: memref<16xf32>, %s: {sums} {RESULT}) {FUNC} {{
-      %t = memref.alloc() : {whole}
-      {
-        generic(
-            [ID, ID],
-            "pp",
-            f"%x : {whole}",
-            f"%t : {whole}",
-            '''^bb0(%a: f32, %b: f32):
-          %0 = arith.mulf %a, %a : f32
-          linalg.yield %0 : f32''',
-        )
-    }
-      {generic([ID, COLUMN, "affine_map<(i,j)->(i)>"], "pr", f"%t, %w : {whole}, memref<16xf32>", f"%s : {sums}", body)}
-      return
-    }}"""
-
-
 def test_products_are_left_to_their_kernels() -> None:
-    compiled = Compiled(
-        product("""^bb0(%a: f32, %b: f32, %c: f32):
-          %0 = arith.mulf %a, %b : f32
-          %1 = arith.addf %c, %0 : f32
-          linalg.yield %1 : f32"""),
-        [FuseRows()],
+    whole, sums, column = memref(8, 16), memref(8), memref(16)
+    multiply_add = "%0 = arith.mulf %in0, %in1 : f32\n%r = arith.addf %out0, %0 : f32"
+    operands = [("%t", whole, "i,j"), ("%w", column, "j")], [("%s", sums, "i")]
+    text = entry_function(
+        f"%x: {whole}, %w: {column}, %s: {sums} {RESULT}",
+        f"""%t = memref.alloc() : {whole}
+      {elementwise("arith.mulf", [("%x", whole, "i,j")], "%t", whole)}
+      {generic("ij", *operands, multiply_add, reductions="j")}""",
     )
+    compiled = Compiled(text, [FuseRows()])
     assert compiled.remarks == []
     assert "scf.for" not in compiled.text
 
@@ -317,28 +202,26 @@ def test_an_epilogue_is_left_to_its_product() -> None:
 
 def test_rows_within_a_loop_are_fused_there() -> None:
     """A softmax over each [6, 33] matrix of a batch, the batch in a loop that threads share."""
-    cube, whole, view = "memref<3x6x33xf32>", "memref<6x33xf32>", "memref<6x33xf32, strided<[33, 1], offset: ?>>"
-    inner = softmax(6, 33).split("\n", 2)[2].rsplit("return", 1)[0].replace("%y", "%t")
-    text = f"""
-    func.func @f(%all: {cube}, %out: {cube}) {FUNC} {{
-      %c0 = arith.constant 0 : index
+    cube, whole, view = memref(3, 6, 33), memref(6, 33), "memref<6x33xf32, strided<[33, 1], offset: ?>>"
+    text = entry_function(
+        f"%all: {cube}, %out: {cube}",
+        f"""%c0 = arith.constant 0 : index
       %c1 = arith.constant 1 : index
       %c3 = arith.constant 3 : index
       scf.parallel (%i) = (%c0) to (%c3) step (%c1) {{
         %s = memref.subview %all[%i, 0, 0] [1, 6, 33] [1, 1, 1] : {cube} to {view}
         %x = memref.alloc() : {whole}
-        %t = memref.alloc() : {whole}
+        %y = memref.alloc() : {whole}
         memref.copy %s, %x : {view} to {whole}
-        {inner}
+        {softmax_ops(6, 33)}
         %r = memref.subview %out[%i, 0, 0] [1, 6, 33] [1, 1, 1] : {cube} to {view}
-        memref.copy %t, %r : {whole} to {view}
+        memref.copy %y, %r : {whole} to {view}
         scf.reduce
-      }}
-      return
-    }}"""
+      }}""",
+    )
     compiled = Compiled(text, [FuseRows(), VectorizeGenerics()])
     assert compiled.remarks[0].startswith("6 ops in one loop over 6 rows")
-    x = np.random.default_rng(0).standard_normal((3, 6, 33)).astype(np.float32)
+    x = random_array(3, 6, 33)
     y = np.zeros_like(x)
     compiled("f", x, y)
     for matrix, result in zip(x, y, strict=True):
@@ -354,20 +237,16 @@ def test_nothing_is_no_row(m: int, n: int) -> None:
 
 def test_what_stands_in_no_function_of_func_stays() -> None:
     """As after `convert-func-to-llvm`, where a recipe has that first."""
-    text = """
-    llvm.func @f() {
-      %0 = arith.constant 0.0 : f32
-      %x = memref.alloc() : memref<3x5xf32>
-      %sum = memref.alloc() : memref<3x1xf32>
-      linalg.fill ins(%0 : f32) outs(%sum : memref<3x1xf32>)
-      linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, 0)>],
-          iterator_types = ["parallel", "reduction"]} ins(%x : memref<3x5xf32>) outs(%sum : memref<3x1xf32>) {
-        ^bb0(%a: f32, %b: f32):
-          %1 = arith.addf %b, %a : f32
-          linalg.yield %1 : f32
-      }
+    whole, column = memref(3, 5), memref(3, 1)
+    text = f"""
+    llvm.func @f() {{
+      %zero = arith.constant 0.0 : f32
+      %x = memref.alloc() : {whole}
+      %sum = memref.alloc() : {column}
+      linalg.fill ins(%zero : f32) outs(%sum : {column})
+      {fold_rows("arith.addf", "%x", whole, "%sum", column)}
       llvm.return
-    }"""
+    }}"""
     compiled = Compiled(text, [FuseRows(), VectorizeGenerics(share=False)])
     assert compiled.text.count("linalg.generic") == 1
     assert any("no func.func is around it" in remark for remark in compiled.remarks)

@@ -9,23 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mlir_jit import Compiled
+from mlir_jit import SIZES, TARGETS, Compiled
 from products import function
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
-from buddy.compiler.target import Target
 
-SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
 SUBSCRIPTS = {"mk,kn->mn": (False, False), "mk,nk->mn": (False, True), "km,kn->mn": (True, False)}
 _shapes = [*random.Random(3).sample(list(itertools.product(SIZES, SIZES, SIZES)), 9), (0, 5, 3), (5, 3, 0), (3, 0, 4)]
 # Each shape in one of the orders, in turn.
 SHAPES = list(zip(_shapes, itertools.cycle(SUBSCRIPTS), strict=False))
-TARGETS = {
-    "avx512": Target("avx512", 64, 32),
-    "avx2": Target("avx2", 32, 16),
-    "neon": Target("neon", 16, 32),
-    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
-}
 # Element type of the factors -> that of the sums, and PyTorch's types.
 FLOATS = {
     "f32": ("f32", torch.float32, torch.float32),

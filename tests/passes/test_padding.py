@@ -41,20 +41,23 @@ STEPS = [
 ]
 
 
-def expected(a: np.ndarray) -> np.ndarray:
-    out = np.full((7, 6, 3), 7.0, np.float32)
-    out[1:5, 0:5] = a * a
-    return out
+def check(compiled: Compiled, *, with_squares: bool = False) -> None:
+    """@f gives the squares of its argument with a border of sevens, and after them the squares alone if asked to."""
+    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
+    padded, squares = np.full((7, 6, 3), np.nan, np.float32), np.full((4, 5, 3), np.nan, np.float32)
+    compiled("f", a, padded, *([squares] if with_squares else []))
+    expected = np.full((7, 6, 3), 7.0, np.float32)
+    expected[1:5, 0:5] = a * a
+    np.testing.assert_array_equal(padded, expected)
+    if with_squares:
+        np.testing.assert_array_equal(squares, a * a)
 
 
 def test_what_the_padded_tensor_is_filled_with_may_come_behind_the_generic() -> None:
     """A constant is moved in front of it; what is computed there stays, and the copy with it."""
     constant = "%z = arith.constant 7.0 : f32\n"
     late = ALONE.replace(constant, "").replace("%p_e =", f"{constant} %p_e =")
-    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
-    out = np.full((7, 6, 3), np.nan, np.float32)
-    Compiled(late, STEPS)("f", a, out)
-    np.testing.assert_array_equal(out, expected(a))
+    check(Compiled(late, STEPS))
     summed = late.replace(constant, "%c = arith.constant 3.5 : f32\n %z = arith.addf %c, %c : f32\n")
     assert "extract_slice" not in Compiled(summed, [PadInPlace()]).text
 
@@ -78,20 +81,12 @@ def test_only_the_border_is_filled_and_nothing_copied() -> None:
     written = "result 0 is written where the caller wants it"
     assert compiled.remarks[1:] == [written, "filled in 3 strips around what is written next"]
     assert compiled.text.count("linalg.fill") == 3
-    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
-    out = np.full((7, 6, 3), np.nan, np.float32)
-    compiled("f", a, out)
-    np.testing.assert_array_equal(out, expected(a))
+    check(compiled)
 
 
 def test_other_readers_see_the_same_numbers() -> None:
     text = PADDED.replace("USE", "return %p, %r : tensor<7x6x3xf32>, tensor<4x5x3xf32>")
-    a = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
-    compiled = Compiled(text, STEPS)
-    padded, plain = np.full((7, 6, 3), np.nan, np.float32), np.full((4, 5, 3), np.nan, np.float32)
-    compiled("f", a, padded, plain)
-    np.testing.assert_array_equal(padded, expected(a))
-    np.testing.assert_array_equal(plain, a * a)
+    check(Compiled(text, STEPS), with_squares=True)
 
 
 def test_a_filled_tensor_with_other_readers_stays() -> None:

@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from mlir_jit import Compiled
 
-from buddy.compiler.runner.openmp import SEQUENTIAL, torch_fork
+from buddy.compiler import codegen
+from buddy.compiler.bindings import ir
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
+from buddy.compiler.pipeline import run_step
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.provenance import LocationSets
+from buddy.compiler.runner.linker import Library
+from buddy.compiler.runner.loaded import call
+from buddy.compiler.runner.openmp import SEQUENTIAL, Fork, torch_fork
 from tests.kernels.filecheck_text import filecheck
-from tests.passes.shared_loops import Shared
+
+_FIRST = "parallel-to-tasks"
+
+
+class Shared:
+    """A module whose function `@f` takes memrefs; loops in it are shared by `threads` threads.
+
+    It is compiled as the default preset does it, from this pass on.
+    """
+
+    def __init__(self, text: str, threads: int, nodes: Sequence[str] = ()) -> None:
+        steps = [step for step in default_recipe().steps if step.enabled]
+        steps = steps[[step.name for step in steps].index(_FIRST) :]
+        self.locations = LocationSets()
+        for node in nodes:
+            self.locations.intern([node])
+        self.texts: dict[str, str] = {}
+        context = ir.Context()
+        context.enable_multithreading(False)
+        with context, self.locations.nowhere(context):
+            self.module = ir.Module.parse(text)
+            pass_context = PassContext(self.locations, threads=threads)
+            for step in steps:
+                run_step(self.module.operation, step, pass_context)
+                self.texts[step.name] = str(self.module)
+        self.remarks = [remark.text for remark in pass_context.remarks if remark.pass_name == _FIRST]
+        self._linked: dict[int, Library] = {}
+
+    def __call__(self, *tensors: torch.Tensor, fork: Fork | None = None) -> None:
+        """Call `@f` on `tensors`, which it may write to."""
+        found = fork or torch_fork()
+        if id(found) not in self._linked:
+            with self.module.context:
+                objects = codegen.compile_functions(self.module.operation, self.locations, 3)
+            images = [each.data for each in objects]
+            self._linked[id(found)] = Library(images, {"f": len(tensors)}, found.symbols, found.ir)
+        call(self._linked[id(found)]["f"], tensors)
+
 
 # out[number of the iteration] += x[...] * s, over any bounds and steps of two dims.
 NEST = """
@@ -35,6 +84,30 @@ func.func @f(%x: memref<1024xf32>, %scale: memref<f32>, %out: memref<1024xf32>) 
 """
 
 
+SMALL_NEST = NEST.format(0, 3, 1, 2, 10, 2)
+BOUNDS_OF_EIGHT = """
+      %c0 = arith.constant 0 : index
+      %c1 = arith.constant 1 : index
+      %c8 = arith.constant 8 : index"""
+
+
+def shared_loop(counter: str, body: str, end: str = "%c8") -> str:
+    return f"""
+      scf.parallel ({counter}) = (%c0) to ({end}) step (%c1) {{
+        {body}
+        scf.reduce
+      }}"""
+
+
+# out[8 i + j] = 1 for each j.
+ROW_OF_ONES = shared_loop(
+    "%j",
+    """%r = arith.muli %i, %c8 : index
+        %at = arith.addi %r, %j : index
+        memref.store %one, %out[%at] : memref<64xf32>""",
+)
+
+
 def expected(x: torch.Tensor, scale: float, bounds: tuple[int, ...]) -> torch.Tensor:
     out = torch.zeros(32, 32)
     rows, columns = slice(*bounds[:3]), slice(*bounds[3:])
@@ -44,7 +117,7 @@ def expected(x: torch.Tensor, scale: float, bounds: tuple[int, ...]) -> torch.Te
 
 def test_the_body_becomes_a_function_of_a_run_of_iterations() -> None:
     filecheck(
-        Shared(NEST.format(0, 3, 1, 2, 10, 2), 2).texts["parallel-to-tasks"],
+        Shared(SMALL_NEST, 2).texts["parallel-to-tasks"],
         """
         CHECK:      func.func private @f_task(%[[BEGIN:.*]]: index, %[[END:.*]]: index,
         CHECK-SAME:   %[[X:.*]]: memref<1024xf32>, %[[OUT:.*]]: memref<1024xf32>, %[[S:.*]]: f32)
@@ -64,7 +137,7 @@ def test_the_body_becomes_a_function_of_a_run_of_iterations() -> None:
 
 def test_a_task_asks_for_its_share_and_callers_fork() -> None:
     filecheck(
-        Shared(NEST.format(0, 3, 1, 2, 10, 2), 2).texts["convert-tasks-to-llvm"],
+        Shared(SMALL_NEST, 2).texts["convert-tasks-to-llvm"],
         """
         CHECK:      llvm.func @f_task(%[[DATA:.*]]: !llvm.ptr, %[[THREAD:.*]]: i32, %[[THREADS:.*]]: i32)
         CHECK:        llvm.getelementptr %[[DATA]][0, 4]
@@ -81,7 +154,7 @@ def test_a_task_asks_for_its_share_and_callers_fork() -> None:
 
 
 def test_on_one_thread_loops_stay_loops() -> None:
-    shared = Shared(NEST.format(0, 3, 1, 2, 10, 2), 1)
+    shared = Shared(SMALL_NEST, 1)
     assert "scf.parallel" in shared.texts["parallel-to-tasks"]
     assert "buddy_fork" not in shared.texts["convert-tasks-to-llvm"]
     assert shared.remarks == []
@@ -186,20 +259,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "line", "reason"), REFUSED)
 def test_a_loop_that_no_task_can_do_stays_and_says_why(arguments: str, line: str, reason: str) -> None:
-    from mlir_jit import Compiled
-
-    from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
-
+    loop = shared_loop("%i", f"{line}\nmemref.store %a, %out[%i] : memref<8xf32>", "%n" if "%n" in arguments else "%c8")
     text = f"""
-    func.func @f({arguments}) {{
-      %c0 = arith.constant 0 : index
-      %c1 = arith.constant 1 : index
-      %c8 = arith.constant 8 : index
-      scf.parallel (%i) = (%c0) to ({"%n" if "%n" in arguments else "%c8"}) step (%c1) {{
-        {line}
-        memref.store %a, %out[%i] : memref<8xf32>
-        scf.reduce
-      }}
+    func.func @f({arguments}) {{{BOUNDS_OF_EIGHT}{loop}
       return
     }}"""
     compiled = Compiled(text, [ParallelToTasks(threads=2)])
@@ -210,23 +272,20 @@ def test_a_loop_that_no_task_can_do_stays_and_says_why(arguments: str, line: str
 
 
 def test_iterations_that_are_summed_up_stay_on_one_thread() -> None:
-    text = """
-    func.func @f(%x: memref<8xf32>, %out: memref<f32>) {
-      %c0 = arith.constant 0 : index
-      %c1 = arith.constant 1 : index
-      %c8 = arith.constant 8 : index
+    text = f"""
+    func.func @f(%x: memref<8xf32>, %out: memref<f32>) {{{BOUNDS_OF_EIGHT}
       %zero = arith.constant 0.0 : f32
-      %sum = scf.parallel (%i) = (%c0) to (%c8) step (%c1) init (%zero) -> f32 {
+      %sum = scf.parallel (%i) = (%c0) to (%c8) step (%c1) init (%zero) -> f32 {{
         %a = memref.load %x[%i] : memref<8xf32>
-        scf.reduce(%a : f32) {
+        scf.reduce(%a : f32) {{
           ^bb0(%l: f32, %r: f32):
             %s = arith.addf %l, %r : f32
             scf.reduce.return %s : f32
-        }
-      }
+        }}
+      }}
       memref.store %sum, %out[] : memref<f32>
       return
-    }"""
+    }}"""
     shared, x, out = Shared(text, 2), torch.randn(8), torch.zeros(())
     assert shared.remarks == ["a loop stays on one thread: its iterations are reduced to a result"]
     shared(x, out)
@@ -234,23 +293,12 @@ def test_iterations_that_are_summed_up_stay_on_one_thread() -> None:
 
 
 def test_a_loop_in_a_shared_loop_is_not_shared_again() -> None:
-    text = """
-    func.func @f(%out: memref<64xf32>) {
-      %c0 = arith.constant 0 : index
-      %c1 = arith.constant 1 : index
-      %c8 = arith.constant 8 : index
+    text = f"""
+    func.func @f(%out: memref<64xf32>) {{{BOUNDS_OF_EIGHT}
       %one = arith.constant 1.0 : f32
-      scf.parallel (%i) = (%c0) to (%c8) step (%c1) {
-        scf.parallel (%j) = (%c0) to (%c8) step (%c1) {
-          %r = arith.muli %i, %c8 : index
-          %at = arith.addi %r, %j : index
-          memref.store %one, %out[%at] : memref<64xf32>
-          scf.reduce
-        }
-        scf.reduce
-      }
+      {shared_loop("%i", ROW_OF_ONES)}
       return
-    }"""
+    }}"""
     shared, out = Shared(text, 2), torch.zeros(64)
     assert shared.remarks == ["8 iterations shared by 2 threads"]
     assert shared.texts["parallel-to-tasks"].count("scf.parallel") == 1
@@ -260,34 +308,21 @@ def test_a_loop_in_a_shared_loop_is_not_shared_again() -> None:
 
 def test_a_function_that_a_shared_loop_calls_shares_no_loop_of_its_own() -> None:
     """Threads that are all at work have nobody to share with, and would need scratch memory for threads of threads."""
-    text = """
-    func.func private @inner(%out: memref<64xf32>, %i: index) {
-      %c0 = arith.constant 0 : index
-      %c1 = arith.constant 1 : index
-      %c8 = arith.constant 8 : index
+    call_between = "func.call @between(%out, %i) : (memref<64xf32>, index) -> ()"
+    text = f"""
+    func.func private @inner(%out: memref<64xf32>, %i: index) {{{BOUNDS_OF_EIGHT}
       %one = arith.constant 1.0 : f32
-      scf.parallel (%j) = (%c0) to (%c8) step (%c1) {
-        %r = arith.muli %i, %c8 : index
-        %at = arith.addi %r, %j : index
-        memref.store %one, %out[%at] : memref<64xf32>
-        scf.reduce
-      }
+      {ROW_OF_ONES}
       return
-    }
-    func.func private @between(%out: memref<64xf32>, %i: index) {
+    }}
+    func.func private @between(%out: memref<64xf32>, %i: index) {{
       call @inner(%out, %i) : (memref<64xf32>, index) -> ()
       return
-    }
-    func.func @f(%out: memref<64xf32>) {
-      %c0 = arith.constant 0 : index
-      %c1 = arith.constant 1 : index
-      %c8 = arith.constant 8 : index
-      scf.parallel (%i) = (%c0) to (%c8) step (%c1) {
-        func.call @between(%out, %i) : (memref<64xf32>, index) -> ()
-        scf.reduce
-      }
+    }}
+    func.func @f(%out: memref<64xf32>) {{{BOUNDS_OF_EIGHT}
+      {shared_loop("%i", call_between)}
       return
-    }"""
+    }}"""
     shared, out = Shared(text, 2), torch.zeros(64)
     assert shared.remarks == [
         "a loop stays on one thread: its function is called in a loop that threads share already",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled
+from mlir_jit import Compiled, random_array
 
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.plan_memory import PlanMemory
@@ -63,7 +63,7 @@ def test_without_an_arena_each_buffer_is_freed_after_its_last_use() -> None:
 
 @pytest.mark.parametrize("arena", [True, False])
 def test_numbers_stay(arena: bool) -> None:
-    x = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
+    x = random_array(1024)
     out = np.zeros_like(x)
     Compiled(CHAIN, [PlanMemory(arena=arena)])("f", x, out)
     b = (x + x) * x

@@ -14,14 +14,18 @@ def after(text: str) -> str:
     return Compiled(text, [ResultsToOutParams()]).text
 
 
-def test_an_allocated_result_is_written_in_place() -> None:
-    text = """
-    func.func @f(%x: memref<4xf32>) -> memref<4xf32> {
+def allocated(results: str, end: str) -> str:
+    """A function that copies its argument to a new buffer %a and ends with `end`."""
+    return f"""
+    func.func @f(%x: memref<4xf32>) -> {results} {{
       %a = memref.alloc() : memref<4xf32>
       linalg.copy ins(%x : memref<4xf32>) outs(%a : memref<4xf32>)
-      return %a : memref<4xf32>
-    }
-    """
+      {end}
+    }}"""
+
+
+def test_an_allocated_result_is_written_in_place() -> None:
+    text = allocated("memref<4xf32>", "return %a : memref<4xf32>")
     filecheck(
         after(text),
         """
@@ -33,14 +37,11 @@ def test_an_allocated_result_is_written_in_place() -> None:
 
 
 def test_an_allocated_result_is_written_in_place_through_a_reshape() -> None:
-    text = """
-    func.func @f(%x: memref<4xf32>) -> memref<2x2xf32> {
-      %a = memref.alloc() : memref<4xf32>
-      linalg.copy ins(%x : memref<4xf32>) outs(%a : memref<4xf32>)
-      %r = memref.expand_shape %a [[0, 1]] output_shape [2, 2] : memref<4xf32> into memref<2x2xf32>
-      return %r : memref<2x2xf32>
-    }
-    """
+    text = allocated(
+        "memref<2x2xf32>",
+        """%r = memref.expand_shape %a [[0, 1]] output_shape [2, 2] : memref<4xf32> into memref<2x2xf32>
+      return %r : memref<2x2xf32>""",
+    )
     filecheck(
         after(text),
         """
@@ -64,13 +65,7 @@ def test_an_argument_that_is_returned_is_copied() -> None:
 
 
 def test_a_buffer_returned_twice_is_written_once_and_copied_once() -> None:
-    text = """
-    func.func @f(%x: memref<4xf32>) -> (memref<4xf32>, memref<4xf32>) {
-      %a = memref.alloc() : memref<4xf32>
-      linalg.copy ins(%x : memref<4xf32>) outs(%a : memref<4xf32>)
-      return %a, %a : memref<4xf32>, memref<4xf32>
-    }
-    """
+    text = allocated("(memref<4xf32>, memref<4xf32>)", "return %a, %a : memref<4xf32>, memref<4xf32>")
     filecheck(
         after(text),
         """

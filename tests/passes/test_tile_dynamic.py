@@ -109,8 +109,50 @@ def test_what_lies_behind_the_factors_is_not_summed() -> None:
 
 
 def test_known_sizes_are_left_alone() -> None:
-    text = ROWS.replace("?", "16")
-    assert Compiled(text, [TileDynamic(), PassSizes()]).text == Compiled(text).text
+    for text in (ROWS.replace("?", "16"), SQUARES.replace("?", "16"), PLACES.replace("?", "16")):
+        tiled = Compiled(text, [TileDynamic(), PassSizes()])
+        assert tiled.text == Compiled(text).text
+        assert tiled.remarks == []
+
+
+# %u, %v and %w have known sizes. A sum of loops cannot be tiled where sizes are not known.
+MIXED = """
+#id = affine_map<(i, j) -> (i, j)>
+#sum = affine_map<(i, j) -> (i + j)>
+func.func @f(%x: memref<?x?xf32>, %y: memref<?xf32>, %u: memref<8x8xf32>, %v: memref<8x8xf32>, %w: memref<15xf32>) {
+  linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%u : memref<8x8xf32>) outs(%v : memref<8x8xf32>) { ^bb0(%a: f32, %o: f32): linalg.yield %a : f32 }
+  linalg.matmul ins(%u, %u : memref<8x8xf32>, memref<8x8xf32>) outs(%v : memref<8x8xf32>)
+  linalg.generic {indexing_maps = [#sum, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%w : memref<15xf32>) outs(%v : memref<8x8xf32>) { ^bb0(%a: f32, %o: f32): linalg.yield %a : f32 }
+  memref.copy %u, %v : memref<8x8xf32> to memref<8x8xf32>
+  linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%x : memref<?x?xf32>) outs(%x : memref<?x?xf32>) { ^bb0(%a: f32, %o: f32): linalg.yield %a : f32 }
+  linalg.generic {indexing_maps = [#sum, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%y : memref<?xf32>) outs(%x : memref<?x?xf32>) { ^bb0(%a: f32, %o: f32): linalg.yield %a : f32 }
+  return
+}
+"""
+
+
+def test_remarks_are_about_ops_of_unknown_sizes_alone() -> None:
+    tiled = Compiled(MIXED, [TileDynamic()])
+    assert tiled.remarks == [
+        "linalg.generic: loops around tiles of 1x64",
+        "linalg.generic left to scalar loops: a size or a stride that is not known is indexed by d0 + d1",
+    ]
+    filecheck(
+        tiled.text,
+        """
+        CHECK:      func.func @f
+        CHECK-NEXT: linalg.generic {{.*}} ins({{.*}} : memref<8x8xf32>) outs({{.*}} : memref<8x8xf32>)
+        CHECK:      linalg.matmul ins({{.*}} : memref<8x8xf32>, memref<8x8xf32>)
+        CHECK-NEXT: linalg.generic {{.*}} ins({{.*}} : memref<15xf32>) outs({{.*}} : memref<8x8xf32>)
+        CHECK:      memref.copy {{.*}} : memref<8x8xf32> to memref<8x8xf32>
+        CHECK:      scf.for
+        CHECK:      linalg.generic {{.*}} ins({{.*}} : memref<?xf32>) outs({{.*}} : memref<?x?xf32>)
+        """,
+    )
 
 
 CALLS = """

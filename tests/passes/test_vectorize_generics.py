@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled
+from mlir_jit import Compiled, random_array
+from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 
 SIZES = (1, 3, 16, 17, 33, 65, 130)
-FUNC = "attributes {llvm.emit_c_interface}"
 NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i8": np.int8, "i64": np.int64}
-
-
-def memref(*shape: int, element: str = "f32") -> str:
-    return "memref<" + "".join(f"{size}x" for size in shape) + element + ">"
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def vectorized(text: str) -> Compiled:
@@ -28,20 +20,23 @@ def vectorized(text: str) -> Compiled:
 
 
 def elementwise(m: int, n: int) -> str:
-    return f"""
-    func.func @f{n}(%x: {memref(m, n)}, %row: {memref(n)}, %column: {memref(m, 1)}, %y: {memref(m, n)}) {FUNC} {{
-      %two = arith.constant 2.0 : f32
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(j)>, affine_map<(i,j)->(i,0)>,
-        affine_map<(i,j)->(i,j)>], iterator_types = ["parallel", "parallel"]}}
-        ins(%x, %row, %column : {memref(m, n)}, {memref(n)}, {memref(m, 1)}) outs(%y : {memref(m, n)}) {{
-        ^bb0(%a: f32, %b: f32, %c: f32, %d: f32):
-          %0 = arith.mulf %a, %two : f32
-          %1 = arith.addf %0, %b : f32
-          %2 = arith.subf %1, %c : f32
-          linalg.yield %2 : f32
-      }}
-      return
-    }}"""
+    whole, row, column = memref(m, n), memref(n), memref(m, 1)
+    body = """%0 = arith.mulf %in0, %two : f32
+          %1 = arith.addf %0, %in1 : f32
+          %r = arith.subf %1, %in2 : f32"""
+    inputs = [("%x", whole, "i,j"), ("%row", row, "j"), ("%column", column, "i,0")]
+    return entry_function(
+        f"%x: {whole}, %row: {row}, %column: {column}, %y: {whole}",
+        "%two = arith.constant 2.0 : f32" + generic("ij", inputs, [("%y", whole, "i,j")], body),
+        f"f{n}",
+    )
+
+
+def check_elementwise(compiled: Compiled, m: int, n: int) -> None:
+    x, row, column = random_array(m, n), random_array(n), random_array(m, 1)
+    y = np.full((m, n), np.nan, np.float32)
+    compiled(f"f{n}", x, row, column, y)
+    np.testing.assert_array_equal(y, x * np.float32(2) + row - column)
 
 
 @pytest.mark.parametrize("m", SIZES)
@@ -49,38 +44,28 @@ def test_elementwise_with_broadcasts(m: int) -> None:
     sizes = [n for n in SIZES if m * n > 1]
     compiled = vectorized("".join(elementwise(m, n) for n in sizes))
     for n in sizes:
-        x, row, column, y = numbers(m, n), numbers(n), numbers(m, 1), np.full((m, n), np.nan, np.float32)
-        compiled(f"f{n}", x, row, column, y)
-        np.testing.assert_array_equal(y, x * np.float32(2) + row - column)
+        check_elementwise(compiled, m, n)
 
 
 def test_a_single_element_needs_no_loop() -> None:
     compiled = vectorized(elementwise(1, 1))
     assert compiled.remarks == ["linalg.generic: a single element, without a loop"]
     assert "scf.for" not in compiled.text
-    x, y = numbers(1, 1), np.zeros((1, 1), np.float32)
+    x, y = random_array(1, 1), np.zeros((1, 1), np.float32)
     compiled("f1", x, np.float32([3]), np.float32([[5]]), y)
     np.testing.assert_array_equal(y, x * np.float32(2) + np.float32(3) - np.float32(5))
 
 
 def reduction(name: str, m: int, n: int, axis: int, combine: str, initial: str) -> str:
-    kinds = ["parallel", "parallel"]
-    kinds[axis] = "reduction"
-    iterators = ", ".join(f'"{kind}"' for kind in kinds)
-    out = "i,0" if axis == 1 else "0,j"
-    shape = (m, 1) if axis == 1 else (1, n)
-    return f"""
-    func.func @{name}(%x: {memref(m, n)}, %y: {memref(*shape)}) {FUNC} {{
-      %initial = arith.constant {initial} : f32
-      linalg.fill ins(%initial : f32) outs(%y : {memref(*shape)})
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->({out})>],
-        iterator_types = [{iterators}]}} ins(%x : {memref(m, n)}) outs(%y : {memref(*shape)}) {{
-        ^bb0(%a: f32, %b: f32):
-          %0 = {combine} %a, %b : f32
-          linalg.yield %0 : f32
-      }}
-      return
-    }}"""
+    whole, folded = memref(m, n), memref(m, 1) if axis == 1 else memref(1, n)
+    operands = [("%x", whole, "i,j")], [("%y", folded, "i,0" if axis == 1 else "0,j")]
+    return entry_function(
+        f"%x: {whole}, %y: {folded}",
+        f"""%initial = arith.constant {initial} : f32
+      linalg.fill ins(%initial : f32) outs(%y : {folded})
+      {generic("ij", *operands, f"%r = {combine} %in0, %out0 : f32", reductions="ij"[axis])}""",
+        name,
+    )
 
 
 @pytest.mark.parametrize("m", [2, 130])
@@ -90,7 +75,7 @@ def test_sums_and_maxima(m: int, axis: int) -> None:
     folds = {"sum": ("arith.addf", "0.0"), "max": ("arith.maximumf", "0xFF800000")}
     compiled = vectorized("".join(reduction(f"{f}{n}", m, n, axis, *folds[f]) for n in sizes for f in folds))
     for n in sizes:
-        x, y = numbers(m, n), np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
+        x, y = random_array(m, n), np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
         compiled(f"sum{n}", x, y)
         np.testing.assert_allclose(y, x.astype(np.float64).sum(axis, keepdims=True), atol=1e-5)
         compiled(f"max{n}", x, y)
@@ -99,7 +84,7 @@ def test_sums_and_maxima(m: int, axis: int) -> None:
 
 @pytest.mark.parametrize("n", [17, 65])
 def test_maximum_keeps_nan_and_infinities(n: int) -> None:
-    x = -np.abs(numbers(4, n))
+    x = -np.abs(random_array(4, n))
     x[0, n - 1], x[1, 0], x[2, :] = np.nan, np.inf, -np.inf
     y = np.zeros((4, 1), np.float32)
     vectorized(reduction("f", 4, n, 1, "arith.maximumf", "0xFF800000"))("f", x, y)
@@ -107,22 +92,16 @@ def test_maximum_keeps_nan_and_infinities(n: int) -> None:
 
 
 def test_a_sum_of_squared_differences_and_a_count_in_one_reduction() -> None:
-    compiled = vectorized(f"""
-    func.func @f(%x: {memref(6, 77)}, %mean: {memref(6)}, %y: {memref(6)}, %z: {memref(6)}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>, affine_map<(i,j)->(i)>,
-        affine_map<(i,j)->(i)>], iterator_types = ["parallel", "reduction"]}}
-        ins(%x, %mean : {memref(6, 77)}, {memref(6)}) outs(%y, %z : {memref(6)}, {memref(6)}) {{
-        ^bb0(%a: f32, %m: f32, %b: f32, %c: f32):
-          %one = arith.constant 1.0 : f32
-          %0 = arith.subf %a, %m : f32
+    rows = memref(6)
+    body = """%one = arith.constant 1.0 : f32
+          %0 = arith.subf %in0, %in1 : f32
           %1 = arith.mulf %0, %0 : f32
-          %2 = arith.addf %b, %1 : f32
-          %3 = arith.addf %c, %one : f32
-          linalg.yield %2, %3 : f32, f32
-      }}
-      return
-    }}""")
-    x, mean = numbers(6, 77), numbers(6)
+          %2 = arith.addf %out0, %1 : f32
+          %3 = arith.addf %out1, %one : f32"""
+    inputs, outputs = [("%x", memref(6, 77), "i,j"), ("%mean", rows, "i")], [("%y", rows, "i"), ("%z", rows, "i")]
+    text = generic("ij", inputs, outputs, body, reductions="j", yields="%2, %3")
+    compiled = vectorized(entry_function(f"%x: {memref(6, 77)}, %mean: {rows}, %y: {rows}, %z: {rows}", text))
+    x, mean = random_array(6, 77), random_array(6)
     y, z = np.full(6, 5, np.float32), np.zeros(6, np.float32)
     compiled("f", x, mean, y, z)
     np.testing.assert_allclose(y, 5 + ((x - mean[:, None]).astype(np.float64) ** 2).sum(1), rtol=1e-5)
@@ -130,36 +109,21 @@ def test_a_sum_of_squared_differences_and_a_count_in_one_reduction() -> None:
 
 
 def test_a_reduction_over_outer_and_inner_dims() -> None:
-    compiled = vectorized(f"""
-    func.func @f(%x: {memref(5, 7, 33)}, %y: {memref(7)}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j,k)->(i,j,k)>, affine_map<(i,j,k)->(j)>],
-        iterator_types = ["reduction", "parallel", "reduction"]}} ins(%x : {memref(5, 7, 33)}) outs(%y : {memref(7)}) {{
-        ^bb0(%a: f32, %b: f32):
-          %0 = arith.addf %b, %a : f32
-          linalg.yield %0 : f32
-      }}
-      return
-    }}""")
-    x, y = numbers(5, 7, 33), np.zeros(7, np.float32)
+    operands = [("%x", memref(5, 7, 33), "i,j,k")], [("%y", memref(7), "j")]
+    text = generic("ijk", *operands, "%r = arith.addf %out0, %in0 : f32", reductions="ik")
+    compiled = vectorized(entry_function(f"%x: {memref(5, 7, 33)}, %y: {memref(7)}", text))
+    x, y = random_array(5, 7, 33), np.zeros(7, np.float32)
     compiled("f", x, y)
     np.testing.assert_allclose(y, x.astype(np.float64).sum((0, 2)), atol=1e-5)
 
 
 def test_a_maximum_under_a_sliding_window() -> None:
-    compiled = vectorized(f"""
-    func.func @f(%x: {memref(3, 20, 41)}, %window: {memref(3, 3)}, %y: {memref(3, 18, 39)}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(c,h,w,i,j)->(c,h+i,w+j)>, affine_map<(c,h,w,i,j)->(i,j)>,
-        affine_map<(c,h,w,i,j)->(c,h,w)>],
-        iterator_types = ["parallel", "parallel", "parallel", "reduction", "reduction"]}}
-        ins(%x, %window : {memref(3, 20, 41)}, {memref(3, 3)}) outs(%y : {memref(3, 18, 39)}) {{
-        ^bb0(%a: f32, %b: f32, %c: f32):
-          %0 = arith.maximumf %c, %a : f32
-          linalg.yield %0 : f32
-      }}
-      return
-    }}""")
-    x, window, y = numbers(3, 20, 41), np.zeros((3, 3), np.float32), np.full((3, 18, 39), -np.inf, np.float32)
-    compiled("f", x, window, y)
+    image, window, result = memref(3, 20, 41), memref(3, 3), memref(3, 18, 39)
+    operands = [("%x", image, "c,h+i,w+j"), ("%window", window, "i,j")], [("%y", result, "c,h,w")]
+    text = generic("chwij", *operands, "%r = arith.maximumf %out0, %in0 : f32", reductions="ij")
+    compiled = vectorized(entry_function(f"%x: {image}, %window: {window}, %y: {result}", text))
+    x, y = random_array(3, 20, 41), np.full((3, 18, 39), -np.inf, np.float32)
+    compiled("f", x, np.zeros((3, 3), np.float32), y)
     np.testing.assert_array_equal(y, np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2)).max((3, 4)))
 
 
@@ -167,16 +131,16 @@ def test_a_maximum_under_a_sliding_window() -> None:
 @pytest.mark.parametrize(("m", "n"), [(1, 5), (3, 16), (16, 16), (17, 33), (65, 130)])
 def test_fill_copy_and_transpose(element: str, m: int, n: int) -> None:
     straight, crossed, one = (memref(*shape, element=element) for shape in ((m, n), (n, m), (1,)))
-    compiled = vectorized(f"""
-    func.func @f(%s: {one}, %x: {straight}, %a: {straight}, %b: {straight}, %c: {crossed}) {FUNC} {{
-      %zero = arith.constant 0 : index
+    text = entry_function(
+        f"%s: {one}, %x: {straight}, %a: {straight}, %b: {straight}, %c: {crossed}",
+        f"""%zero = arith.constant 0 : index
       %value = memref.load %s[%zero] : {one}
       linalg.fill ins(%value : {element}) outs(%a : {straight})
       memref.copy %x, %b : {straight} to {straight}
-      linalg.transpose ins(%x : {straight}) outs(%c : {crossed}) permutation = [1, 0]
-      return
-    }}""")
-    x = (numbers(m, n) * 50).astype(NUMPY[element])
+      linalg.transpose ins(%x : {straight}) outs(%c : {crossed}) permutation = [1, 0]""",
+    )
+    compiled = vectorized(text)
+    x = (random_array(m, n) * 50).astype(NUMPY[element])
     filler = np.array([7], NUMPY[element])
     a, b, c = np.zeros_like(x), np.zeros_like(x), np.zeros((n, m), NUMPY[element])
     compiled("f", filler, x, a, b, c)
@@ -187,13 +151,13 @@ def test_fill_copy_and_transpose(element: str, m: int, n: int) -> None:
 
 def test_a_transpose_writes_nothing_outside_its_target() -> None:
     view = "memref<19x17xf32, strided<[40, 1], offset: 3>>"
-    compiled = vectorized(f"""
-    func.func @f(%x: {memref(17, 19)}, %y: {memref(19, 40)}) {FUNC} {{
-      %v = memref.subview %y[0, 3] [19, 17] [1, 1] : {memref(19, 40)} to {view}
-      linalg.transpose ins(%x : {memref(17, 19)}) outs(%v : {view}) permutation = [1, 0]
-      return
-    }}""")
-    x, y = numbers(17, 19), np.full((19, 40), 9, np.float32)
+    text = entry_function(
+        f"%x: {memref(17, 19)}, %y: {memref(19, 40)}",
+        f"""%v = memref.subview %y[0, 3] [19, 17] [1, 1] : {memref(19, 40)} to {view}
+      linalg.transpose ins(%x : {memref(17, 19)}) outs(%v : {view}) permutation = [1, 0]""",
+    )
+    compiled = vectorized(text)
+    x, y = random_array(17, 19), np.full((19, 40), 9, np.float32)
     compiled("f", x, y)
     expected = np.full((19, 40), 9, np.float32)
     expected[:, 3:20] = x.T
@@ -202,21 +166,14 @@ def test_a_transpose_writes_nothing_outside_its_target() -> None:
 
 @pytest.mark.parametrize("n", [5, 16, 37])
 def test_a_body_that_asks_for_its_index(n: int) -> None:
-    compiled = vectorized(f"""
-    func.func @f(%y: {memref(4, n, element="i64")}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>], iterator_types = ["parallel", "parallel"]}}
-        outs(%y : {memref(4, n, element="i64")}) {{
-        ^bb0(%b: i64):
-          %i = linalg.index 0 : index
+    type_ = memref(4, n, element="i64")
+    body = """%i = linalg.index 0 : index
           %j = linalg.index 1 : index
           %c = arith.constant 100 : index
           %0 = arith.muli %i, %c : index
           %1 = arith.addi %0, %j : index
-          %2 = arith.index_cast %1 : index to i64
-          linalg.yield %2 : i64
-      }}
-      return
-    }}""")
+          %r = arith.index_cast %1 : index to i64"""
+    compiled = vectorized(entry_function(f"%y: {type_}", generic("ij", [], [("%y", type_, "i,j")], body)))
     y = np.zeros((4, n), np.int64)
     compiled("f", y)
     np.testing.assert_array_equal(y, np.arange(4)[:, None] * 100 + np.arange(n))
@@ -226,19 +183,12 @@ def test_a_body_that_asks_for_its_index(n: int) -> None:
 @pytest.mark.parametrize("n", [512, 513, 1024, 1039, 1055])
 def test_long_loops_do_several_vectors_an_iteration(n: int, ops: int) -> None:
     """Bodies of few ops, of some and of many, on whole iterations and on what is left of them."""
-    x, y = numbers(3, n), np.full((3, n), np.nan, np.float32)
-    body = "\n".join(f"%{i + 1} = arith.addf %{i}, %a : f32" for i in range(ops))
-    compiled = vectorized(f"""
-    func.func @f(%x: {memref(3, n)}, %y: {memref(3, n)}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
-        iterator_types = ["parallel", "parallel"]}} ins(%x : {memref(3, n)}) outs(%y : {memref(3, n)}) {{
-        ^bb0(%a: f32, %b: f32):
-          %0 = arith.addf %a, %a : f32
-          {body}
-          linalg.yield %{ops} : f32
-      }}
-      return
-    }}""")
+    x, y = random_array(3, n), np.full((3, n), np.nan, np.float32)
+    type_ = memref(3, n)
+    additions = "\n".join(f"%{i + 1} = arith.addf %{i}, %in0 : f32" for i in range(ops))
+    operands = [("%x", type_, "i,j")], [("%y", type_, "i,j")]
+    text = generic("ij", *operands, "%0 = arith.addf %in0, %in0 : f32\n" + additions, yields=f"%{ops}")
+    compiled = vectorized(entry_function(f"%x: {type_}, %y: {type_}", text))
     compiled("f", x, y)
     np.testing.assert_allclose(y, (ops + 2) * x, rtol=1e-5)  # a sum of up to 82 terms, each rounded
 
@@ -246,22 +196,18 @@ def test_long_loops_do_several_vectors_an_iteration(n: int, ops: int) -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_a_reduction_that_asks_for_the_index_along_it(n: int) -> None:
     """The maximum of each row up to a column that a number from outside tells, as in causal attention."""
-    x, y = numbers(5, n), np.full(5, -np.inf, np.float32)
-    compiled = vectorized(f"""
-    func.func @f(%x: {memref(5, n)}, %y: {memref(5)}) {FUNC} {{
-      %last = arith.constant {n // 2} : index
-      %low = arith.constant -1.0 : f32
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>],
-        iterator_types = ["parallel", "reduction"]}} ins(%x : {memref(5, n)}) outs(%y : {memref(5)}) {{
-        ^bb0(%a: f32, %b: f32):
-          %j = linalg.index 1 : index
+    x, y = random_array(5, n), np.full(5, -np.inf, np.float32)
+    body = """%j = linalg.index 1 : index
           %0 = arith.cmpi uge, %last, %j : index
-          %1 = arith.select %0, %a, %low : f32
-          %2 = arith.maximumf %b, %1 : f32
-          linalg.yield %2 : f32
-      }}
-      return
-    }}""")
+          %1 = arith.select %0, %in0, %low : f32
+          %r = arith.maximumf %out0, %1 : f32"""
+    text = entry_function(
+        f"%x: {memref(5, n)}, %y: {memref(5)}",
+        f"""%last = arith.constant {n // 2} : index
+      %low = arith.constant -1.0 : f32
+      {generic("ij", [("%x", memref(5, n), "i,j")], [("%y", memref(5), "i")], body, reductions="j")}""",
+    )
+    compiled = vectorized(text)
     compiled("f", x, y)
     x[:, n // 2 + 1 :] = -1.0
     np.testing.assert_array_equal(y, x.max(1))
@@ -285,19 +231,8 @@ def test_contiguous_loops_are_merged() -> None:
 )
 def test_what_stays_says_why(element: str, body: str, reason: str) -> None:
     type_ = memref(33, element=element)
-    compiled = Compiled(
-        f"""
-    func.func @f(%x: {type_}, %y: {type_}) {{
-      linalg.generic {{indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}}
-        ins(%x : {type_}) outs(%y : {type_}) {{
-        ^bb0(%a: {element}, %b: {element}):
-          %0 = {body} %a, %a : {element}
-          linalg.yield %0 : {element}
-      }}
-      return
-    }}""",
-        [VectorizeGenerics()],
-    )
+    text = generic("i", [("%x", type_, "i")], [("%y", type_, "i")], f"%r = {body} %in0, %in0 : {element}")
+    compiled = Compiled(entry_function(f"%x: {type_}, %y: {type_}", text), [VectorizeGenerics()])
     assert compiled.remarks == [f"linalg.generic left to scalar loops: {reason}"]
     assert "linalg.generic" in compiled.text
 
@@ -311,37 +246,32 @@ def shared(text: str) -> Compiled:
 @pytest.mark.parametrize(("m", "n"), [(2, 300_007), (700, 1001), (90_001, 17), (3, 262_144)])
 def test_large_elementwise_ops_are_shared_between_threads(m: int, n: int) -> None:
     compiled = shared(elementwise(m, n))
-    x, row, column, y = numbers(m, n), numbers(n), numbers(m, 1), np.full((m, n), np.nan, np.float32)
-    compiled(f"f{n}", x, row, column, y)
-    np.testing.assert_array_equal(y, x * np.float32(2) + row - column)
+    check_elementwise(compiled, m, n)
 
 
 @pytest.mark.parametrize(("m", "n"), [(5000, 129), (3, 400_001), (700, 1000)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_large_reductions_are_shared_between_threads(m: int, n: int, axis: int) -> None:
     compiled = shared(reduction("f", m, n, axis, "arith.addf", "0.0"))
-    x, y = numbers(m, n), np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
+    x, y = random_array(m, n), np.zeros((m, 1) if axis == 1 else (1, n), np.float32)
     compiled("f", x, y)
     np.testing.assert_allclose(y, x.astype(np.float64).sum(axis, keepdims=True), atol=max(m, n) * 1e-7 + 1e-4)
 
 
 @pytest.mark.parametrize(("m", "n"), [(1000, 700), (333, 1001), (2, 250_000)])
 def test_large_transposes_are_shared_between_threads(m: int, n: int) -> None:
-    compiled = shared(f"""
-    func.func @f(%x: {memref(m, n)}, %y: {memref(n, m)}) {FUNC} {{
-      linalg.transpose ins(%x : {memref(m, n)}) outs(%y : {memref(n, m)}) permutation = [1, 0]
-      return
-    }}""")
-    x, y = numbers(m, n), np.zeros((n, m), np.float32)
+    text = f"linalg.transpose ins(%x : {memref(m, n)}) outs(%y : {memref(n, m)}) permutation = [1, 0]"
+    compiled = shared(entry_function(f"%x: {memref(m, n)}, %y: {memref(n, m)}", text))
+    x, y = random_array(m, n), np.zeros((n, m), np.float32)
     compiled("f", x, y)
     np.testing.assert_array_equal(y, x.T)
 
 
 def test_nothing_is_shared_within_a_shared_loop() -> None:
     inner = memref(300_000)
-    text = f"""
-    func.func @f(%x: {memref(4, 300_000)}) {FUNC} {{
-      %zero = arith.constant 0 : index
+    text = entry_function(
+        f"%x: {memref(4, 300_000)}",
+        f"""%zero = arith.constant 0 : index
       %one = arith.constant 1 : index
       %four = arith.constant 4 : index
       %number = arith.constant 7.0 : f32
@@ -352,9 +282,8 @@ def test_nothing_is_shared_within_a_shared_loop() -> None:
         memref.store %v, %x[%i, %zero] : {memref(4, 300_000)}
         memref.dealloc %row : {inner}
         scf.reduce
-      }}
-      return
-    }}"""
+      }}""",
+    )
     assert vectorized(text).text.count("scf.parallel") == 1
 
 
@@ -363,21 +292,17 @@ def test_nothing_is_shared_within_a_shared_loop() -> None:
 def test_parts_of_pairs_are_read_and_written_as_vectors(n: int, element: str) -> None:
     whole = memref(3, n, 2, element=element)
     first, second = (f"memref<3x{n}x{element}, strided<[{2 * n}, 2]{mark}>>" for mark in ("", ", offset: 1"))
-    compiled = vectorized(f"""
-    func.func @f(%x: {whole}, %y: {whole}) {FUNC} {{
-      %a = memref.subview %x[0, 0, 0] [3, {n}, 1] [1, 1, 1] : {whole} to {first}
-      %b = memref.subview %x[0, 0, 1] [3, {n}, 1] [1, 1, 1] : {whole} to {second}
-      %c = memref.subview %y[0, 0, 1] [3, {n}, 1] [1, 1, 1] : {whole} to {second}
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
-        iterator_types = ["parallel", "parallel"]}} ins(%a, %b : {first}, {second}) outs(%c : {second}) {{
-        ^bb0(%p: {element}, %q: {element}, %r: {element}):
-          %0 = arith.subf %p, %q : {element}
-          linalg.yield %0 : {element}
-      }}
-      return
-    }}""")
+    inputs, outputs = [("%first", first, "i,j"), ("%second", second, "i,j")], [("%target", second, "i,j")]
+    text = entry_function(
+        f"%x: {whole}, %y: {whole}",
+        f"""%first = memref.subview %x[0, 0, 0] [3, {n}, 1] [1, 1, 1] : {whole} to {first}
+      %second = memref.subview %x[0, 0, 1] [3, {n}, 1] [1, 1, 1] : {whole} to {second}
+      %target = memref.subview %y[0, 0, 1] [3, {n}, 1] [1, 1, 1] : {whole} to {second}
+      {generic("ij", inputs, outputs, f"%r = arith.subf %in0, %in1 : {element}")}""",
+    )
+    compiled = vectorized(text)
     assert "vector.shuffle" in compiled.text
-    x = numbers(3, n, 2).astype(NUMPY[element])
+    x = random_array(3, n, 2).astype(NUMPY[element])
     y = np.full_like(x, 9)
     compiled("f", x, y)
     np.testing.assert_array_equal(y[..., 1], x[..., 0] - x[..., 1])
@@ -387,25 +312,18 @@ def test_parts_of_pairs_are_read_and_written_as_vectors(n: int, element: str) ->
 @pytest.mark.parametrize("n", [1, 2, 7, 16, 33, 130])
 def test_rows_of_a_table_are_read_as_vectors(n: int) -> None:
     table, out, ids = memref(50, n), memref(5, n), memref(5, element="i64")
-    compiled = vectorized(f"""
-    func.func @f(%table: {table}, %ids: {ids}, %y: {out}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i)>, affine_map<(i,j)->(i,j)>],
-        iterator_types = ["parallel", "parallel"]}} ins(%ids : {ids}) outs(%y : {out}) {{
-        ^bb0(%a: i64, %b: f32):
-          %zero = arith.constant 0 : i64
+    body = f"""%zero = arith.constant 0 : i64
           %rows = arith.constant 50 : i64
-          %below = arith.cmpi slt, %a, %zero : i64
-          %from_end = arith.addi %a, %rows : i64
-          %id = arith.select %below, %from_end, %a : i64
+          %below = arith.cmpi slt, %in0, %zero : i64
+          %from_end = arith.addi %in0, %rows : i64
+          %id = arith.select %below, %from_end, %in0 : i64
           %i = arith.index_cast %id : i64 to index
           %j = linalg.index 1 : index
-          %0 = memref.load %table[%i, %j] : {table}
-          linalg.yield %0 : f32
-      }}
-      return
-    }}""")
+          %r = memref.load %table[%i, %j] : {table}"""
+    text = generic("ij", [("%ids", ids, "i")], [("%y", out, "i,j")], body)
+    compiled = vectorized(entry_function(f"%table: {table}, %ids: {ids}, %y: {out}", text))
     assert "vector.gather" not in compiled.text
-    x, which, y = numbers(50, n), np.array([49, 0, -1, 7, 7]), np.full((5, n), np.nan, np.float32)
+    x, which, y = random_array(50, n), np.array([49, 0, -1, 7, 7]), np.full((5, n), np.nan, np.float32)
     compiled("f", x, which, y)
     np.testing.assert_array_equal(y, x[which])
 
@@ -414,19 +332,12 @@ def test_rows_of_a_table_are_read_as_vectors(n: int) -> None:
 @pytest.mark.parametrize("n", [3, 16, 37])
 def test_elements_of_a_table_are_gathered(n: int, element: str) -> None:
     table, out, ids = memref(9, n, element=element), memref(4, n, element=element), memref(4, n, element="i64")
-    compiled = vectorized(f"""
-    func.func @f(%table: {table}, %ids: {ids}, %y: {out}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i,j)>],
-        iterator_types = ["parallel", "parallel"]}} ins(%ids : {ids}) outs(%y : {out}) {{
-        ^bb0(%a: i64, %b: {element}):
-          %i = arith.index_cast %a : i64 to index
+    body = f"""%i = arith.index_cast %in0 : i64 to index
           %j = linalg.index 1 : index
-          %0 = memref.load %table[%i, %j] : {table}
-          linalg.yield %0 : {element}
-      }}
-      return
-    }}""")
-    x = (numbers(9, n) * 50).astype(NUMPY[element])
+          %r = memref.load %table[%i, %j] : {table}"""
+    text = generic("ij", [("%ids", ids, "i,j")], [("%y", out, "i,j")], body)
+    compiled = vectorized(entry_function(f"%table: {table}, %ids: {ids}, %y: {out}", text))
+    x = (random_array(9, n) * 50).astype(NUMPY[element])
     which, y = np.random.default_rng(1).integers(0, 9, (4, n)), np.zeros((4, n), NUMPY[element])
     compiled("f", x, which, y)
     np.testing.assert_array_equal(y, np.take_along_axis(x, which, 0))
@@ -436,22 +347,16 @@ def test_elements_of_a_table_are_gathered(n: int, element: str) -> None:
 @pytest.mark.parametrize("n", [2, 3, 13, 16, 33, 65])
 def test_integer_division_does_not_trap_in_unused_lanes(n: int, element: str) -> None:
     type_ = memref(n, element=element)
-    body = "\n".join(
-        f"%{i} = arith.{op} %a, %{'b' if i < 2 else 'less'} : {element}"
+    divisions = "\n".join(
+        f"%{i} = arith.{op} %in0, %{'in1' if i < 2 else 'less'} : {element}"
         for i, op in enumerate(("divsi", "remsi", "floordivsi", "divui"))
     )
-    text = f"""
-    func.func @f(%x: {type_}, %d: {type_}, %q: {type_}, %r: {type_}, %s: {type_}, %t: {type_}) {FUNC} {{
-      linalg.generic {{indexing_maps = [{", ".join(["affine_map<(i)->(i)>"] * 6)}], iterator_types = ["parallel"]}}
-        ins(%x, %d : {type_}, {type_}) outs(%q, %r, %s, %t : {", ".join([type_] * 4)}) {{
-        ^bb0(%a: {element}, %b: {element}, %c0: {element}, %c1: {element}, %c2: {element}, %c3: {element}):
-          %one = arith.constant 1 : {element}
-          %less = arith.subi %b, %one : {element}
-          {body}
-          linalg.yield %0, %1, %2, %3 : {", ".join([element] * 4)}
-      }}
-      return
-    }}"""
+    body = f"%one = arith.constant 1 : {element}\n%less = arith.subi %in1, %one : {element}\n{divisions}"
+    operands = [[(f"%{name}", type_, "i") for name in names] for names in ("xy", "qrst")]
+    text = entry_function(
+        ", ".join(f"%{name}: {type_}" for name in "xyqrst"),
+        generic("i", *operands, body, yields="%0, %1, %2, %3"),
+    )
     random = np.random.default_rng(0)
     x = random.integers(-100, 100, n).astype(NUMPY[element])
     d = random.choice([-7, -3, 2, 5, 11], n).astype(NUMPY[element])
@@ -467,47 +372,23 @@ def test_integer_division_does_not_trap_in_unused_lanes(n: int, element: str) ->
 
 def test_what_is_the_same_in_all_lanes_is_computed_once() -> None:
     whole, column = memref(5, 48), memref(5)
-    compiled = vectorized(f"""
-    func.func @f(%x: {whole}, %s: {column}, %y: {whole}) {FUNC} {{
-      linalg.generic {{indexing_maps = [affine_map<(i,j)->(i,j)>, affine_map<(i,j)->(i)>, affine_map<(i,j)->(i,j)>],
-        iterator_types = ["parallel", "parallel"]}} ins(%x, %s : {whole}, {column}) outs(%y : {whole}) {{
-        ^bb0(%a: f32, %b: f32, %c: f32):
-          %one = arith.constant 1.0 : f32
-          %0 = math.sqrt %b : f32
+    body = """%one = arith.constant 1.0 : f32
+          %0 = math.sqrt %in1 : f32
           %1 = arith.divf %one, %0 : f32
-          %2 = arith.mulf %a, %1 : f32
-          linalg.yield %2 : f32
-      }}
-      return
-    }}""")
+          %r = arith.mulf %in0, %1 : f32"""
+    text = generic("ij", [("%x", whole, "i,j"), ("%s", column, "i")], [("%y", whole, "i,j")], body)
+    compiled = vectorized(entry_function(f"%x: {whole}, %s: {column}, %y: {whole}", text))
     roots = [line for line in compiled.text.splitlines() if "math.sqrt" in line or "arith.divf" in line]
     assert len(roots) == 2
     assert not any("vector" in line for line in roots)
-    x, s, y = numbers(5, 48), np.arange(1, 6, dtype=np.float32), np.zeros((5, 48), np.float32)
+    x, s, y = random_array(5, 48), np.arange(1, 6, dtype=np.float32), np.zeros((5, 48), np.float32)
     compiled("f", x, s, y)
     np.testing.assert_array_equal(y, x * (np.float32(1) / np.sqrt(s))[:, None])
 
 
-REPEATED = """
-    #v = affine_map<(i) -> (i)>
-    func.func @f(%a: memref<37xf32>, %b: memref<37xf32>, %c: memref<3x5x4xf32>, %d: memref<3x5x4xf32>,
-                 %e: memref<3x5x4xf32>) attributes {llvm.emit_c_interface} {
-      %one = arith.constant 1.0 : f32
-      %two = arith.constant 2.0 : f32
-      SUMS
-      FILLS
-      return
-    }"""
-
-
 def repeated_sum(source: str, target: str, constant: str, node: int) -> str:
-    return f"""
-      linalg.generic {{indexing_maps = [#v, #v], iterator_types = ["parallel"]}}
-          ins({source} : memref<37xf32>) outs({target} : memref<37xf32>) {{
-        ^bb0(%x: f32, %y: f32):
-          %s = arith.addf %x, {constant} : f32
-          linalg.yield %s : f32
-      }} loc("graph":{node}:0)"""
+    operands = [(source, memref(37), "i")], [(target, memref(37), "i")]
+    return generic("i", *operands, f"%r = arith.addf %in0, {constant} : f32") + f' loc("graph":{node}:0)'
 
 
 def border(buffer: str) -> str:
@@ -525,12 +406,17 @@ def border(buffer: str) -> str:
 
 def test_what_is_repeated_becomes_calls_of_one_function() -> None:
     sums = [
-        repeated_sum("%a", "%b", "%one", 1),
-        repeated_sum("%b", "%a", "%one", 2),
-        repeated_sum("%a", "%b", "%one", 1),
+        repeated_sum("%x", "%y", "%one", 1),
+        repeated_sum("%y", "%x", "%one", 2),
+        repeated_sum("%x", "%y", "%one", 1),
     ]
-    text = REPEATED.replace("SUMS", "".join([*sums, repeated_sum("%a", "%b", "%two", 1)]))
-    text = text.replace("FILLS", "".join(border(buffer) for buffer in "cde"))
+    sums.append(repeated_sum("%x", "%y", "%two", 1))
+    text = entry_function(
+        ", ".join(
+            [f"%{buffer}: {memref(37)}" for buffer in "xy"] + [f"%{buffer}: {memref(3, 5, 4)}" for buffer in "cde"]
+        ),
+        "%one = arith.constant 1.0 : f32\n%two = arith.constant 2.0 : f32" + "".join([*sums, *map(border, "cde")]),
+    )
     module = Compiled(text, [VectorizeGenerics()], nodes=["first", "second"])
     assert module.text.count("func.func private") == 2
     assert module.text.count("call @repeated_generic(") == 3

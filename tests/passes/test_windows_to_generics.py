@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import BUFFERIZE, Compiled, Upstream
+from mlir_jit import TO_BUFFERS, Compiled, random_arrays
 
 from buddy.compiler.passes.choose_layouts import ChooseLayouts
-from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 from buddy.compiler.passes.fold_transposes import FoldTransposes
-from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
 from buddy.compiler.passes.windows_to_generics import WindowsToGenerics
 
 # Name, shape of the second operand, of the result.
@@ -44,11 +42,10 @@ def shape(text: str) -> list[int]:
 @pytest.mark.parametrize("name", OPS)
 def test_named_windows(name: str) -> None:
     _, second, result = OPS[name]
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 7, 9, 4)).astype(np.float32), rng.standard_normal(shape(second)).astype(np.float32)
+    a, b = random_arrays((2, 7, 9, 4), shape(second))
     found = []
     for passes in ([], [WindowsToGenerics()]):
-        compiled = Compiled(module(name), [*passes, Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()])
+        compiled = Compiled(module(name), [*passes, *TO_BUFFERS])
         assert ("linalg.generic" in compiled.text) == bool(passes)
         out = np.zeros(shape(result), np.float32)
         compiled("f", a, b, out)

@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 import torch
 from convolution_calls import EPSILON, check, check_epilogue, weights_of, with_epilogue
-from mlir_jit import Compiled
+from mlir_jit import TARGETS, Compiled
 from windows import Array, Window
 
 from buddy.compiler.kernels.conv.winograd.transforms import OUTPUTS, transforms
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
-from buddy.compiler.target import Target
 
-TARGETS = {
-    "avx512": Target("avx512", 64, 32),
-    "avx2": Target("avx2", 32, 16),
-    "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
-}
 CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)
 
 
@@ -62,6 +56,7 @@ def test_the_transforms_give_the_sums_of_a_window(outputs: int) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "target"), [(2, "avx512"), (2, "small cache"), (4, "avx512"), (4, "avx2")])
+@pytest.mark.slow
 def test_many_shapes(outputs: int, target: str) -> None:
     found = windows(10, seed=outputs)
     module = compiled(found, outputs, target)

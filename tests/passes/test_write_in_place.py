@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled
+from mlir_jit import Compiled, random_array
+from mlir_text import Operand, entry_function, generic, memref
 
 from buddy.compiler.passes.plan_memory import PlanMemory
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 from buddy.compiler.passes.write_in_place import WriteInPlace
 
 KIND, FLAT = "memref<8x16xf32>", "memref<128xf32>"
-ID, TURNED, COLUMN = "affine_map<(i,j)->(i,j)>", "affine_map<(i,j)->(j,i)>", "affine_map<(i,j)->(i,0)>"
 
 
-def generic(ins: str, types: str, out: str, maps: str, body: str, kind: str = KIND) -> str:
-    names = [f"%e{i}" for i in range(types.count("memref") + 1)]
-    arguments = ", ".join(f"{name}: f32" for name in names)
-    return f"""linalg.generic {{indexing_maps = [{maps}], iterator_types = ["parallel", "parallel"]}}
-        ins({ins} : {types}) outs({out} : {kind}) {{ ^bb0({arguments}):
-          {body}
-          linalg.yield %r : f32 }}"""
+def value(name: str, indices: str = "i,j") -> Operand:
+    return name, KIND, indices
+
+
+def op_to(target: str, inputs: list[Operand], body: str) -> str:
+    return generic("ij", inputs, [value(target)], body)
 
 
 def double(source: str, target: str) -> str:
-    return generic(source, KIND, target, f"{ID}, {ID}", "%r = arith.addf %e0, %e0 : f32")
+    return op_to(target, [value(source)], "%r = arith.addf %in0, %in0 : f32")
 
 
 def function(body: str) -> str:
-    return f"""func.func @f(%x: {KIND}, %out: {KIND} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
-      %a = memref.alloc() : {KIND}
-      %b = memref.alloc() : {KIND}
-      {body}
-      return
-    }}"""
+    buffers = f"%a = memref.alloc() : {KIND}\n%b = memref.alloc() : {KIND}\n"
+    return entry_function(f"%x: {KIND}, %out: {KIND} {{buddy.result}}", buffers + body)
 
 
 def test_a_chain_works_in_the_result() -> None:
@@ -68,39 +63,48 @@ def test_a_buffer_in_another_shape_is_the_same_buffer() -> None:
     assert_f(compiled, lambda x: 4 * x)
 
 
-def reads_turned() -> str:
-    square = "memref<16x16xf32>"
-    maps = f"{TURNED}, {ID}"
-    return f"""func.func @f(%x: {square}, %out: {square} {{buddy.result}}) attributes {{llvm.emit_c_interface}} {{
-      %a = memref.alloc() : {square}
+def reads_transposed() -> str:
+    square = memref(16, 16)
+    doubled = generic("ij", [("%a", square, "j,i")], [("%out", square, "i,j")], "%r = arith.addf %in0, %in0 : f32")
+    return entry_function(
+        f"%x: {square}, %out: {square} {{buddy.result}}",
+        f"""%a = memref.alloc() : {square}
       linalg.add ins(%x, %x : {square}, {square}) outs(%a : {square})
-      {generic("%a", square, "%out", maps, "%r = arith.addf %e0, %e0 : f32", square)}
-      return
-    }}"""
+      {doubled}""",
+    )
 
 
 APART = {
-    "it is read again": function(f"{double('%x', '%a')}\n{double('%a', '%b')}\n" + generic(
-        "%a, %b", f"{KIND}, {KIND}", "%out", f"{ID}, {ID}, {ID}", "%r = arith.subf %e1, %e0 : f32")),
-    "it is read twice, in two ways": function(f"{double('%x', '%a')}\n" + generic(
-        "%a, %a", f"{KIND}, {KIND}", "%out", f"{ID}, {COLUMN}, {ID}", "%r = arith.addf %e0, %e1 : f32")),
-    "the body reads more of it": function(f"""{double("%x", "%a")}
-      %c0 = arith.constant 0 : index
-      """ + generic("%a", KIND, "%out", f"{ID}, {ID}", f"""%s = memref.load %a[%c0, %c0] : {KIND}
-          %r = arith.addf %e0, %s : f32""")),
-    "the result is written before": function(f"""linalg.copy ins(%x : {KIND}) outs(%b : {KIND})
+    "it is read again": function(
+        double("%x", "%a")
+        + double("%a", "%b")
+        + op_to("%out", [value("%a"), value("%b")], "%r = arith.subf %in1, %in0 : f32")
+    ),
+    "it is read twice, in two ways": function(
+        double("%x", "%a") + op_to("%out", [value("%a"), value("%a", "i,0")], "%r = arith.addf %in0, %in1 : f32")
+    ),
+    "the body reads more of it": function(
+        double("%x", "%a")
+        + "%c0 = arith.constant 0 : index"
+        + op_to("%out", [value("%a")], f"%s = memref.load %a[%c0, %c0] : {KIND}\n%r = arith.addf %in0, %s : f32")
+    ),
+    "the result is written before": function(
+        f"""linalg.copy ins(%x : {KIND}) outs(%b : {KIND})
       {double("%x", "%a")}
       linalg.add ins(%a, %b : {KIND}, {KIND}) outs(%out : {KIND})
       {double("%a", "%b")}
-      {double("%b", "%out")}"""),
-    "it is read in another order": reads_turned(),
+      {double("%b", "%out")}"""
+    ),
+    "it is read in another order": reads_transposed(),
     "it is the caller's": function(double("%x", "%out")),
-    "a branch gives it another name": function(f"""{double("%x", "%a")}
+    "a branch gives it another name": function(
+        f"""{double("%x", "%a")}
       %true = arith.constant true
       %other = scf.if %true -> ({KIND}) {{ scf.yield %a : {KIND} }} else {{ scf.yield %x : {KIND} }}
       {double("%a", "%b")}
-      """ + generic("%b, %other", f"{KIND}, {KIND}", "%out", f"{ID}, {ID}, {ID}", "%r = arith.subf %e0, %e1 : f32")),
-}  # fmt: skip
+      {op_to("%out", [value("%b"), value("%other")], "%r = arith.subf %in0, %in1 : f32")}"""
+    ),
+}
 # The last op of these is the last reader of its operand.
 LAST_READERS = ("it is read again", "a branch gives it another name")
 EXPECTED = {
@@ -120,14 +124,14 @@ def test_an_operand_stays_by_itself_where(why: str) -> None:
     in_place = compiled.remarks.count("the result is written over an operand")
     assert in_place == (why in LAST_READERS)
     side = 16 if "order" in why else 8
-    x = np.random.default_rng(0).standard_normal((side, 16)).astype(np.float32)
+    x = random_array(side, 16)
     out = np.zeros_like(x)
     compiled("f", x, out)
     np.testing.assert_allclose(out, EXPECTED[why](x), rtol=1e-6)
 
 
 def assert_f(compiled: Compiled, expected: object) -> None:
-    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    x = random_array(8, 16)
     out = np.full_like(x, np.nan)
     compiled("f", x, out)
     np.testing.assert_allclose(out, expected(x), rtol=1e-6)  # type: ignore[operator]

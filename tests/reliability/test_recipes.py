@@ -9,15 +9,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from buddy.compiler.plain_values import Diagnostic, OptionInfo, PassInfo
 from buddy.compiler.presets import presets
 from buddy.compiler.protocol import Compile, Compiled, Failed
 from buddy.compiler.recipe import PassStep, from_toml
+from buddy.compiler.runner.compare import TOLERANCES, compare
+from buddy.compiler.runner.values import as_array
 from tests.reliability.campaign import Batch as CampaignBatch
 from tests.reliability.campaign import Note, Plan, Tried, run
 from tests.reliability.random_recipes import Choices, Insert, Set, Switch, edited, recipe_of
-from tests.reliability.recipe_endings import TOLERANCES, differing, of_failure
+from tests.reliability.recipe_endings import differing, of_failure
 from tests.reliability.recipe_table import kinds, table
 from tests.reliability.recipes import CAMPAIGN, PROGRAMS, Batch, Program, as_file
 
@@ -61,11 +64,21 @@ def test_the_same_number_draws_the_same_recipe() -> None:
 # ---- the judge -------------------------------------------------------------------------------------------------------
 
 
-def test_the_tolerances_are_those_of_every_comparison() -> None:
-    from buddy.compiler.runner import compare
-
-    theirs = {str(dtype).removeprefix("torch."): (t.absolute, t.relative) for dtype, t in compare.TOLERANCES.items()}
-    assert theirs == TOLERANCES
+@pytest.mark.parametrize("dtype", [*TOLERANCES, torch.int32, torch.bool], ids=str)
+def test_the_judge_allows_what_the_product_allows(dtype: torch.dtype) -> None:
+    """One element is off by half of what the product allows, then by twice that."""
+    for scale in (0.1, 1.0, 50.0):
+        eager = (scale * torch.tensor([1.0, -2.0, 0.5, 3.0])).to(dtype)
+        exact = eager.to(torch.complex128 if dtype.is_complex else torch.float64)
+        rms, last = float(exact.abs().square().mean().sqrt()), float(exact[3].abs())
+        allowed = TOLERANCES[dtype].bound(rms, last) if dtype in TOLERANCES else 0.0
+        for error, right in ((0.5 * allowed, True), (2 * allowed or -1.0, False)):
+            ours = exact.clone()
+            ours[3] += error
+            ours = ours.to(dtype)
+            report = compare("out", ours, eager)
+            said = differing(as_array(ours), as_array(eager), report.dtype)
+            assert (report.verdict == "ok", said == "") == (right, right), (scale, error, report, said)
 
 
 def test_outputs_are_compared_once_more() -> None:

@@ -1,16 +1,14 @@
-"""A short soak, what is said of one that leaks, and nothing left after any way of ending."""
+"""A short soak, and what is reported of one that leaks."""
 
 from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tests.reliability import soak
-from tests.reliability.endings import WAYS, Ending
 from tests.reliability.holdings import ROLES, Holding, Sample, growth, growths, leaks, risen_kinds, watched
 from tests.reliability.watched.in_use import in_use
 
@@ -79,15 +77,3 @@ async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch:
     # What is typed where nothing asks for it would extract nodes, each time into one more graph.
     assert tried.facts["graphs"] == [4]
     assert [said for said in leaks(samples, most=math.inf) if "threads" not in said] == []
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.full("each way a soak may end, in processes")
-def test_nothing_is_left_after(way: str, tmp_path: Path) -> None:
-    one = Ending(tmp_path)
-    try:
-        one.ready()
-        WAYS[way](one)
-        assert one.left() == []
-    finally:
-        one.close()

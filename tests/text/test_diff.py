@@ -211,6 +211,7 @@ def test_what_a_line_binds() -> None:
     assert [shape.key for shape in shapes(["%1 = a", "%22 = a"], "mlir")] == ["% = a"] * 2
 
 
+@pytest.mark.slow
 def test_two_texts_of_fifty_thousand_lines_are_compared_soon() -> None:
     random_ = random.Random(1)
     body = [f"    %{k} = arith.addf %{max(k - 3, 0)}, %{k // 2} : vector<{k % 17}xf32>\n" for k in range(50_000)]

@@ -103,6 +103,7 @@ def expected(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> 
 
 
 @pytest.mark.parametrize("name", sampled(ATTENTION, list(ATTENTION)[::3], "masks, shapes and scales like each third"))
+@pytest.mark.slow
 def test_fused_attention_agrees_with_eager(name: str) -> None:
     cls, function, inputs = ATTENTION[name]
     line = Line(function, *inputs)
@@ -111,6 +112,7 @@ def test_fused_attention_agrees_with_eager(name: str) -> None:
     assert_same(found, expected(function, inputs))
 
 
+@pytest.mark.slow
 def test_fused_attention_holds_no_matrix_of_scores() -> None:
     line = Line(attend(), *qkv(1024, 1024))
     line.compile(recipe_with(*PASSES))

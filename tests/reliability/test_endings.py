@@ -1,4 +1,4 @@
-"""All the ways in which a workbench in a real terminal comes to its end, and the processes that are left after each."""
+"""No process is left after any of the ways in which a workbench in a real terminal ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.support.terminal import Terminal, environment
 from tests.engine.engine_processes import command, everything_below, lives
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds that a start, and an end, may take on a loaded machine.
 START, END = 240.0, 60.0
@@ -142,3 +145,15 @@ WAYS: dict[str, Callable[[Ending], None]] = {
     "kill -9 of its processes, one by one": _killed_one_by_one,
     "closed terminal": _closed,
 }
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.full("each way a soak may end, in processes")
+def test_nothing_is_left_after(way: str, tmp_path: Path) -> None:
+    one = Ending(tmp_path)
+    try:
+        one.ready()
+        WAYS[way](one)
+        assert one.left() == []
+    finally:
+        one.close()
