@@ -22,23 +22,23 @@ class KernelCalls:
 
     def __init__(self, root: Any, locations: LocationSets, pack_weights: bool) -> None:
         self.root, self.locations = root, locations
-        self._weights = PackedWeights(root) if pack_weights else None
+        self.packs = pack_weights
+        self._weights = PackedWeights(root)
         self._functions: dict[Hashable, tuple[str, Any, list[Any]]] = {}  # name, function, locations of its calls
         self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read them
 
     def parameter(self, value: Any) -> Place | None:
-        """Where the weights `value` come from, when they can be packed ahead."""
-        return self._weights.parameter(value) if self._weights is not None else None
+        """Where `value` comes from, when it is weights as they are."""
+        return self._weights.parameter(value)
 
     def packed(self, place: Place, panels: Packing, location: Any) -> Any:
         """The buffer that will hold the weights at `place`, packed as `panels`."""
-        assert self._weights is not None, "only parameters have a place"
+        assert self.packs, "only what may be packed outside of the call is"
         self._packed_for.setdefault(panels, []).append(location)
         return self._weights.packed(place, panels)
 
     def streamed(self, place: Place) -> None:
         """Tell the runner that a kernel reads the weights at `place` from end to end where they lie."""
-        assert self._weights is not None, "only parameters have a place"
         mark_streamed(self._weights, place)
 
     def call(self, op: Any, key: Hashable, symbol: str, operands: Sequence[Any], location: Any, build: Build) -> None:
@@ -60,7 +60,7 @@ class KernelCalls:
 
     def finish(self) -> None:
         """Write the packing functions; functions that several ops share come from all of them."""
-        written = self._weights.finish() if self._weights is not None else {}
+        written = self._weights.finish()
         for _, function, locations in self._functions.values():
             self._locate(function, locations)
         for panels, functions in written.items():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from buddy.compiler.bindings import arith, func, ir, vector
+from buddy.compiler.bindings import arith, func, ir, memref, vector
 from buddy.compiler.kernels.access import Loop, flatten
 from buddy.compiler.kernels.arithmetic import converted
 from buddy.compiler.kernels.blocking import Blocking
@@ -18,6 +18,9 @@ ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vec
 
 # Function attribute: it runs once per parameter, so that unrolled loops would take longer to compile than they save.
 ONCE = "buddy.once"
+
+# Windows of more elements are packed element by element: their rows would fill the cache, and be long code.
+MAX_WINDOW = 25
 
 Extent = tuple[int, int]  # size and stride in elements
 
@@ -112,6 +115,22 @@ def pack_panel(
     """Pack `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there` on."""
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
+    if window := inner_window(panels):
+        windows = Windows(e, source, panels.n[1], window, panels.columns, panels.lanes)
+        targets = [panels.columns, size * panels.columns]  # of the next channel, of the next element of the window
+
+        def row(channel: Index, place: int, here: Index) -> None:
+            row_there = e.dot((channel, place), targets, there)
+            for column in range(0, panels.columns, panels.lanes):
+                value = e.load(windows.scratch, e.add(here, column), panels.lanes)
+                e.store(converted(value, target.type.element_type), target, e.add(row_there, column))
+
+        def rows(channel: Index, starts: list[Index]) -> None:
+            for place, here in enumerate(starts):
+                row(channel, place, here)
+
+        windows.each(start, size, active, rows)
+        return
     copier = PanelCopy(e, source, stride, panels.n[1], target, panels.columns, panels.columns, panels.lanes)
     targets = row_major([count for count, _ in outer], size * panels.columns)
 
@@ -122,6 +141,15 @@ def pack_panel(
     e.nest([count for count, _ in outer], body)
 
 
+def inner_window(panels: Panels) -> int:
+    """Elements of the window that lies innermost in B, as in the weights of a convolution; 0 where none does."""
+    *outer, (size, stride) = panels.k or ((1, 0),)
+    sizes = [count for count, _ in outer]
+    window = math.prod(sizes)
+    dense = [step for _, step in outer] == row_major(sizes, 1) and stride == window and panels.n[1] == size * window
+    return window if 1 < window <= MAX_WINDOW and dense and panels.lanes > 1 else 0
+
+
 def row_major(sizes: Sequence[int], step: int) -> list[int]:
     """Row-major strides over `sizes` whose last one is `step`."""
     strides: list[int] = []
@@ -129,6 +157,41 @@ def row_major(sizes: Sequence[int], step: int) -> list[int]:
         strides.insert(0, step)
         step *= size
     return strides
+
+
+class Windows:
+    """Weights [column, channel, window] in vectors of columns: transposed to a buffer, `lanes` channels at a time."""
+
+    def __init__(self, e: Emitter, source: Any, column_stride: int, window: int, columns: int, lanes: int) -> None:
+        self.e, self.source, self.column_stride = e, source, column_stride
+        self.window, self.columns, self.lanes = window, columns, lanes
+        self.scratch: Any = None
+
+    def each(self, start: Index, channels: int, active: int, body: Callable[[Index, list[Index]], object]) -> None:
+        """`body` for each channel, with where in `scratch` the rows of columns of its window's elements begin.
+
+        Columns from `active` on are zeros.
+        """
+        e, step = self.e, self.window * self.columns
+        type_ = ir.MemRefType.get([self.lanes * step], self.source.type.element_type)
+        self.scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
+        copier = PanelCopy(
+            e, self.source, 1, self.column_stride, self.scratch, self.columns, self.columns, self.lanes
+        )  # fmt: skip
+
+        def block(number: Index, count: int) -> None:
+            first = e.mul(number, self.lanes)
+            copier.copy(e.add(start, e.mul(first, self.window)), 0, 0, count * self.window, active)
+
+            def one(channel: Index, _: list[Any]) -> Sequence[Any]:
+                here = e.mul(channel, step)
+                body(e.add(first, channel), [e.add(here, i * self.columns) for i in range(self.window)])
+                return ()
+
+            e.loop(0, count, 1, one)
+
+        for_blocks(e, channels, self.lanes, block)
+        memref.dealloc(self.scratch)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def _rewrite(op: Any, calls: KernelCalls, context: PassContext, wanted: Wanted) 
     if place is not None and reads_in_place(contraction):
         calls.streamed(place)
         place = None
+    place = place if calls.packs else None
     blocking = choose(contraction, context.target, None if place is None else "packed", wanted)
     if place is not None:
         factors[number] = calls.packed(place, panels_of(contraction, blocking), op.location)

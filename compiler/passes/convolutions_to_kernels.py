@@ -28,9 +28,10 @@ class ConvolutionsToKernels(MlirPass):
     """One kernel function per distinct convolution; `pack-weights` moves the packing of parameters out of the call.
 
     `winograd` is the size of the tiles that windows of 3x3 are computed in with fewer products, 2 or 4; "never" does
-    without. "auto" takes 2 where packed weights make it faster: its error is about that of the window's own products,
-    while that of 4 is some three times as large. Where a tile's sums are not all finite, it adds up the window's own
-    products, so that infinities and NaN come out where they should.
+    without. "auto" takes 2 where that is faster, the transform of the weights counted in if it is made at each call:
+    its error is about that of the window's own products, while that of 4 is some three times as large. Where a tile's
+    sums are not all finite, it adds up the window's own products, so that infinities and NaN come out where they
+    should.
 
     A convolution that is a plain matrix product, and one whose channels are not the last dim, is left for
     `contractions-to-kernels`.
@@ -65,7 +66,7 @@ class ConvolutionsToKernels(MlirPass):
             raise UnsupportedError("it is a plain matrix product")
         found = neighbours(op, conv, _uncut)
         image, raw, result = op.operands
-        place, spec = calls.parameter(raw), found.spec
+        place, spec = calls.parameter(raw) if calls.packs else None, found.spec
         chosen, notes = self._choose(conv, place is not None, context)
         weights = [raw] if place is None else [calls.packed(place, chosen.form, op.location)]
         if place is not None and chosen.reads_raw:
@@ -88,10 +89,8 @@ class ConvolutionsToKernels(MlirPass):
             return choose(conv, context.target), notes
         try:
             if self.winograd != "auto":
-                return choose_winograd(conv, context.target, int(self.winograd), least=0), notes
-            if not packed:
-                raise UnsupportedError("its weights would be transformed at each call")
-            return choose_winograd(conv, context.target, min(OUTPUTS), _LEAST_GAIN), notes
+                return choose_winograd(conv, context.target, int(self.winograd), 0, packed), notes
+            return choose_winograd(conv, context.target, min(OUTPUTS), _LEAST_GAIN, packed), notes
         except UnsupportedError as reason:
             return choose(conv, context.target), [*notes, f"not winograd: {reason}"]
 

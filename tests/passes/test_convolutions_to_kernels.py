@@ -116,6 +116,33 @@ def test_packing_can_be_switched_off() -> None:
     check(module, 0, window, parameter=False)
 
 
+@pytest.mark.parametrize("winograd", ["never", "2", "4"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_weights_packed_at_each_call(target: str, winograd: str) -> None:
+    """Channels that are no multiple of a vector's lanes, in and out, and several windows."""
+    windows = [
+        Window(9, 11, 37, 29, padding=1), Window(6, 7, 16, 64, padding=1), Window(8, 8, 5, 3, padding=1),
+        Window(9, 9, 19, 33, kernel=5, padding=2), Window(9, 9, 17, 16, kernel=2, stride=2),
+        Window(8, 8, 64, 96, groups=2, stride=2, padding=1), Window(9, 11, 20, 37, padding=1, element="f64"),
+    ]  # fmt: skip
+    passes = [ConvolutionsToKernels(pack_weights=False, winograd=winograd), ContractionsToKernels(pack_weights=False)]
+    text = "\n".join(window.function(f"f{i}") for i, window in enumerate(windows))
+    module = Compiled(text, passes, target=TARGETS[target])
+    assert "@pack_" not in module.text
+    assert any("winograd" in remark.partition("not winograd")[0] for remark in module.remarks) == (winograd != "never")
+    for i, window in enumerate(windows):
+        check(module, i, window, parameter=False)
+
+
+def test_winograd_is_chosen_for_weights_that_are_transformed_at_each_call_where_images_are_large() -> None:
+    large, small = Window(56, 56, 64, 64, padding=1), Window(7, 7, 512, 512, padding=1)
+    text = large.function("f0") + small.function("f1")
+    module = Compiled(text, [ConvolutionsToKernels(pack_weights=False)])
+    first, second = module.remarks
+    assert "winograd 2x2 in blocks" in first
+    assert "not winograd" in second
+
+
 @pytest.mark.parametrize("window", [Window(8, 9, 5, 19, padding=1), Window(8, 9, 19, 19, padding=1, groups=19)])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_infinity_and_nan_stay_in_their_windows(window: Window, value: float) -> None:

@@ -56,13 +56,13 @@ def choose(conv: Convolution, target: Target) -> Chosen:
     return Chosen(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
 
 
-def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float) -> Chosen:
-    """Winograd's kernel for tiles of `outputs` x `outputs`.
+def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> Chosen:
+    """Winograd's kernel for tiles of `outputs` x `outputs`, its weights `packed` ahead or at each call.
 
     Raises `UnsupportedError` where it does not fit, or would not be faster by the factor `least`.
     """
     winograd.check(conv)
-    gain = winograd.gain(conv, outputs, target)
+    gain = winograd.gain(conv, outputs, target, packed)
     if gain < least:
         raise UnsupportedError(f"it would take {1 / gain:.2f} of the time")
     return Chosen(conv, winograd.choose(conv, outputs, target))

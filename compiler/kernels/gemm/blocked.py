@@ -28,8 +28,9 @@ class _Tile:
     """`rows` x `columns` of C, the share of one iteration that threads may divide.
 
     `a` and `b` are the offsets of its first elements (`b` in the panel that is worked on), `place` where its results
-    go. `ahead` is where the next packed panel starts, and `raw_ahead` where the next columns of a row-major B do, if
-    these should be fetched from memory meanwhile; `block` is the number of the tile's first block of rows.
+    go. `ahead` is where in B the next packed panel starts, or what the next one is packed from, and `raw_ahead` where
+    the next columns of a row-major B do, if these should be fetched from memory meanwhile; `block` is the number of the
+    tile's first block of rows.
     """
 
     a: Index
@@ -68,7 +69,7 @@ class BlockedGemm(Kernel):
             self._over_depth(replace(tile, b=here, ahead=ahead), self.b, None)
             return
         raw = self._raw_start(outer, column)
-        tile = replace(tile, raw_ahead=self._next_columns(raw))
+        tile = replace(tile, raw_ahead=self._next_columns(raw), ahead=self._next_rows(raw))
         if block.source == "direct":
             self._over_depth(replace(tile, b=raw), self.b, None)
         else:
@@ -85,12 +86,26 @@ class BlockedGemm(Kernel):
         """Where the columns after those from offset `raw` of a row-major B on begin."""
         return self.e.add(raw, self.block.columns) if self.c.n.strides[1] == 1 else None
 
+    def _next_rows(self, raw: Index) -> Index | None:
+        """Where the rows of a column-major B begin from which the panel after the one from offset `raw` on is packed.
+
+        They are fetched while this panel is worked on, as packed panels are: else packing waits for memory.
+        """
+        dense = len(self.c.k) == 1 and self.c.k[0].strides[1] == 1 and self.c.n.strides[1] == self.c.k[0].size
+        if self.block.source != "panel" or not dense or not self._fetches_panels():
+            return None
+        return self.e.add(raw, self.block.columns * self.c.n.strides[1])
+
+    def _fetches_panels(self) -> bool:
+        """Whether there is work enough on a panel, over all of K, for the next one to come from memory meanwhile."""
+        return len(self.c.k) == 1 and not self.block.blocks_k(self.c) and self.c.m.size > self.block.rows
+
     def _next_panel(self, start: Index, number: Index) -> Index | None:
         """Where the panel after panel `number` starts, when the panels come from memory one after the other.
 
         The last panel is followed by those of the next value of the outer loops, or by nothing that is read.
         """
-        if len(self.c.k) != 1 or self.block.blocks_k(self.c) or self.c.m.size <= self.block.rows:
+        if not self._fetches_panels():
             return None
         return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel))
 
@@ -197,7 +212,7 @@ class BlockedGemm(Kernel):
 
             def body(k: Index, inner: list[Any]) -> Sequence[Any]:
                 if tile.ahead is not None:
-                    self._fetch(panel, e.add(tile.ahead, e.mul(k, self._share)))
+                    self._fetch(self.b, e.add(tile.ahead, e.mul(k, self._share)))
                 here = e.add(a, e.mul(k, loops[depth].strides[0]))
                 return level(depth + 1, here, e.add(b, e.mul(k, steps[depth])), inner)
 
@@ -224,7 +239,7 @@ class BlockedGemm(Kernel):
 
         def one(k: Index, inner: list[Any]) -> list[Any]:
             if tile.ahead is not None:
-                self._fetch(panel, e.add(tile.ahead, e.mul(k, self._share)))
+                self._fetch(self.b, e.add(tile.ahead, e.mul(k, self._share)))
             return self._step(e.add(tile.a, k), e.add(tile.b, e.mul(k, step)), panel, tile, inner)
 
         def line(k: Index, inner: list[Any]) -> Sequence[Any]:
@@ -248,8 +263,8 @@ class BlockedGemm(Kernel):
             for column in range(0, self.block.columns, _LINE):
                 self._fetch(self.b, e.add(row, column))
 
-    def _fetch(self, panel: Any, offset: Index) -> None:
-        memref.prefetch(panel, [self.e.value(offset)], False, 3, True)
+    def _fetch(self, source: Any, offset: Index) -> None:
+        memref.prefetch(source, [self.e.value(offset)], False, 3, True)
 
     def _step(self, a: Index, b: Index, panel: Any, tile: _Tile, sums: list[Any]) -> list[Any]:
         """One step of K: a rank-one update of the block. A zero-padded panel is read in whole vectors."""

@@ -28,6 +28,10 @@ MAX_VECTORS = 4
 # that no cache of the core's own holds.
 _PRODUCTS, _TRANSFORM_IN, _TRANSFORM_OUT, _BYTE = 1.15, 2.5, 4.5, 0.1
 
+# Cycles that a vector of one point of the transformed weights costs, and a vector of weights that are only packed,
+# where both are made at each call.
+_TRANSFORM_WEIGHTS, _PACK = 12.0, 8.0
+
 
 @dataclass(frozen=True)
 class Blocking:
@@ -85,8 +89,8 @@ def weight_bytes(conv: Convolution, outputs: int) -> int:
     return conv.n.size * conv.k[2].size * (outputs + WINDOW - 1) ** 2 * bytes_of(conv.element)
 
 
-def gain(conv: Convolution, outputs: int, target: Target) -> float:
-    """By what factor it should be faster than the window's own products."""
+def gain(conv: Convolution, outputs: int, target: Target, packed: bool) -> float:
+    """By what factor it should be faster than the window's own products; weights are `packed` ahead or in the call."""
     lanes, points = target.lanes(bytes_of(conv.element)), (outputs + WINDOW - 1) ** 2
     tiles, columns = math.prod(tiles_of(conv, outputs)), -(-conv.n.size // lanes)
     rows = padded(conv, lanes) // lanes
@@ -94,7 +98,9 @@ def gain(conv: Convolution, outputs: int, target: Target) -> float:
     transformed = tiles * points * (_TRANSFORM_IN * rows + _TRANSFORM_OUT * columns)
     direct = conv.flops // (2 * conv.n.size) * columns
     size = conv.depth * conv.n.size * bytes_of(conv.element)
-    return _multiplied(direct, size, target) / (multiplied + transformed)
+    windows = 0 if packed else conv.k[2].size * columns
+    own = _multiplied(direct, size, target) + _PACK * WINDOW**2 * windows
+    return own / (multiplied + transformed + _TRANSFORM_WEIGHTS * points * windows)
 
 
 def _multiplied(products: int, size: int, target: Target) -> float:

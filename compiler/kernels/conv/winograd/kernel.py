@@ -43,7 +43,7 @@ def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
     lines, pixels, channels = conv.k
     window = (lines.strides[1], pixels.strides[1])
     n, inner = (conv.n.size, conv.n.strides[1]), (channels.size, channels.strides[1])
-    return TransformedWeights(blocking.outputs, n, inner, window, blocking.gemm.columns)
+    return TransformedWeights(blocking.outputs, n, inner, window, blocking.gemm.columns, blocking.lanes)
 
 
 class Winograd(Kernel):

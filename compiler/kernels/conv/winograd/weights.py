@@ -10,7 +10,7 @@ from buddy.compiler.bindings import ir
 from buddy.compiler.kernels.arithmetic import converted
 from buddy.compiler.kernels.conv.winograd.transforms import WINDOW, on_both_sides, transforms
 from buddy.compiler.kernels.emit import Emitter, Index, for_blocks
-from buddy.compiler.kernels.packing import Extent
+from buddy.compiler.kernels.packing import Extent, Windows
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class TransformedWeights:
     channels: Extent
     window: tuple[int, int]
     columns: int
+    lanes: int
 
     @property
     def points(self) -> int:
@@ -36,10 +37,14 @@ class TransformedWeights:
 
     def fill(self, e: Emitter, source: Any, target: Any) -> None:
         """Emit what makes it, from the flat weights `source` to the flat `target`. Sums are in double precision."""
-        self._zero_rest(e, target)
+        if not self._dense:
+            self._zero_rest(e, target)
 
         def panel(number: Index, active: int) -> None:
             read, written = e.mul(number, self.columns * self.n[1]), e.mul(number, self._panel)
+            if self._dense:
+                self._by_vectors(e, source, read, active, target, written)
+                return
 
             def one(indices: list[Index]) -> None:
                 here = e.dot(indices, (self.channels[1], self.n[1]), read)
@@ -52,6 +57,38 @@ class TransformedWeights:
     @property
     def _panel(self) -> int:
         return self.points * self.channels[0] * self.columns
+
+    @property
+    def _dense(self) -> bool:
+        """Whether windows lie side by side, channel by channel, as in PyTorch."""
+        size = WINDOW * WINDOW
+        return (self.window, self.channels[1], self.n[1], self.lanes > 1) == (
+            (WINDOW, 1), size, size * self.channels[0], True,
+        )  # fmt: skip
+
+    def _by_vectors(self, e: Emitter, source: Any, read: Index, active: int, target: Any, written: Index) -> None:
+        """A panel, the windows of as many columns as a vector has lanes at a time."""
+        windows = Windows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
+        double, element = ir.F64Type.get(), source.type.element_type
+        matrix = transforms(self.outputs).of_weights
+
+        def one(channel: Index, rows: list[Index]) -> None:
+            there = e.add(written, e.mul(channel, self.columns))
+
+            def vector(column: Index, _: list[Any]) -> Sequence[Any]:
+                values = [
+                    converted(e.load(windows.scratch, e.add(row, column), self.lanes), double) for row in rows
+                ]  # fmt: skip
+                grid = [values[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
+                found = [value for row in on_both_sides(e, matrix, grid) for value in row]
+                for point, value in enumerate(found):
+                    offset = e.add(e.add(there, column), point * self.channels[0] * self.columns)
+                    e.store(converted(value, element), target, offset)
+                return ()
+
+            e.loop(0, self.columns, self.lanes, vector)
+
+        windows.each(read, self.channels[0], active, one)
 
     def _window(self, e: Emitter, source: Any, here: Index, target: Any, there: Index) -> None:
         """One window, from offset `here` on, to all of its points, from offset `there` on."""
