@@ -72,7 +72,7 @@ def measure_here(kind: str, layers: int) -> dict[str, float]:
         (captured,) = capture(model, (x,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    program = LoadedProgram(compile_graph(captured.graph, default_recipe()))
+    program = LoadedProgram(compile_graph(captured.graph, default_recipe()), frozen=True)
     seconds = time.perf_counter() - start
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     with torch.no_grad():

@@ -35,7 +35,7 @@ def measure(subject: Subject) -> dict[str, Any]:
     torch.set_num_threads(1)
     captured = load_program(subject.source, subject.arguments).graphs[0]
     artifact = compile_graph(captured.graph, default_recipe())
-    program = LoadedProgram(artifact)
+    program = LoadedProgram(artifact, frozen=True)
     with torch.no_grad():
         _, first = with_peak(lambda: program(captured.tensors, captured.numbers))
         _, eager = with_peak(lambda: captured.eager(captured.tensors))

@@ -61,7 +61,7 @@ def apart(part: str, name: str, options: Any) -> dict[str, Any]:
 
 def _timed(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
     program = _observed(captured)
-    plain = LoadedProgram(compile_graph(captured.graph, default_recipe()))
+    plain = LoadedProgram(compile_graph(captured.graph, default_recipe()), frozen=True)
     seconds: dict[str, list[float]] = {"run": [], "eager": [], "compared": []}
     with torch.no_grad():
         plain(captured.tensors, captured.numbers)

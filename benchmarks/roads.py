@@ -141,7 +141,7 @@ def compared(model: Model, road: str, folder: Path) -> Iterator[tuple[torch.Tens
     """
     graphs, recipe = ROADS[road](model, folder)
     for captured in graphs:
-        program = LoadedProgram(compile_graph(captured.graph, recipe))
+        program = LoadedProgram(compile_graph(captured.graph, recipe), frozen=True)
         given = dict(zip(captured.graph.placeholders, captured.tensors, strict=True))
         if len(graphs) == 1:
             inputs = [op for op in given if op.kind is NodeType.InputNode]

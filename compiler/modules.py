@@ -16,7 +16,7 @@ from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.lowering import NodeError, lower
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.packed_parameters import pack_parameters
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.straight import to_llvm_dialect
 
@@ -75,7 +75,7 @@ def runnable(found: TopLevel, graph: Graph) -> Run:
     from buddy.compiler.runner import LoadedProgram
 
     module, name = found.module, graph._func_name
-    recipe = default_recipe(flavour=graph.settings.flavour)
+    recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # any tensors may come with each call
     calls = eager_calls(module.operation)
     entry = to_llvm_dialect(module, recipe, graph._locations)
     if entry is None:

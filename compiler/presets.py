@@ -86,6 +86,8 @@ _MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
 _COUNTING = [msgspec.structs.replace(_step("kernels", "count-cycles"), enabled=False)]
 
 # The passes that pack weights unless told not to.
+# The option by which these passes leave weights to be packed before the call.
+PACK_WEIGHTS = "pack-weights"
 _PACKING = ("contractions-to-kernels", "convolutions-to-kernels")
 
 _LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
@@ -251,7 +253,7 @@ def default_recipe(
 def unpacked(recipe: Recipe) -> Recipe:
     """The recipe with no weight packed before the call."""
     steps = [
-        msgspec.structs.replace(s, options=(*s.options, ("pack-weights", False))) if s.name in _PACKING else s
+        msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if s.name in _PACKING else s
         for s in recipe.steps
     ]
     return msgspec.structs.replace(recipe, steps=tuple(steps))

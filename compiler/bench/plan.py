@@ -13,15 +13,18 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OURS = "buddy"
+OURS, OURS_FROZEN = "buddy", "buddy-frozen"
 EAGER = "eager"
 SIDES = {
-    OURS: "torch.compile with this compiler's default recipe",
+    OURS: "torch.compile with this compiler, as it is by default: weights are read at each call where they lie",
+    OURS_FROZEN: "torch.compile with this compiler's option `freeze`: weights are constants, packed once",
     EAGER: "PyTorch without compilation",
-    "inductor": "torch.compile as PyTorch ships it",
+    "inductor": "torch.compile as PyTorch ships it, which reads weights where they lie",
     "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
     "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
 }
+# Sides that may take weights for constants, and pack them ahead: not to be held against one that may not.
+CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree"})
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

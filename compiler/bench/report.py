@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.bench.plan import EAGER, OURS
+from buddy.compiler.bench.plan import EAGER, OURS, OURS_FROZEN
 
-_COLOURS = {OURS: "#2166ac", EAGER: "#b2182b", "inductor": "#ef8a62", "freezing": "#fddbc7", "iree": "#999999"}
+_COLOURS = {
+    OURS: "#2166ac", OURS_FROZEN: "#92c5de", EAGER: "#b2182b", "inductor": "#ef8a62", "freezing": "#fddbc7",
+    "iree": "#999999",
+}  # fmt: skip
 
 
 def markdown(found: dict[str, Any]) -> str:
     """One table per number of threads.
 
-    Times are medians in ms, the ratio is a median over rounds; compile times run from the ATen graph to a callable.
+    Times are medians in ms, ratios are medians over rounds; compile times run from the ATen graph to a callable. The
+    first ratio is that of weights which are read where they lie, on all sides, the second that of frozen ones with
+    whatever is fastest.
     """
     parts = [_section(found, threads) for threads in found["limits"]]
     return "\n".join(parts)
@@ -23,7 +28,16 @@ def markdown(found: dict[str, Any]) -> str:
 def _section(found: dict[str, Any], threads: str) -> str:
     limits, subjects = found["limits"][threads], _of(found, threads)
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
-    head = ["", *sides, "fastest other", "ratio (95 %)", "of FMA peak", "compile: cold / warm / inductor, s"]
+    head = [
+        "",
+        *sides,
+        "fastest in place",
+        "ratio (95 %)",
+        "fastest other",
+        "frozen: ratio (95 %)",
+        "of FMA peak",
+        "compile: cold / warm / inductor, s",
+    ]
     rows = [_row(subject, sides, limits) for subject in subjects]
     mean = found["summary"][threads]
     lines = [
@@ -32,7 +46,10 @@ def _section(found: dict[str, Any], threads: str) -> str:
     ]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     if mean["geometric_mean"]:
-        lines += ["", f"Geometric mean over {mean['models']} models: {mean['geometric_mean']:.2f} × the fastest other."]
+        text = f"Geometric mean over {mean['models']} models: {mean['geometric_mean']:.2f} × the fastest other side"
+        frozen = mean.get("frozen_geometric_mean")
+        tail = f"; with frozen weights {frozen:.2f} × the fastest of all others" if frozen else ""
+        lines += ["", f"{text}, weights read where they lie{tail}."]
     loads = [subject["load"] for subject in subjects if "load" in subject]
     if loads:
         lines += ["", f"Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}."]
@@ -52,17 +69,22 @@ def _of(found: dict[str, Any], threads: str) -> list[dict[str, Any]]:
 def _row(subject: dict[str, Any], sides: Sequence[str], limits: dict[str, float]) -> list[str]:
     figures = subject["sides"]
     times = [_milliseconds(figures.get(side, {})) for side in sides]
-    ratio = "–"
-    if subject["ratio"]:
-        low, high = subject["interval"]
-        ratio = f"{subject['ratio']:.2f} ({low:.2f}–{high:.2f})"
     ours, inductor = figures.get(OURS, {}), figures.get("inductor", {})
     share = "–"
     if "seconds" in ours and subject["flops"]:
         share = f"{subject['flops'] / ours['seconds']['median'] / limits['gflops'] / 1e9:.0%}"
     spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
     compiling = " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)
-    return [subject["name"], *times, subject["fastest"] or "–", ratio, share, compiling]
+    ratios = [*_ratio(subject), *_ratio(subject.get("frozen") or {})]
+    return [subject["name"], *times, *ratios, share, compiling]
+
+
+def _ratio(against: dict[str, Any]) -> tuple[str, str]:
+    """Against which side, and how many times as fast with the interval that this lies in."""
+    if not against.get("ratio"):
+        return "–", "–"
+    low, high = against["interval"]
+    return against["fastest"], f"{against['ratio']:.2f} ({low:.2f}–{high:.2f})"
 
 
 def _milliseconds(side: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from buddy.compiler.bench.contestant import Contestant, ContestantError
 from buddy.compiler.bench.figures import geometric_mean, interval, ratios, spread
-from buddy.compiler.bench.plan import OURS, Plan, Subject
+from buddy.compiler.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN, Plan, Subject
 from buddy.compiler.cluster import mapped
 
 Tell = Callable[[str], None]
@@ -179,9 +179,15 @@ def _side(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, 
 
 
 def against_others(times: dict[str, list[float]]) -> dict[str, Any]:
+    """How ours compares with the others that read weights where they lie, and, as `frozen`, ours with frozen weights
+    with all others."""
+    others = {name: values for name, values in times.items() if name not in (OURS, OURS_FROZEN)}
+    in_place = {name: values for name, values in others.items() if name not in CONSTANT_WEIGHTS}
+    return {**_against(times.get(OURS), in_place), "frozen": _against(times.get(OURS_FROZEN), others)}
+
+
+def _against(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
     """How often faster ours is than each other side, round by round, and than the one of the least median."""
-    ours = times.get(OURS)
-    others = {name: values for name, values in times.items() if name != OURS}
     if not ours or not others:
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))
@@ -199,8 +205,10 @@ def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, Any]:
     """The geometric mean over the models that were timed, and the models that were not."""
     models = [found for found in subjects if found["threads"] == threads and found["group"] == "model"]
     timed = [found["ratio"] for found in models if found["ratio"]]
+    frozen = [found["frozen"]["ratio"] for found in models if (found.get("frozen") or {}).get("ratio")]
     return {
         "geometric_mean": geometric_mean(timed) if timed else None,
+        "frozen_geometric_mean": geometric_mean(frozen) if frozen else None,
         "models": len(timed),
         "not_timed": [found["name"] for found in models if not found["ratio"]],
     }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch._inductor.config
 
-from buddy.compiler.bench.plan import EAGER, OURS
+from buddy.compiler.bench.plan import EAGER, OURS, OURS_FROZEN
 from buddy.compiler.frontend import backend
 from buddy.compiler.sources.inputs import INPUTS, MODEL, call_of
 from buddy.compiler.sources.locate import locate
@@ -77,7 +77,7 @@ def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
     # The switch is read by Dynamo as well as by inductor, so it holds for the whole process, which has one side only.
     torch._inductor.config.freezing = side == "freezing"
     prepared = _compiled(side, loaded)
-    if side == OURS:
+    if side in (OURS, OURS_FROZEN):
         torch._dynamo.reset()
         again = _compiled(side, loaded)
         prepared.warm_seconds, prepared.warm_aten_seconds = again.compile_seconds, again.aten_seconds
@@ -87,7 +87,7 @@ def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
 def _compiled(side: str, loaded: Loaded) -> Prepared:
     """The model under `torch.compile`, as a user writes it, but for clocks around the compiler."""
     clock = _Clock()
-    backend = _ours(clock) if side == OURS else _inductors(clock)
+    backend = _ours(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductors(clock)
     call = Loaded(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
     call()
     return Prepared(call, clock.whole, clock.inner)
@@ -109,14 +109,14 @@ class _Clock:
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
 
-def _ours(clock: _Clock) -> Any:
+def _ours(clock: _Clock, freeze: bool) -> Any:
     def compiled_aten(aten: Any, settings: backend.Settings) -> Any:
         with clock.running("inner"):
             return backend.compile_aten(aten, settings)
 
     def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with clock.running("whole"):
-            return backend.buddy_backend(module, inputs, compile_graph=compiled_aten)
+            return backend.buddy_backend(module, inputs, options={"freeze": freeze}, compile_graph=compiled_aten)
 
     return timed
 

@@ -43,7 +43,7 @@ def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int,
     def work(_channel: Channel) -> Reply:
         torch.set_num_threads(threads)
         with torch.no_grad():
-            sides = [LoadedProgram(from_bytes(data)) for data in (first, second)]
+            sides = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
             return paired([partial(side, part.tensors, part.numbers) for side in sides], bound)
 
     found = trials.apart(work, Ratio, seconds=_LOADING * trials.criterion.each + _SECONDS)

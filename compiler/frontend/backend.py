@@ -88,9 +88,9 @@ def buddy_backend(
 
 
 def refreeze() -> None:
-    """Pack the weights of everything compiled anew at its next call.
+    """Take the frozen weights of everything compiled (`options={"freeze": True}`) as they are at its next call.
 
-    Needed only after writes that PyTorch does not count, such as `p.data.mul_(2)`; all others are seen.
+    Needed after whatever has changed them; what is compiled without `freeze` reads weights as they are at each call.
     """
     for program in _programs:
         program.refreeze()
@@ -153,7 +153,8 @@ class CompiledGraph:
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
         tuned = _is_tuned(graph, recipe, settings, first, build)
         self._tuned = TunedRecipe(graph, recipe, settings.tune) if tuned else None
-        self._make = lambda recipe: _loaded(make(graph, recipe))
+        frozen = settings.freezes(training)
+        self._make = lambda recipe: _loaded(make(graph, recipe), frozen)
         self._program = self._make(self._tuned.recipe if self._tuned else recipe) if graph.results else None
 
     def __call__(self, *arguments: Any) -> list[Any]:
@@ -173,8 +174,8 @@ def _is_tuned(
     return bool(settings.tune and graph.results and not first and not build and program_cache.is_ours(graph, recipe))
 
 
-def _loaded(artifact: Artifact) -> LoadedProgram:
-    program = LoadedProgram(artifact)
+def _loaded(artifact: Artifact, frozen: bool) -> LoadedProgram:
+    program = LoadedProgram(artifact, frozen)
     _programs.add(program)
     return program
 

@@ -13,7 +13,7 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from buddy.compiler.presets import default_recipe, unpacked
+from buddy.compiler.presets import PACK_WEIGHTS, default_recipe, unpacked
 from buddy.compiler.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
 from buddy.compiler.recipe_claims import claims
 from buddy.compiler.tuning.space import SpaceError, varied
@@ -24,7 +24,7 @@ TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Fields of a recipe that a caller may set; the others say what is compiled, which is the caller's own program.
 FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "threads")
-OPTIONS = ("fallback", "tune", "recipe", *FIELDS)
+OPTIONS = ("fallback", "freeze", "tune", "recipe", *FIELDS)
 # The flavours that lower what TorchDynamo captured.
 Flavour = Literal["linalg", "tosa"]
 # What a recipe says of the program that it was made with.
@@ -35,12 +35,15 @@ _OF_PROGRAM = ("source", "arguments", "graph", "plugins")
 class Settings:
     """How graphs are compiled.
 
-    `fallback="error"` makes every op that would stay in eager an error. `base` is the recipe, the default one where
-    it is None. `threads` share the loops of compiled code: as many as torch uses when it is compiled, where it is 0.
+    `fallback="error"` makes every op that would stay in eager an error. With `freeze`, weights of inference graphs are
+    constants, packed ahead as kernels like them best; without, they are read at each call where they lie. `base` is the
+    recipe, the default one where it is None. `threads` share the loops of compiled code: as many as torch uses when it
+    is compiled, where it is 0.
     `tune` is for how many seconds a faster recipe is looked for, once for each graph.
     """
 
     fallback: Fallback = "eager"
+    freeze: bool = False
     base: Recipe | None = None
     threads: int = 0
     tune: float = 0.0
@@ -54,21 +57,38 @@ class Settings:
         are, and a value that an option cannot have.
         """
         given = dict(options or {})
-        found = cls(_fallback(given), _recipe(given), _threads(given), _seconds(given, mode))
+        found = cls(_fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode))
         _check_passes(found.recipe())
         return found
 
     def recipe(self, training: bool = False) -> Recipe:
-        """The recipe; in `training` weights change with every step, so none is packed ahead."""
+        """The recipe, in which weights are packed ahead only where they are frozen; those of `training` never are."""
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
-        return unpacked(recipe) if training else recipe
+        return recipe if self.freezes(training) else unpacked(recipe)
+
+    def freezes(self, training: bool) -> bool:
+        """Whether weights are constants; in `training` they change with every step."""
+        return self.freeze and not training
 
 
 def _fallback(given: Mapping[str, Any]) -> Fallback:
     found: Fallback = given.get("fallback", "eager")
     if found not in get_args(Fallback):
         raise ValueError(f"fallback is {found!r}; it may be {' or '.join(get_args(Fallback))}")
+    return found
+
+
+def _freeze(given: Mapping[str, Any]) -> bool:
+    """Raises `ValueError` too for a pass that is to pack ahead what may change."""
+    found = given.get("freeze", False)
+    if not isinstance(found, bool):
+        raise ValueError(f"freeze is {found!r}; it may be True, for weights that are constants, or False")
+    packing = [name for name, value in given.items() if name.endswith(f".{PACK_WEIGHTS}") and value]
+    if packing and not found:
+        raise ValueError(
+            f"{packing[0]} keeps copies of weights, which are stale once they change; it needs freeze=True"
+        )
     return found
 
 

@@ -13,7 +13,7 @@ from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import GraphError
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.presets import default_recipe, unpacked
 
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
@@ -68,13 +68,16 @@ class Imported:
         return self._eager([placed[op] for op in self._captured])
 
     def compiled(self, first: Any, trace: Trace) -> Program:
-        """The graph as it is now, compiled; `first` is a registry to search before all others."""
+        """The graph as it is now, compiled; `first` is a registry to search before all others.
+
+        Other tensors may be given at each call, and the captured ones be written to, so no weight is packed ahead.
+        """
         from buddy.compiler.runner import LoadedProgram
         from buddy.compiler.straight import compile_graph
 
         self.graph.check()
         traced = trace.added_to(self.graph)
-        recipe = default_recipe(flavour=self.graph.settings.flavour)
+        recipe = unpacked(default_recipe(flavour=self.graph.settings.flavour))
         program = LoadedProgram(compile_graph(traced, recipe, first))
         return lambda tensors: trace.taken_off(program(tensors))
 

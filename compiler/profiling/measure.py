@@ -47,7 +47,7 @@ def profile(
         raise RuntimeError("no counter of this machine is known: x86-64 and AArch64 have one")
     with with_threads(threads), torch.no_grad():
         tell("loading the compiled code", 0.0)
-        pair = LoadedProgram(plain, located=True), LoadedProgram(counted)
+        pair = LoadedProgram(plain, frozen=True, located=True), LoadedProgram(counted, frozen=True)
         same = _equal(captured, *pair)
         pace = Pace(reader(found))
         meter = LoadMeter()

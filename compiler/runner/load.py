@@ -9,6 +9,6 @@ from buddy.compiler.runner.on_device import DeviceLoaded
 Loaded = LoadedProgram | DeviceLoaded
 
 
-def load(artifact: Artifact) -> Loaded:
-    """The program, callable on torch tensors. Raises what `LoadedProgram` and `DeviceLoaded` raise."""
-    return LoadedProgram(artifact) if artifact.device is None else DeviceLoaded(artifact)
+def load(artifact: Artifact, frozen: bool = False) -> Loaded:
+    """The program, callable on torch tensors, as `LoadedProgram` has it. Raises what it and `DeviceLoaded` raise."""
+    return LoadedProgram(artifact, frozen) if artifact.device is None else DeviceLoaded(artifact)

@@ -65,17 +65,19 @@ class StreamedArgument(PlainArgument):
 
 
 class PackedArgument:
-    """A packed copy of one input, made again when the input is another tensor or has been written to.
+    """A packed copy of one input: made at each call, or kept, where weights are `frozen`, for the memory it is made of.
 
-    The source is kept alive, so its address cannot come to mean another tensor. Writes that PyTorch does not count
-    (`p.data.mul_()`) go unseen: `forget()` after them. Where calls come one after another, all copies may lie in the
-    same memory (`in_turn`), and none is made of what has been packed `elsewhere` in the same way.
+    Nothing tells of all writes to a tensor (`p.data.mul_()`, a fused optimizer, another process), so what is kept is
+    for weights that stay as they are, until `forget()`. The memory is kept alive, so that its address cannot come to
+    mean another weight. Where calls come one after another, all copies may lie in the same memory (`in_turn`), and none
+    is made of what has been packed `elsewhere` in the same way.
     """
 
     def __init__(
-        self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, in_turn: bool = False,
-        elsewhere: PackedElsewhere | None = None,
+        self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, frozen: bool = False,
+        in_turn: bool = False, elsewhere: PackedElsewhere | None = None,
     ) -> None:  # fmt: skip
+        self._frozen = frozen
         self._in_turn, self._borrowed = in_turn, None if elsewhere is None else Borrowed(elsewhere)
         self._argument = argument
         self._pack = pack
@@ -87,12 +89,13 @@ class PackedArgument:
         self._lock = threading.Lock()
 
     def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
-        if source.is_inference():
-            return self._packed(source)  # it has no version counter, so writes to it cannot be seen
+        if not self._frozen:
+            return self._packed(source)
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
-                self._buffer, self._source, self._state = self._made(source), source, state
+                # Detached, it holds on to the memory even where the tensor is given another one (`p.data = …`).
+                self._buffer, self._source, self._state = self._made(source), source.detach(), state
             return self._buffer
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -130,13 +133,18 @@ class LoadedProgram:
     shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
     then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
     where the process has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
-    Weights that were packed `elsewhere` in the same way are not packed again. Raises `MachineError` for code of another
-    machine than this one.
+
+    Weights are what they are at each call. Those of code that wants them packed are packed at each call, unless they
+    are `frozen`: then whoever calls promises that nothing writes to them while the program lives, and they are packed
+    once. Frozen weights that were packed `elsewhere` in the same way are not packed again.
+
+    Raises `MachineError` for code of another machine than this one.
     """
 
     def __init__(
-        self, artifact: Artifact, in_turn: bool = False, located: bool = False, elsewhere: PackedElsewhere | None = None
-    ) -> None:
+        self, artifact: Artifact, frozen: bool = False, in_turn: bool = False, located: bool = False,
+        elsewhere: PackedElsewhere | None = None,
+    ) -> None:  # fmt: skip
         check_runs_here(artifact.target)
         sizes = functions_of(artifact.objects) if located else {}
         self._eager = EagerOps(artifact.eager_calls)
@@ -159,9 +167,9 @@ class LoadedProgram:
         self._arena = Arena(artifact.arena)
         packed = [a for a in artifact.arguments if a.pack]
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
-        self.packed_bytes = store.allocated
+        self.packed_bytes = store.allocated if frozen else 0
         self._arguments = [
-            PackedArgument(a, self._library[a.pack], store, next(numbers), in_turn, elsewhere)
+            PackedArgument(a, self._library[a.pack], store, next(numbers), frozen, in_turn, elsewhere)
             if a.pack
             else _unpacked(a)
             for a in artifact.arguments
@@ -208,7 +216,7 @@ class LoadedProgram:
         return found
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Pack the weights among `tensors` now, rather than in the first call on them."""
+        """Pack the frozen weights among `tensors` now, rather than in the first call on them."""
         for value, source in self._values:
             if isinstance(getattr(value, "__self__", None), PackedArgument):
                 value(tensors[source], {})
@@ -223,7 +231,7 @@ class LoadedProgram:
         return PackedElsewhere(self.packed_pairs())
 
     def refreeze(self) -> None:
-        """Pack all weights anew at the next call, after writes that PyTorch does not count."""
+        """Pack frozen weights anew at the next call, after whatever has changed them."""
         for argument in self._arguments:
             if isinstance(argument, PackedArgument):
                 argument.forget()

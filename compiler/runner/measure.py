@@ -44,13 +44,14 @@ def run_and_compare(
 
     `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
     linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's. Where
-    the graph has no eager program, results are told without a verdict. NaN equals NaN only with `equal_nan`.
+    the graph has no eager program, results are told without a verdict. NaN equals NaN only with `equal_nan`. Weights
+    are frozen: the program is loaded for this run, in which nothing writes to them, or the report says so.
     """
     tell = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
         tell("loading the compiled code", 0.0)
-        program, load_seconds = timed(lambda: load(artifact))
+        program, load_seconds = timed(lambda: load(artifact, frozen=True))
         tell("running compiled code and eager", 0.0)
         torch.manual_seed(SEED)
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))

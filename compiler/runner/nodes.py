@@ -66,7 +66,7 @@ class _Alone:
     def __init__(self, found: OwnProgram, packed: PackedElsewhere) -> None:
         self._left, self.moves, self.settled = len(found.uses), found.moves, False
         artifact = from_bytes(found.artifact)
-        self._program: LoadedProgram | None = LoadedProgram(artifact, in_turn=True, elsewhere=packed)
+        self._program: LoadedProgram | None = LoadedProgram(artifact, frozen=True, in_turn=True, elsewhere=packed)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._program is not None
@@ -87,7 +87,7 @@ class _Compared:
         self._nodes = {op.stable: op for op in captured.graph.operations}
         self._tensors = {op.name: t for op, t in zip(captured.graph.placeholders, captured.tensors, strict=True)}
         artifact = from_bytes(program.artifact)
-        self._loaded, self._deviations = LoadedProgram(artifact), Deviations()
+        self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), Deviations()
         self._loaded.pack(captured.tensors)
         self._names = iter(artifact.observed)
         self._alone = dict(self._uses(program.own))

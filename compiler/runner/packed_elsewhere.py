@@ -58,9 +58,11 @@ class Borrowed:
 
 
 def state_of(source: torch.Tensor) -> tuple[object, ...]:
-    """What is the same for as long as a tensor has the same elements, but for writes that PyTorch does not count."""
+    """Which memory a tensor reads, and how: the same for as long as its elements are, if that memory is kept alive and
+    nothing writes to it. Of writes, those that PyTorch counts make another state of it; many are not counted."""
     lazy = source.is_neg(), source.is_conj()
-    return source.data_ptr(), source._version, source.shape, source.stride(), source.dtype, lazy
+    version = -1 if source.is_inference() else source._version
+    return source.data_ptr(), version, source.shape, source.stride(), source.dtype, lazy
 
 
 def _key(source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> _Key:

@@ -78,7 +78,7 @@ def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
         return AttemptDone(problem="nothing says what its results should be")
     artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
-        program = LoadedProgram(artifact)
+        program = LoadedProgram(artifact, frozen=True)
         problem = _difference(captured, captured.eager, program)
         if problem:
             return AttemptDone(compile_seconds=seconds, problem=problem)
@@ -127,7 +127,7 @@ def _pairs(
 
 def _duel(captured: CapturedGraph, request: Duel) -> Reply:
     def program(recipe: Recipe) -> Callable[[], Any]:
-        loaded = LoadedProgram(_compiled(captured, recipe))
+        loaded = LoadedProgram(_compiled(captured, recipe), frozen=True)
         return lambda: loaded(captured.tensors, captured.numbers)
 
     with with_threads(request.first.threads), torch.no_grad():

@@ -127,3 +127,10 @@ def test_against_the_fastest_of_the_others() -> None:
     times = {"buddy": [1.0, 2.0, 1.0], "eager": [3.0, 6.0, 3.0], "inductor": [1.5, 3.0, 1.5]}
     found = session.against_others(times)
     assert (found["fastest"], found["ratio"], found["interval"]) == ("inductor", 1.5, [1.5, 1.5])
+
+
+def test_frozen_weights_are_held_against_all_others_and_those_in_place_against_their_like() -> None:
+    times = {"buddy": [2.0] * 5, "buddy-frozen": [1.0] * 5, "eager": [6.0] * 5, "freezing": [1.5] * 5}
+    found = session.against_others(times)
+    assert (found["fastest"], found["ratio"]) == ("eager", 3.0)
+    assert (found["frozen"]["fastest"], found["frozen"]["ratio"]) == ("freezing", 1.5)

@@ -19,7 +19,7 @@ from torch import nn
 from buddy.compiler import disk_cache
 from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import Settings
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.presets import default_recipe, unpacked
 from buddy.compiler.recipe import OpChoice, PassStep, Recipe, to_toml
 from tests.programs import Line
 
@@ -89,8 +89,9 @@ def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:
     recipe = replace(default_recipe(flavour="tosa"), threads=2, opt_level=3)
     path = tmp_path / "best.toml"
     path.write_text(to_toml(recipe))
-    assert Settings.of({"recipe": path}).recipe() == recipe
-    assert Settings.of({"recipe": recipe, "threads": 1, "flavour": "linalg"}).recipe() == replace(
+    assert Settings.of({"recipe": path, "freeze": True}).recipe() == recipe
+    assert Settings.of({"recipe": path}).recipe() == unpacked(recipe)
+    assert Settings.of({"recipe": recipe, "freeze": True, "threads": 1, "flavour": "linalg"}).recipe() == replace(
         recipe, threads=1, flavour="linalg"
     )
     net, x = Net().eval(), torch.randn(3, 16)
@@ -99,7 +100,10 @@ def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ({"fallbak": "error"}, r"no option 'fallbak' \(did you mean fallback\?\); it has fallback, tune, recipe, preset"),
+    (
+        {"fallbak": "error"},
+        r"no option 'fallbak' \(did you mean fallback\?\); it has fallback, freeze, tune, recipe, preset",
+    ),
     ({"fuse-row": False}, r"did you mean fuse-rows\?"),
     ({"fuse-rows": 3}, "fuse-rows is on or off, not 3"),
     ({"fuse-rows": None}, "fuse-rows is None; it may be a bool, a number or a text"),

@@ -37,9 +37,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Artifact]:
     found: list[Artifact] = []
     loaded = backend._loaded
 
-    def watched(artifact: Artifact) -> Any:
+    def watched(artifact: Artifact, frozen: bool) -> Any:
         found.append(artifact)
-        return loaded(artifact)
+        return loaded(artifact, frozen)
 
     monkeypatch.setattr(backend, "_loaded", watched)
     return found

@@ -83,7 +83,7 @@ def test_another_view_of_the_same_memory_is_packed_anew() -> None:
     torch.manual_seed(0)
     layer = torch.nn.Linear(64, 64, bias=False)
     whole = captured(layer, torch.randn(48, 64))
-    program = LoadedProgram(compile_graph(whole.graph, default_recipe()))
+    program = LoadedProgram(compile_graph(whole.graph, default_recipe()), frozen=True)
     assert program.packed_bytes
     (before,) = program(whole.tensors)
     (after,) = program([torch._neg_view(t.detach()) if t.shape == (64, 64) else t for t in whole.tensors])
@@ -94,13 +94,13 @@ def test_a_program_that_borrows_gives_what_one_that_packs_gives() -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(2)]
     whole = captured(torch.nn.Sequential(*layers).eval(), torch.randn(48, 64))
-    program = LoadedProgram(compile_graph(whole.graph, default_recipe()))
+    program = LoadedProgram(compile_graph(whole.graph, default_recipe()), frozen=True)
     program(whole.tensors)
     copies = program.packed_copies()
     alone = captured(layers[0], torch.randn(48, 64))
     artifact = compile_graph(alone.graph, default_recipe())
     places = [number for number, tensor in enumerate(alone.tensors) if tensor.shape == (64, 64)]
-    lender, packer = LoadedProgram(artifact, in_turn=True, elsewhere=copies), LoadedProgram(artifact)
+    lender, packer = LoadedProgram(artifact, frozen=True, in_turn=True, elsewhere=copies), LoadedProgram(artifact)
     for layer in layers:
         tensors = [layer.weight if number in places else tensor for number, tensor in enumerate(alone.tensors)]
         (found,), (wanted,) = lender(tensors), packer(tensors)

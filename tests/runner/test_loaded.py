@@ -95,9 +95,9 @@ def test_another_shape_is_refused_with_both_named(add: LoadedProgram) -> None:
         add([torch.ones(4, 3), torch.tensor(0.0)])
 
 
-def _packed_program() -> LoadedProgram:
+def _packed_program(frozen: bool = True) -> LoadedProgram:
     argument = Argument(0, TensorSpec((3, 2), "f32"), pack="pack")
-    return LoadedProgram(Artifact("main", (compile_object(PACKED),), (argument,), (SCALAR,)))
+    return LoadedProgram(Artifact("main", (compile_object(PACKED),), (argument,), (SCALAR,)), frozen)
 
 
 def test_packed_weights_follow_their_source() -> None:
@@ -108,16 +108,34 @@ def test_packed_weights_follow_their_source() -> None:
     assert program([torch.full((2, 3), 9.0)])[0] == 9
 
 
-def test_uncounted_writes_are_seen_after_refreeze() -> None:
+def test_uncounted_writes_to_frozen_weights_are_seen_after_refreeze() -> None:
     program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
     program([weight])
     weight.data[0, 1] = 7
+    assert program([weight])[0] == 1
     program.refreeze()
     assert program([weight])[0] == 7
 
 
-def test_weights_made_in_inference_mode_are_never_stale() -> None:
-    program = _packed_program()
+def test_memory_of_a_frozen_weight_is_kept_while_its_copy_is() -> None:
+    program, weight = _packed_program(), torch.arange(6.0).reshape(2, 3)
+    program([weight])
+    for value in (7.0, 8.0, 9.0):
+        weight.data = torch.zeros(2, 3)
+        weight.data = torch.full((2, 3), value)
+        assert program([weight])[0] == value
+
+
+def test_weights_that_are_not_frozen_are_packed_at_each_call() -> None:
+    program, weight = _packed_program(frozen=False), torch.arange(6.0).reshape(2, 3)
+    assert program([weight])[0] == 1
+    weight.data[0, 1] = 7
+    assert program([weight])[0] == 7
+    assert program.packed_bytes == 0
+
+
+def test_weights_made_in_inference_mode() -> None:
+    program = _packed_program(frozen=False)
     with torch.inference_mode():
         weight = torch.arange(6.0).reshape(2, 3)
         program([weight])
