@@ -206,8 +206,8 @@ def test_no_cut_parts_a_node_with_several_results_from_what_picks_one() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for _ in range(40):
                 values, indices = x.max(1, keepdim=True)
-                x = torch.sin(x) + values + indices.to(x.dtype) * 0.01
-                x = torch.tanh(x) * 2 - torch.cos(x)
+                x = torch.sin(x) / 4 + values / 4 + indices.to(x.dtype) * 0.01
+                x = torch.tanh(x) / 2 - torch.cos(x) / 4  # a contraction: rounding errors do not grow with the layers
             return x
 
     x = torch.randn(3, 4)
