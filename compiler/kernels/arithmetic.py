@@ -35,8 +35,11 @@ def bytes_of(element: str) -> int:
     return bits(element) // 8
 
 
-def converted(value: Any, element: Any) -> Any:
-    """A scalar or vector with elements of type `element`: widened with its sign, or rounded to nearest even."""
+def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
+    """A scalar or vector with elements of type `element`: widened with its sign, or rounded to nearest even.
+
+    Integers that are `unsigned` are widened with zeros.
+    """
     old = element_of(value.type)
     if old == element:
         return value
@@ -44,7 +47,9 @@ def converted(value: Any, element: Any) -> Any:
     widens = element.width > old.width
     if isinstance(element, ir.FloatType):
         return arith.extf(type_, value) if widens else arith.truncf(type_, value)
-    return arith.extsi(type_, value) if widens else arith.trunci(type_, value)
+    if not widens:
+        return arith.trunci(type_, value)
+    return (arith.extui if unsigned else arith.extsi)(type_, value)
 
 
 def multiply_add(left: Any, right: Any, total: Any) -> Any:

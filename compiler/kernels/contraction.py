@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.bindings import ir, linalg
 from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.kernels.arithmetic import accumulator
+from buddy.compiler.kernels.arithmetic import accumulator, converted, multiply_add
 
+_WIDENS = frozenset({"arith.extf", "arith.extsi", "arith.extui"})
 NAMED = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
 _MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
 
@@ -44,6 +45,38 @@ def sum_type(op: Any) -> str | None:
     return accumulator((a, b), c)
 
 
+def unsigned_factors(op: Any) -> tuple[bool, bool]:
+    """For A and B, whether a contraction widens their elements with zeros: integers in MLIR have no sign themselves."""
+    block = op.regions[0].blocks[0]
+    widened = [inner.operation.operands[0] for inner in block.operations if inner.operation.name == "arith.extui"]
+    a, b, _ = block.arguments
+    return a in widened, b in widened
+
+
+def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
+    """The result of a contraction like `op`, on tensors, of other operands (A, B, C) that it reads by `maps`.
+
+    Emitted at the insertion point.
+    """
+    a, b, c = operands
+    if not any(unsigned_factors(op)):
+        return linalg.contract(a, b, outs=[c], indexing_maps=maps)
+    unsigned, in_c = unsigned_factors(op), {e.position for e in maps[2].results}
+    kinds = ["parallel" if loop in in_c else "reduction" for loop in range(maps[2].n_dims)]
+    attributes = (
+        [ir.AffineMapAttr.get(map_) for map_ in maps],
+        [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds],
+    )
+    new = linalg.GenericOp([c.type], [a, b], [c], *map(ir.ArrayAttr.get, attributes))
+    elements = [value.type.element_type for value in operands]
+    block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
+    with ir.InsertionPoint(block):
+        *factors, total = block.arguments
+        wide = [converted(value, total.type, positive) for value, positive in zip(factors, unsigned, strict=True)]
+        linalg.yield_([multiply_add(*wide, total)])
+    return new.results[0]
+
+
 def _multiplies_and_adds(op: Any) -> bool:
     block = op.regions[0].blocks[0]
     body = [inner.operation for inner in block.operations]
@@ -53,7 +86,7 @@ def _multiplies_and_adds(op: Any) -> bool:
     a, b, c = block.arguments
     widened = {a: a, b: b}
     for cast in casts:
-        if cast.name not in ("arith.extf", "arith.extsi") or cast.operands[0] not in (a, b):
+        if cast.name not in _WIDENS or cast.operands[0] not in (a, b):
             return False
         widened[cast.operands[0]] = cast.result
     return (
@@ -79,6 +112,7 @@ class Contraction:
     Strides of a loop are those of (A, B, C), in elements. `swapped` says that A is the op's second operand. `m` and
     `n` are the loops that a register block covers (size 1 where there is none); `outer` are all the others. Products
     are summed in `element`; `factor` and `result` are the element types of A and B, and of C ("" for `element`).
+    `unsigned` says of A and B whether their integers have no sign.
     """
 
     element: str
@@ -89,6 +123,7 @@ class Contraction:
     swapped: bool
     factor: str = ""
     result: str = ""
+    unsigned: tuple[bool, bool] = (False, False)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -129,7 +164,9 @@ def analyse(op: Any) -> Contraction:
         if not (loop.used[0] or loop.used[1]):
             raise UnsupportedError("a loop of the contraction indexes neither factor")
     found = _roles(merge(loops), sum_type(op) or "")
-    return replace(found, factor=elements_of(op)[0], result=elements_of(op)[2])
+    first, second = unsigned_factors(op)
+    unsigned = (second, first) if found.swapped else (first, second)
+    return replace(found, factor=elements_of(op)[0], result=elements_of(op)[2], unsigned=unsigned)
 
 
 def split_at(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:

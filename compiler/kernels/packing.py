@@ -27,13 +27,17 @@ Extent = tuple[int, int]  # size and stride in elements
 
 @dataclass(frozen=True)
 class Panels:
-    """Which elements of B are packed, and how wide a panel is: [outer..., panel, k, column]."""
+    """Which elements of B are packed, and how wide a panel is: [outer..., panel, k, column].
+
+    Where the panels are of a wider type, `unsigned` says that integers of B have no sign.
+    """
 
     outer: tuple[Extent, ...]
     n: Extent
     k: tuple[Extent, ...]
     columns: int
     lanes: int
+    unsigned: bool = False
 
     @property
     def depth(self) -> int:
@@ -74,7 +78,7 @@ def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
 
     outer = tuple(extent(loop) for loop in contraction.outer if loop.used[1])
     ks = tuple(extent(loop) for loop in contraction.k)
-    return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes)
+    return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes, contraction.unsigned[1])
 
 
 def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncOp:
@@ -123,7 +127,7 @@ def pack_panel(
             row_there = e.dot((channel, place), targets, there)
             for column in range(0, panels.columns, panels.lanes):
                 value = e.load(windows.scratch, e.add(here, column), panels.lanes)
-                e.store(converted(value, target.type.element_type), target, e.add(row_there, column))
+                e.store(converted(value, target.type.element_type, panels.unsigned), target, e.add(row_there, column))
 
         def rows(channel: Index, starts: list[Index]) -> None:
             for place, here in enumerate(starts):
@@ -131,7 +135,8 @@ def pack_panel(
 
         windows.each(start, size, active, rows)
         return
-    copier = PanelCopy(e, source, stride, panels.n[1], target, panels.columns, panels.columns, panels.lanes)
+    unsigned, columns = panels.unsigned, panels.columns
+    copier = PanelCopy(e, source, stride, panels.n[1], target, columns, columns, panels.lanes, unsigned)
     targets = row_major([count for count, _ in outer], size * panels.columns)
 
     def body(indices: list[Index]) -> None:
@@ -200,7 +205,8 @@ class PanelCopy:
 
     Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
     written to the flat memref `target` at `start + k * row_stride + column`; both starts are given with each copy.
-    A row is `width` wide; `lanes` is a power of two. Elements are converted where the two types differ.
+    A row is `width` wide; `lanes` is a power of two. Elements are converted where the two types differ; integers that
+    are `unsigned` have no sign.
     """
 
     e: Emitter
@@ -211,6 +217,7 @@ class PanelCopy:
     row_stride: int
     width: int
     lanes: int
+    unsigned: bool = False
 
     def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
         """Copy rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
@@ -242,14 +249,13 @@ class PanelCopy:
 
         def body(column: Index, _: list[Any]) -> Sequence[Any]:
             value = e.load_scalar(self.source, e.add(here, e.mul(column, self.column_stride)))
-            e.store_scalar(converted(value, self._element), self.target, e.add(there, column))
+            e.store_scalar(self._converted(value), self.target, e.add(there, column))
             return ()
 
         e.loop(0, active, 1, body)
 
     def _store(self, value: Any, there: Index, column: int) -> None:
-        value = converted(value, self._element)
-        self.e.store(value, self.target, self.e.add(there, column), self.width - column)
+        self.e.store(self._converted(value), self.target, self.e.add(there, column), self.width - column)
 
     def _zeros(self, there: Index, first: int) -> None:
         for column in range(first, self.width, self.lanes):
@@ -289,16 +295,15 @@ class PanelCopy:
         rows += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         width = self.lanes if self.width % self.lanes == 0 else count
         for i, value in enumerate(transposed(rows)):
-            e.store(converted(value, self._element), self.target, e.add(there, i * self.row_stride), width)
+            e.store(self._converted(value), self.target, e.add(there, i * self.row_stride), width)
         return ()
 
-    @property
-    def _element(self) -> Any:
-        return self.target.type.element_type
+    def _converted(self, value: Any) -> Any:
+        return converted(value, self.target.type.element_type, self.unsigned)
 
     @property
     def _vector(self) -> Any:
-        return ir.VectorType.get([self.lanes], self._element)
+        return ir.VectorType.get([self.lanes], self.target.type.element_type)
 
 
 def transposed(rows: list[Any]) -> list[Any]:

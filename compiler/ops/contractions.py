@@ -66,8 +66,9 @@ _plain_product("DotOp", "k", "k", "")
 
 @lowering("IntMatmulOp")
 def product_of_bytes(node: Op, symbol_table: SymbolTable) -> Any:
-    """Signed bytes, summed in 32 bits."""
-    return contract(*_two(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype)
+    """Bytes, each factor with or without a sign, summed in 32 bits."""
+    unsigned = node.args[0].tensor_meta.dtype.is_unsigned, node.args[1].tensor_meta.dtype.is_unsigned
+    return contract(*_two(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
 
 
 def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:

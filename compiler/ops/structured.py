@@ -146,14 +146,38 @@ def _reduce_without_units(
     return reshape(found, wanted, dtype)
 
 
-def contract(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None) -> Any:
-    """A contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`."""
+def contract(
+    a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None,
+    unsigned: tuple[bool, bool] = (False, False),
+) -> Any:  # fmt: skip
+    """A contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`.
+
+    Factors are widened to `dtype`: integers with their sign, but those of a factor that is `unsigned`.
+    """
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
-    maps = [affine_map(len(letters), [letters.index(c) for c in dims]) for dims in (a_dims, b_dims, out_dims)]
+    dims = [[letters.index(c) for c in dims] for dims in (a_dims, b_dims, out_dims)]
     if start is None:
         start = filled(0, [sizes[c] for c in out_dims], dtype)
+    if any(unsigned):
+        iterators = [PARALLEL if c in out_dims else REDUCTION for c in letters]
+        return generic([a, b], dims[:2], [start], dims[2:], iterators, _multiply_add(dtype, unsigned))[0]
+    maps = [affine_map(len(letters), indices) for indices in dims]
     return remember(linalg.contract(a, b, outs=[start], indexing_maps=maps), shape_of(start))
+
+
+def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[..., list[Any]]:
+    """A body for integers. `linalg.contract` would widen both factors in one way."""
+    element = mlir_element_type_get(dtype)
+
+    def body(a: Any, b: Any, total: Any) -> list[Any]:
+        wide = [
+            factor if factor.type == element else (arith.extui if positive else arith.extsi)(element, factor)
+            for factor, positive in zip((a, b), unsigned, strict=True)
+        ]
+        return [arith.addi(arith.muli(*wide), total)]
+
+    return body
 
 
 def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:

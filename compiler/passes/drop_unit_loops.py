@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, linalg, tensor
-from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
 from buddy.compiler.kernels.reshapes import groups_without
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -73,7 +73,7 @@ def _drop(op: Any, loops: frozenset[int]) -> None:
     maps, result = indexing_maps(op), op.results[0]
     with ir.InsertionPoint(op), op.location:
         operands = [_without(value, _dims(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
-        new = linalg.contract(*operands[:2], outs=operands[2:], indexing_maps=[_reduced(m, loops) for m in maps])
+        new = rebuilt(op, operands, [_reduced(m, loops) for m in maps])
         groups = groups_without(result.type.shape, _dims(maps[2], loops))
         wide = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
     result.replace_all_uses_with(wide)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.bindings import ir, linalg, tensor
-from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
 from buddy.compiler.kernels.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -48,7 +48,7 @@ class FoldTransposes(MlirPass):
                 permutation = _permutation(result)
                 init, replaced = _transposed_zeros(init, permutation), result
                 c_map = _with_results(c_map, [c_map.results[p] for p in permutation])
-            new = linalg.contract(a, b, outs=[init], indexing_maps=[a_map, b_map, c_map])
+            new = rebuilt(op, [a, b, init], [a_map, b_map, c_map])
         replaced.results[0].replace_all_uses_with(new)
         if result is not None:
             result.erase()

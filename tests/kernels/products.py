@@ -17,8 +17,12 @@ def function(
     parameter: bool = False,
     element: str = "f32",
     sums: str = "",
+    unsigned: tuple[bool, bool] = (False, False),
 ) -> str:
-    """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`; C has elements of `sums`."""
+    """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`; C has elements of `sums`.
+
+    Integers of A and B are widened with zeros where they are `unsigned`.
+    """
     terms = re.split(",|->", subscripts)
     loops = ",".join(sizes)
     maps = ",".join(f"affine_map<({loops})->({','.join(term)})>" for term in terms)
@@ -30,11 +34,24 @@ def function(
     mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
     fill = f"linalg.fill ins(%z : {sums}) outs(%c : {c})" if zero else ""
     nothing = "0.0" if "f" in sums else "0"
+    casts = ["arith.extui" if positive else "arith.extsi" for positive in unsigned]
+    kinds = ", ".join('"parallel"' if letter in terms[2] else '"reduction"' for letter in sizes)
+    body = f"""linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} ins(%a, %b : {a}, {b})
+        outs(%c : {c}) {{
+      ^bb0(%x: {element}, %y: {element}, %t: {sums}):
+        %wx = {casts[0]} %x : {element} to {sums}
+        %wy = {casts[1]} %y : {element} to {sums}
+        %p = arith.muli %wx, %wy : {sums}
+        %s = arith.addi %p, %t : {sums}
+        linalg.yield %s : {sums}
+      }}"""
+    if not any(unsigned):
+        body = f"linalg.contract indexing_maps = [{maps}] ins(%a, %b : {a}, {b}) outs(%c : {c})"
     return f"""
     func.func @{name}(%a: {a}, %b: {b}{mark}, %c: {c}) attributes {{llvm.emit_c_interface}} {{
       %z = arith.constant {nothing} : {sums}
       {fill}
-      linalg.contract indexing_maps = [{maps}] ins(%a, %b : {a}, {b}) outs(%c : {c})
+      {body}
       return
     }}"""
 

@@ -135,12 +135,36 @@ def test_results_narrower_than_the_sums_are_rounded_once() -> None:
     assert ((out.double() - exact).abs() <= exact.abs() * 2**-8 + 1e-6 * 200**0.5).all()
 
 
-def test_signless_products_of_unsigned_casts_are_left() -> None:
+# Blocks, packed and not; one row of few and of many columns; few rows.
+BYTE_SHAPES = list(itertools.product([(13, 40, 19), (1, 300, 19), (3, 33, 70), (33, 129, 300)], SUBSCRIPTS))
+
+
+@pytest.mark.parametrize("unsigned", [(True, False), (False, True), (True, True)])
+def test_bytes_without_a_sign_are_widened_with_zeros(unsigned: tuple[bool, bool]) -> None:
+    texts = [
+        function(f"f{i}", dims, dict(zip("mnk", shape, strict=True)), element="i8", sums="i32", unsigned=unsigned)
+        for i, (shape, dims) in enumerate(BYTE_SHAPES)
+    ]
+    kernels = Compiled("\n".join(texts), [ContractionsToKernels()])
+    assert "linalg.generic" not in kernels.text, kernels.remarks
+    for i, ((m, n, k), dims) in enumerate(BYTE_SHAPES):
+        types = [torch.uint8 if positive else torch.int8 for positive in unsigned]
+        a, b = (
+            torch.randint(torch.iinfo(t).min, torch.iinfo(t).max, size, dtype=t)
+            for t, size in zip(types, ((m, k), (k, n)), strict=True)
+        )
+        assert torch.equal(run(kernels, f"f{i}", dims, a, b, torch.int32), a.int() @ b.int()), (m, n, k)
+
+
+def test_named_products_of_bytes_without_a_sign_are_kernels() -> None:
     text = """
-    func.func @f(%a: memref<4x4xi8>, %c: memref<4x4xi32>) {
+    func.func @f(%a: memref<4x4xi8>, %c: memref<4x4xi32>) attributes {llvm.emit_c_interface} {
       linalg.matmul {cast = #linalg.type_fn<cast_unsigned>} ins(%a, %a : memref<4x4xi8>, memref<4x4xi8>)
         outs(%c : memref<4x4xi32>)
       return
     }"""
-    (remark,) = Compiled(text, [ContractionsToKernels()]).remarks
-    assert remark == "linalg.matmul left as it is: no kernel multiplies and adds these element types"
+    kernels = Compiled(text, [ContractionsToKernels()])
+    assert "linalg" not in kernels.text, kernels.remarks
+    a, out = torch.arange(120, 136, dtype=torch.uint8).reshape(4, 4), torch.zeros(4, 4, dtype=torch.int32)
+    kernels("f", a.numpy(), out.numpy())
+    assert torch.equal(out, a.int() @ a.int())

@@ -30,8 +30,10 @@ class Kernel:
 
     def element(self, offset: Index) -> Any:
         """An element of the image in every lane."""
-        return vector.broadcast(self.vector, converted(self.e.load_scalar(self.a, offset), self.vector.element_type))
+        element = converted(self.e.load_scalar(self.a, offset), self.vector.element_type, self.conv.unsigned[0])
+        return vector.broadcast(self.vector, element)
 
     def factors(self, flat: Any, offset: Index, active: int | None = None) -> Any:
         """A vector of the image or of the weights."""
-        return converted(self.e.load(flat, offset, self.lanes, active), self.vector.element_type)
+        unsigned = self.conv.unsigned[0 if flat == self.a else 1]
+        return converted(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.kernels.contraction import elements_of, indexing_maps, sum_type
+from buddy.compiler.kernels.contraction import elements_of, indexing_maps, sum_type, unsigned_factors
 
 _IMAGE, _CHANNEL, _GROUP = (True, False, True), (False, True, True), (True, True, True)
 _ABSENT = Loop(1, (0, 0, 0), False, (), (False, False, False))
@@ -21,7 +21,8 @@ class Convolution:
     Strides of a loop are those of (A, B, C), in elements; A is the input, with its padding, B the weights. Neighbouring
     lines and pixels read overlapping parts of A. Loops that an op lacks have size 1; `images` are the batch and what
     is left of more than two spatial dims; `k` runs over channels in and window, as A is walked with the fewest jumps.
-    Products of elements of type `factor` are summed in `element`.
+    Products of elements of type `factor` are summed in `element`; `unsigned` says of A and B whether their integers
+    have no sign.
     """
 
     element: str
@@ -32,6 +33,7 @@ class Convolution:
     pixels: Loop
     n: Loop
     k: tuple[Loop, ...]
+    unsigned: tuple[bool, bool] = (False, False)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -88,7 +90,7 @@ def analyse(op: Any) -> Convolution:
     if 0 in sizes:
         raise UnsupportedError("no elements")
     loops = merge(loops_of(sizes, reductions, maps, layouts))
-    return _roles(loops, sum_type(op) or "", elements_of(op)[0])
+    return replace(_roles(loops, sum_type(op) or "", elements_of(op)[0]), unsigned=unsigned_factors(op))
 
 
 def _roles(loops: Sequence[Loop], element: str, factor: str) -> Convolution:

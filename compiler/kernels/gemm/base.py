@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.bindings import ir, memref
-from buddy.compiler.kernels.arithmetic import bytes_of
+from buddy.compiler.kernels.arithmetic import bytes_of, converted
 from buddy.compiler.kernels.blocking import Blocking
 from buddy.compiler.kernels.contraction import Contraction
 from buddy.compiler.kernels.emit import Emitter, Index, for_blocks, nanoseconds
@@ -28,6 +28,10 @@ class Kernel:
 
     def emit(self) -> None:
         raise NotImplementedError
+
+    def factor(self, operand: int, value: Any) -> Any:
+        """Elements of A (0) or B (1) in the type of the sums."""
+        return converted(value, self.element, self.c.unsigned[operand])
 
     def start(self, operand: int, outer: Sequence[Index]) -> Index:
         """Where A (0) or B (1) begins for one value of the outer loops."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.bindings import arith, memref, vector
-from buddy.compiler.kernels.arithmetic import converted, multiply_add
+from buddy.compiler.kernels.arithmetic import multiply_add
 from buddy.compiler.kernels.emit import Index, for_blocks
 from buddy.compiler.kernels.epilogue import Place, Results
 from buddy.compiler.kernels.gemm.base import Kernel
@@ -271,13 +271,13 @@ class BlockedGemm(Kernel):
         e, lanes = self.e, self.lanes
         limit = tile.columns if self.block.source == "direct" else self.block.columns
         factors = [
-            converted(e.load(panel, e.add(b, column), lanes, limit - column), self.element)
+            self.factor(1, e.load(panel, e.add(b, column), lanes, limit - column))
             for column in range(0, tile.columns, lanes)
         ]
         result = []
         for row in range(tile.rows):
             scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self.c.m.strides[0])))
-            factor = vector.broadcast(self.vector, converted(scalar, self.element))
+            factor = vector.broadcast(self.vector, self.factor(0, scalar))
             base = row * len(factors)
             result += [multiply_add(factor, other, sums[base + j]) for j, other in enumerate(factors)]
         return result

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.bindings import memref
-from buddy.compiler.kernels.arithmetic import add, converted, multiply_add
+from buddy.compiler.kernels.arithmetic import add, multiply_add
 from buddy.compiler.kernels.emit import Index, across
 from buddy.compiler.kernels.epilogue import Place
 from buddy.compiler.kernels.gemm.base import Kernel
@@ -65,10 +65,10 @@ class DotProducts(Kernel):
         found, width = list(sums), len(sums) // rows
         for i in range(count):
             here = e.add(k, i * lanes)
-            other = converted(e.load(self.b, e.add(b, here), lanes, active), self.element)
+            other = self.factor(1, e.load(self.b, e.add(b, here), lanes, active))
             for row in range(rows):
                 start = e.add(a, e.add(here, row * self.c.m.strides[0]))
-                factor = converted(e.load(self.a, start, lanes, active), self.element)
+                factor = self.factor(0, e.load(self.a, start, lanes, active))
                 found[row * width + i] = multiply_add(factor, other, found[row * width + i])
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.bindings import memref, vector
-from buddy.compiler.kernels.arithmetic import converted, multiply_add
+from buddy.compiler.kernels.arithmetic import multiply_add
 from buddy.compiler.kernels.emit import Index
 from buddy.compiler.kernels.epilogue import Results
 from buddy.compiler.kernels.gemm.base import Kernel
@@ -51,7 +51,7 @@ class StreamedRows(Kernel):
         factors = [[self._factor(here, row, i) for i in range(count)] for row in range(self.c.m.size)]
 
         def one(column: Index, active: int) -> None:
-            others = [converted(e.load(self.b, e.add(at, column), self.lanes, active), self.element) for at in starts]
+            others = [self.factor(1, e.load(self.b, e.add(at, column), self.lanes, active)) for at in starts]
             for row, of_row in enumerate(factors):
                 place = sums.moved(sums.moved(sums.origin, self.m_loop, row), self.n_loop, column)
                 total = sums.initial(place, 0, active)
@@ -64,4 +64,4 @@ class StreamedRows(Kernel):
     def _factor(self, a: Index, row: int, step: int) -> Any:
         """An element of A in all lanes, `row` rows and `step` steps of K from `a`."""
         offset = self.e.add(a, row * self.c.m.strides[0] + step * self.c.k[0].strides[0])
-        return vector.broadcast(self.vector, converted(self.e.load_scalar(self.a, offset), self.element))
+        return vector.broadcast(self.vector, self.factor(0, self.e.load_scalar(self.a, offset)))

@@ -23,6 +23,7 @@ lowering = partial(registration.lowering, ops_registry)
 def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Tensor, Tensor]:
     a, b = (tensor_of(arg, symbol_table) for arg in node.args[first : first + 2])
     require("matmul", a.dtype)
+    require("matmul", b.dtype)
     return a, b
 
 

@@ -97,7 +97,16 @@ GROUPS: dict[str, Group] = {
         (normal(2, 7, 5, dtype=torch.float16), normal(2, 5, 9, dtype=torch.float16)), PRODUCTS_OF_HALVES
     ),
     "products of bytes": Group(
-        (whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8)), {"int_mm": torch._int_mm}
+        (
+            whole(-128, 127, 17, 24).to(torch.int8),
+            whole(-128, 127, 24, 8).to(torch.int8),
+            whole(0, 256, 17, 24).to(torch.uint8),
+        ),
+        {
+            "int_mm": lambda a, b, u: torch._int_mm(a, b),
+            "int_mm without a sign": lambda a, b, u: torch._int_mm(u, b),
+            "int_mm by a transpose": lambda a, b, u: torch._int_mm(u, a.t()),
+        },
     ),
     "products of integers": Group(
         (whole(-9, 9, 7, 5), whole(-9, 9, 5, 4)), {"mm": torch.mm, "mv": lambda a, b: torch.mv(a, b[:, 0])}
