@@ -72,8 +72,8 @@ def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
     block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
     with ir.InsertionPoint(block):
         *factors, total = block.arguments
-        wide = [converted(value, total.type, positive) for value, positive in zip(factors, unsigned, strict=True)]
-        linalg.yield_([multiply_add(*wide, total)])
+        left, right = (converted(v, total.type, zeros) for v, zeros in zip(factors, unsigned, strict=True))
+        linalg.yield_([multiply_add(left, right, total)])
     return new.results[0]
 
 

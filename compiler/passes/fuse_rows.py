@@ -267,7 +267,7 @@ def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple
     if last.op.reductions or own.written or not any(own.inner) or not _dense(last, own):
         return None
     everywhere = [access for op in rows for access in op.accesses if access.root == root]
-    if any((access.offset, access.inner) != (own.offset, own.inner) for access in everywhere):
+    if any((access.offset, access.inner, access.span) != (own.offset, own.inner, own.span) for access in everywhere):
         return None
     for result in last.accesses:
         if result.written and result.root not in temporary and _may_hold(own, result):

@@ -64,7 +64,7 @@ class RowLoop:
         views: dict[Any, Any] = {}
 
         def view(access: Access, sizes: Sequence[int]) -> Any:
-            key = (access.root, access.offset, access.rows, access.inner)
+            key = (access.root, access.offset, access.rows, access.inner, *sizes)
             if key not in views:
                 views[key] = self._view(access, sizes, indices, chunk)
             return views[key]

@@ -83,6 +83,19 @@ GROUPS: dict[str, Group] = {
     "folds, scans and positions of mixed values": Group(
         (MIXED,), {**POSITIONS, **SCANS, **FOLDS, **LOGARITHMS, "largest norm": NORMS["norm inf"]}
     ),
+    # Neighbours in one loop over rows, of which some read the beginning of what others read whole.
+    "folds of parts of rows": Group(
+        (normal(3, 7, 5), normal(6, 16)),
+        {
+            "sum of a part": lambda x, y: x[:, :2].sum(1),
+            "sum": lambda x, y: x.sum(1),
+            "largest of a part": lambda x, y: x[:, :3].amax(1),
+            "part of a softmax": lambda x, y: ((y - y.amax(1, True)).exp() / y.exp().sum(1, True))[:, :8],
+        },
+    ),
+    "a part of a softmax": Group(
+        (normal(6, 16),), {"softmax": lambda x: (e := (x - x.amax(1, True)).exp())[:, :8] / e.sum(1, True)}
+    ),
     "folds of bools": Group((MIXED > 0,), {**FOLDS, **{n: f for n, f in SCANS.items() if "max" in n or "min" in n}}),
     "folds, scans and positions of a scalar": Group(
         (normal(),),
