@@ -124,6 +124,34 @@ def _over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
     return gradient.unflatten(1, (-1, repeats)).sum(2) if repeats > 1 else gradient
 
 
+def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of scores [classes] or [rows, classes] and which classes are targets; a list of these ends at -1.
+
+    Torch's rule goes on behind the end of a list, with class 0.
+    """
+    scores, labels = (value.reshape(-1, value.size(-1) if value.dim() else 1) for value in (x, target))
+    classes, places = scores.size(1), torch.arange(scores.size(1), device=x.device)
+    end = torch.where(labels == -1, places, classes).amin(-1, keepdim=True)
+    listed = places < end
+    own = scores.gather(1, torch.where(listed, labels, 0))
+    is_target = (places == torch.where(listed, labels, -1).unsqueeze(-1)).any(1)
+    counts = listed.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    margins = torch.where(counts, (1 - own.unsqueeze(-1) + scores.unsqueeze(1)).clamp_min(0), 0)
+    losses = margins.sum((1, 2)) / classes
+    total = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 or x.dim() < 2 else losses
+    return total, is_target.to(x.dtype).reshape(target.shape)
+
+
+def rrelu_backward(
+    gradient: torch.Tensor, x: torch.Tensor, noise: torch.Tensor, lower: float, upper: float, training: bool,
+    self_is_result: bool,
+) -> torch.Tensor:  # fmt: skip
+    """By the slopes that were drawn; where none were, by their mean, as eager takes it."""
+    if training and upper - lower > 1e-6:
+        return gradient * noise
+    return aten.leaky_relu_backward(gradient, x, (lower + upper) / 2, self_is_result)
+
+
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Torch's own rule asks for the number in an index without dims, which there is none of while it traces."""
     return aten.index.Tensor(x.reshape(-1), [index])
@@ -154,6 +182,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.dist.default: dist,
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,
+    aten.rrelu_with_noise_backward.default: rrelu_backward,
+    aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.nan_to_num.default: of_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),

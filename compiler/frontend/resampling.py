@@ -19,6 +19,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
+from buddy.compiler.frontend import formulas
+
 aten = torch.ops.aten
 # The keys whose kernels decompose; those of others only tell shapes.
 _DECOMPOSING = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -240,6 +242,8 @@ _RULES: dict[Any, list[Callable[..., Any]]] = {
     aten.upsample_trilinear3d.vec: [_without_idle_scales(aten.upsample_trilinear3d.default, doubles=False)],
     # Of the nearest ones eager's kernel for images alone does so; those for lines and volumes always look at the scale.
     aten.upsample_nearest2d.vec: [_without_idle_scales(aten.upsample_nearest2d.default, doubles=True)],
+    # No resampling, but PyTorch's rule is applied in the same way.
+    aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
 }  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _resampler(2, antialias=True),

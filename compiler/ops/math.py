@@ -18,6 +18,8 @@ def _unary(name: str, op_name: str) -> None:
         dtype = node.tensor_meta.dtype
         if not dtype.is_float or node.args[0].tensor_meta.dtype is not dtype:
             raise LoweringError(f"math.{op_name} takes and gives one float type")
+        if len(node.args) > 1 or any(node.kwargs.values()):
+            raise LoweringError(f"math.{op_name} takes nothing besides, such as decimals")
         return getattr(math, op_name)(value_of(node.args[0], symbol_table))
 
 

@@ -136,3 +136,17 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     assert "linalg.generic" in apart.lowered(text)
     backend._made(line.program.graph, recipe, backend.Settings(), None)
     assert program_cache.find(line.program.graph, recipe) is not None
+
+
+def test_a_lowering_that_does_not_read_a_tensor_is_not_taken() -> None:
+    """torch-mlir's of `_embedding_bag` leaves the weights of the samples out."""
+    table, at, bags, weights = normal(6, 4), torch.tensor([0, 2, 5]), torch.tensor([0, 2]), normal(3)
+
+    def bag(w: torch.Tensor, p: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.ops.aten._embedding_bag(w, at, bags, False, 0, False, p)[:3])
+
+    line = Line(bag, table, weights)
+    (found,) = [a for a in line.compile().assignments if a.node.startswith("_embedding_bag")]
+    assert found.lowering == EAGER
+    assert "torch-mlir: its lowering does not read" in found.reason
+    assert_same(line.run(), bag(table, weights))

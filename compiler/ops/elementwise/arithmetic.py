@@ -10,12 +10,12 @@ from buddy.compiler.ops.scalar import Operand, Scalar
 
 
 @elementwise("AddOp")
-def add(x: Scalar, y: Operand, *, alpha: float = 1) -> Scalar:
+def add(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
     return x + y if alpha == 1 else x + x.like(y) * alpha
 
 
 @elementwise("SubOp")
-def sub(x: Scalar, y: Operand, *, alpha: float = 1) -> Scalar:
+def sub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
     return x - y if alpha == 1 else x - x.like(y) * alpha
 
 

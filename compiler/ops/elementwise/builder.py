@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
@@ -13,7 +14,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
-from buddy.compiler.ops.utils import SymbolTable, value_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 ops_registry = Registry()
 
@@ -64,7 +65,7 @@ def lower_expression(
     compute = promoted(node.args) if among_operands else meta.dtype
     compute = within or (compute if narrow else COMPUTE_IN.get(compute, compute))
     known = inspect.signature(body).parameters
-    keywords = {key: value for key, value in node.kwargs.items() if key in known}
+    keywords = known_keywords(node, known)
     positions = [i for i, arg in enumerate(node.args) if isinstance(arg, Op)]
     inputs = [(value_of(node.args[i], symbol_table), node.args[i].tensor_meta.dtype) for i in positions]
 
@@ -77,6 +78,30 @@ def lower_expression(
         return cast(body(*arguments, **keywords), meta.dtype)
 
     return pointwise(inputs, meta.shape, meta.dtype, element)
+
+
+# What these arguments ask for, the graph says of the result.
+_OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """The node's arguments by name that an expression with these parameters takes.
+
+    Raises `LoweringError` for others, but for those that only say what the result is, and for too many by position.
+    """
+    ignored = sorted(set(node.kwargs) - set(parameters) - _OF_THE_RESULT)
+    ignored += map(str, node.args[_places(parameters) :])
+    if ignored:
+        raise LoweringError(f"its lowering does not read the argument {ignored[0]}")
+    return {key: value for key, value in node.kwargs.items() if key in parameters}
+
+
+def _places(parameters: Mapping[str, inspect.Parameter]) -> int:
+    """How many arguments a function with these parameters takes by position."""
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return sys.maxsize
+    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
 def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:

@@ -16,7 +16,7 @@ from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.torch_mlir.importing import written
-from buddy.compiler.ops.torch_mlir.pipeline import moved_here, to_linalg
+from buddy.compiler.ops.torch_mlir.pipeline import moved_here, to_linalg, unread
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
@@ -38,7 +38,21 @@ def lower_by_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if any(is_dynamic(meta.shape) for meta in metas):
         raise LoweringError("its sizes have to be known when compiling")
     module, inputs = written(node)
-    return moved_here(to_linalg(module), [value_of(op, symbol_table) for op in inputs])
+    found = to_linalg(module)
+    ignored = [inputs[number].name for number in unread(found)]
+    if ignored and not _reads_forms(node):
+        raise LoweringError(f"its lowering does not read {', '.join(ignored)}")
+    return moved_here(found, [value_of(op, symbol_table) for op in inputs])
+
+
+def _reads_forms(node: Op) -> bool:
+    """Whether `node` may need no more of a tensor than its sizes, which are known.
+
+    Of other ops a lowering that does not look at a tensor computes something else, as torch-mlir's of
+    `_embedding_bag` does without the weights of its samples.
+    """
+    name = node.target.split(".")[0]
+    return name.endswith(("_like", "_as")) or name.startswith(("new_", "empty"))
 
 
 class _AnyOp(Registry):

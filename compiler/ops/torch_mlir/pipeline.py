@@ -50,6 +50,13 @@ def _check(module: Any) -> None:
         raise LoweringError(f"its lowering leaves {left[0]}")
 
 
+def unread(module: Any) -> list[int]:
+    """The numbers of the arguments that the only function in `module` does not read."""
+    (function,) = module.body
+    arguments = function.regions[0].blocks[0].arguments
+    return [number for number, argument in enumerate(arguments) if not any(True for _ in argument.uses)]
+
+
 def moved_here(module: Any, operands: Sequence[Any]) -> list[Any]:
     """Move the body of the only function in `module` to the insertion point, with `operands` for its arguments.
 

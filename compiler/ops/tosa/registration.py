@@ -10,6 +10,7 @@ from typing import Any
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops.elementwise import promoted
+from buddy.compiler.ops.elementwise.builder import known_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.tosa.tensors import Tensor, cast, expanded, is_exact, reshape, splat
@@ -65,7 +66,7 @@ def elementwise(
         @lowering(registry, *names)
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
             meta = node.tensor_meta
-            keywords = {key: value for key, value in node.kwargs.items() if key in known}
+            keywords = known_keywords(node, known)
             dtype = promoted(node.args) if among_operands else meta.dtype
             exact = among_operands or _all_exact(node.args, dtype, uncast)
             if dtype in HALVES and (composed or keywords or not exact):

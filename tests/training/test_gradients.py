@@ -1,0 +1,70 @@
+"""Gradients of single functions, in evaluation and in training: eager's, whichever arguments they take."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tests.programs import assert_same
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+F = nn.functional
+
+# Both sides of zero and of the places where one of them bends, and what saturates.
+POINTS = (-100.0, -20.0, -6.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.3, 0.5, 1.0, 3.0, 6.0, 21.0)
+ACTIVATIONS = (
+    nn.ReLU(), nn.ReLU6(), nn.RReLU(), nn.RReLU(0.2, 0.6), nn.LeakyReLU(0.3), nn.PReLU(), nn.ELU(1.5), nn.CELU(1.7),
+    nn.SELU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Hardswish(), nn.Hardsigmoid(),
+    nn.Hardtanh(-0.5, 3.0), nn.Softplus(2, 5), nn.Softsign(), nn.Softshrink(0.5), nn.Hardshrink(0.5), nn.Tanhshrink(),
+    nn.Threshold(0.5, -3.0), nn.LogSigmoid(), nn.Dropout(0.4), nn.AlphaDropout(0.4), nn.GLU(0), nn.Softmax(0),
+    nn.LogSoftmax(0),
+)  # fmt: skip
+
+
+def with_gradients(function: Callable[..., list[torch.Tensor]], inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """The results of `function`, and what each input that asks for a gradient gets from sums of them."""
+    copies = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    torch.manual_seed(1)
+    results = function(*copies)
+    wanted = [x for x in copies if x.requires_grad]
+    ones = [torch.linspace(0.5, 2, y.numel(), dtype=y.dtype).reshape(y.shape) for y in results]
+    return [*results, *torch.autograd.grad(results, wanted, ones)]
+
+
+def assert_gradients(function: Callable[..., list[torch.Tensor]], *inputs: torch.Tensor) -> None:
+    compiled = torch.compile(function, backend="buddy", dynamic=False)
+    assert_same(with_gradients(compiled, inputs), with_gradients(function, inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
+def test_activations_pass_back_what_eager_does(training: bool) -> None:
+    modules = [copy.deepcopy(module).train(training) for module in ACTIVATIONS]
+    x = torch.tensor(POINTS).requires_grad_()
+    assert_gradients(lambda *xs: [module(y) for module, y in zip(modules, xs, strict=True)], *[x] * len(modules))
+
+
+def test_weights_of_samples_count_in_a_bag_that_learns() -> None:
+    table, weights = torch.tensor([[1.0], [10.0], [100.0]]).requires_grad_(), torch.tensor([[2.0, 3.0]])
+    at = torch.tensor([[0, 2]])
+    assert_gradients(lambda w, p: [F.embedding_bag(at, w, mode="sum", per_sample_weights=p)], table, weights)
+    assert_gradients(
+        lambda w, p: [F.embedding_bag(at, w, mode="sum", per_sample_weights=p)], table, weights.requires_grad_()
+    )
+
+
+def test_a_list_of_labels_ends_at_minus_one() -> None:
+    labels = torch.tensor([[1, 2, -1, 0, 0], [-1, 0, 0, 0, 0], [0, 1, 2, 3, 4], [3, -1, 3, 2, 1]])
+
+    def losses(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        kinds = ("none", "mean", "sum")
+        return [F.multilabel_margin_loss(x, labels, reduction=kind) for kind in kinds] + [
+            F.multilabel_margin_loss(y, labels[0], reduction="none")
+        ]
+
+    assert_gradients(losses, torch.randn(4, 5).requires_grad_(), torch.randn(5).requires_grad_())
