@@ -142,6 +142,65 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     return total, is_target.to(x.dtype).reshape(target.shape)
 
 
+def computed_wide(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Torch's `rule`, which rounds halves after each step, in float32 with one rounding, as eager computes."""
+
+    def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        halves = (torch.float16, torch.bfloat16)
+        tensors = [value for value in (x, *rest) if isinstance(value, torch.Tensor)]
+        if any(value.dtype not in halves or value.dtype != x.dtype for value in tensors):
+            return rule(x, *rest, **named)
+        wide = [value.float() if isinstance(value, torch.Tensor) else value for value in rest]
+        return rule(x.float(), *wide, **named).to(x.dtype)
+
+    return decomposed
+
+
+def of_halves(ours: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`ours` for halves, and numbers beside them in their type, else torch's `rule`.
+
+    Torch's rules compute in float32 and round once, where eager rounds after each step.
+    """
+
+    def decomposed(*operands: Any) -> torch.Tensor:
+        dtypes = {value.dtype for value in operands if isinstance(value, torch.Tensor)}
+        if len(dtypes) > 1 or not dtypes <= {torch.float16, torch.bfloat16}:
+            return rule(*operands)
+        (dtype,) = dtypes
+        return ours(
+            *(v if v is None or isinstance(v, torch.Tensor) else torch.full((), v, dtype=dtype) for v in operands)
+        )
+
+    return decomposed
+
+
+def logit(x: torch.Tensor, eps: torch.Tensor | None = None) -> torch.Tensor:
+    """The logarithm of x / (1 - x), with x kept between `eps` and 1 - `eps`."""
+    if eps is not None:
+        x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
+    return torch.log(x / (1 - x))
+
+
+def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`x * logarithm(y)`, which is 0 where `x` is, but NaN where `y` is."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.isnan(y), math.nan, torch.where(x == 0, 0, x * logarithm(y)))
+
+    return product
+
+
+def assert_nonzero(condition: torch.Tensor) -> None:
+    """The overload with a message, which is eager's: torch drops the one without, as if it did nothing."""
+    aten._assert_async.msg(condition, "Expected Tensor with single nonzero value, but got zero")
+
+
+def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
+    """In the type that both promote to, as eager; torch's rule has that of the gradient."""
+    found = torch.where(x <= threshold, 0, gradient)
+    return found.to(torch.result_type(gradient, x))
+
+
 def rrelu_backward(
     gradient: torch.Tensor, x: torch.Tensor, noise: torch.Tensor, lower: float, upper: float, training: bool,
     self_is_result: bool,
@@ -175,6 +234,7 @@ def of_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+softshrink = computed_wide(torch._decomp.decomposition_table[aten.softshrink.default])
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
     aten._cdist_backward.default: cdist_backward,
@@ -183,6 +243,22 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,
     aten.rrelu_with_noise_backward.default: rrelu_backward,
+    aten._assert_async.default: assert_nonzero,
+    aten.threshold_backward.default: threshold_backward,
+    aten.addcdiv.default: computed_wide(torch._decomp.decomposition_table[aten.addcdiv.default]),
+    aten.softshrink.default: softshrink,
+    aten.logit.default: of_halves(logit, torch._decomp.decomposition_table[aten.logit.default]),
+    **{
+        overload: of_halves(times_logarithm(logarithm), torch._decomp.decomposition_table[overload])
+        for logarithm, overloads in (
+            (torch.log, (aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)),
+            (
+                torch.log1p,
+                (aten.special_xlog1py.default, aten.special_xlog1py.self_scalar, aten.special_xlog1py.other_scalar),
+            ),
+        )
+        for overload in overloads
+    },
     aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.nan_to_num.default: of_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),

@@ -244,6 +244,7 @@ _RULES: dict[Any, list[Callable[..., Any]]] = {
     aten.upsample_nearest2d.vec: [_without_idle_scales(aten.upsample_nearest2d.default, doubles=True)],
     # No resampling, but PyTorch's rule is applied in the same way.
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
+    aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._upsample_bilinear2d_aa.default: _resampler(2, antialias=True),

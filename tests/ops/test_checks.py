@@ -30,3 +30,16 @@ def test_a_condition_holds_unless_it_is_zero() -> None:
         torch.testing.assert_close(program(x), x * 2, equal_nan=True)
     with pytest.raises(RuntimeError, match="a zero to begin with"):
         program(torch.tensor([0.0, 3.0]))
+
+
+def test_a_condition_without_a_message_is_kept() -> None:
+    torch._dynamo.reset()
+
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all())
+        return x * 2
+
+    program = torch.compile(checked, backend="buddy", options={"fallback": "error"})
+    torch.testing.assert_close(program(torch.ones(2)), torch.full((2,), 2.0))
+    with pytest.raises(RuntimeError, match="Expected Tensor with single nonzero value, but got zero"):
+        program(-torch.ones(2))

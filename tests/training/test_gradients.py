@@ -58,6 +58,17 @@ def test_weights_of_samples_count_in_a_bag_that_learns() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("gradient", "x"), [(torch.int64, torch.float32), (torch.float16, torch.float32), (torch.float32, torch.int64)]
+)
+def test_a_gradient_of_another_type_promotes(gradient: torch.dtype, x: torch.dtype) -> None:
+    def back(g: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.threshold_backward(g, y, 0)
+
+    inputs = torch.tensor([1, 2, 3]).to(gradient), torch.tensor([-1, 2, 0]).to(x)
+    assert_same([torch.compile(back, backend="buddy")(*inputs)], [back(*inputs)])
+
+
 def test_a_list_of_labels_ends_at_minus_one() -> None:
     labels = torch.tensor([[1, 2, -1, 0, 0], [-1, 0, 0, 0, 0], [0, 1, 2, 3, 4], [3, -1, 3, 2, 1]])
 

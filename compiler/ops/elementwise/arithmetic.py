@@ -6,22 +6,31 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.builder import COMPUTE_IN, elementwise, rounded_operands
-from buddy.compiler.ops.scalar import Operand, Scalar
+from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
 
-@elementwise("AddOp")
+@elementwise("AddOp", narrow=True)
 def add(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
-    return x + y if alpha == 1 else x + x.like(y) * alpha
+    """Of halves eager rounds every operand, numbers and `alpha` too, where it multiplies by them as they are."""
+    left, right = rounded_operands(x, y)
+    return left + _times(right, alpha, x)
 
 
-@elementwise("SubOp")
+@elementwise("SubOp", narrow=True)
 def sub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
-    return x - y if alpha == 1 else x - x.like(y) * alpha
+    left, right = rounded_operands(x, y)
+    return left - _times(right, alpha, x)
 
 
-@elementwise("RsubOp")
+@elementwise("RsubOp", narrow=True)
 def rsub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
-    return y - x if alpha == 1 else y - x * alpha
+    left, right = rounded_operands(x, y)
+    return right - _times(left, alpha, x)
+
+
+def _times(y: Scalar, alpha: float, x: Scalar) -> Scalar:
+    """`alpha * y`, with `alpha` in the element type of `x`."""
+    return y if alpha == 1 else y * cast(x.like(alpha), y.dtype)
 
 
 @elementwise("MulOp")
@@ -59,9 +68,18 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
     """Of halves the exponent is rounded too; eager takes no roots of float16, which differ at -0 and -inf."""
     if x.dtype in COMPUTE_IN:
         base, rounded = rounded_operands(x, exponent)
+        if x.dtype is TensorDType.BFloat16 and exponent in (3, -2):
+            return _power_by_halves(x, int(exponent))
         return s.power(base, exponent) if _by_products(exponent, x.dtype) else s.powf(base, rounded)
     whole = isinstance(exponent, (bool, int)) and 0 <= exponent <= 4
     return s.power(x, exponent) if x.dtype.is_float or whole else integers.power(x, exponent)
+
+
+def _power_by_halves(x: Scalar, exponent: int) -> Scalar:
+    """`x ** 3` or `x ** -2`, whose square eager rounds."""
+    base = cast(x, COMPUTE_IN[x.dtype])
+    square = cast(cast(base * base, x.dtype), base.dtype)
+    return square * base if exponent == 3 else 1.0 / square
 
 
 def _by_products(exponent: Operand, dtype: TensorDType) -> bool:

@@ -72,7 +72,10 @@ def lower_expression(
     def element(*elements: Scalar) -> Scalar:
         arguments = list(node.args)
         for i, x in zip(positions, elements, strict=True):
-            arguments[i] = x if i in uncast else cast(x, compute)
+            # Eager gives a tensor the result's type first, which may round it; numbers, and tensors without dims, which
+            # stand for such, it takes as they are.
+            rounded = not among_operands and within is None and bool(node.args[i].tensor_meta.shape)
+            arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if rounded else x, compute)
         if 0 not in uncast and not isinstance(arguments[0], Scalar):
             arguments[0] = as_scalar(arguments[0], compute)
         return cast(body(*arguments, **keywords), meta.dtype)

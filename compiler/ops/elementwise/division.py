@@ -13,7 +13,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.elementwise.builder import elementwise, ops_registry, rounded_operands
+from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, rounded_operands
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.registry import Lowering
@@ -21,16 +21,31 @@ from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 
-@elementwise("DivTensorModeOp", narrow=True)
 def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
-    """`floor_divide` gives no mode, and means `floor`. Eager rounds a quotient of halves before it cuts it off."""
+    """`floor_divide` gives no mode, and means `floor`.
+
+    Eager divides halves by a number as it is, and by a tensor rounded to their type; that quotient it rounds too before
+    it cuts it off.
+    """
     wide, divisor = rounded_operands(x, y)
+    if not isinstance(y, Scalar) or y.dtype is not x.dtype:
+        divisor = wide.like(y)
     if not x.dtype.is_float:
         return (integers.floor_divided if rounding_mode == "floor" else integers.divided)(wide, divisor)[0]
     if rounding_mode == "floor":
         return _floor_divided(wide, divisor)
     quotient = wide / divisor
-    return s.trunc(cast(cast(quotient, x.dtype), wide.dtype)) if rounding_mode == "trunc" else quotient
+    if rounding_mode != "trunc":
+        return quotient
+    return s.trunc(cast(cast(quotient, x.dtype), wide.dtype) if isinstance(y, Scalar) else quotient)
+
+
+@ops_registry.lowering("DivTensorModeOp")
+def div_with_rounding(node: Op, symbol_table: SymbolTable) -> Any:
+    """A tensor without dims is a number here, of its own type."""
+    divisor = argument(node, 1, "other")
+    as_it_is = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
+    return lower_expression(node, symbol_table, div, uncast=(1,) if as_it_is else (), narrow=True)
 
 
 def _floor_divided(x: Scalar, y: Scalar) -> Scalar:

@@ -36,17 +36,17 @@ elementwise = partial(registration.elementwise, ops_registry)
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-@elementwise("AddOp")
+@elementwise("AddOp", rounds=True)
 def add(x: Tensor, y: Operand, *, alpha: Number = 1) -> Tensor:
     return x + (y if alpha == 1 else x.like(y) * alpha)
 
 
-@elementwise("SubOp")
+@elementwise("SubOp", rounds=True)
 def sub(x: Tensor, y: Operand, *, alpha: Number = 1) -> Tensor:
     return x - (y if alpha == 1 else x.like(y) * alpha)
 
 
-@elementwise("RsubOp")
+@elementwise("RsubOp", rounds=True)
 def rsub(x: Tensor, y: Operand, alpha: Number = 1) -> Tensor:
     return y - (x if alpha == 1 else x * alpha)
 
@@ -79,7 +79,7 @@ _two("MaximumOp", "maximum")
 _two("MinimumOp", "minimum")
 
 
-@elementwise("PowOp", composed=True)
+@elementwise("PowOp", composed=True, rounds=True)
 def power(x: Tensor, exponent: Operand) -> Tensor:
     """Small whole exponents are products, as in eager; TOSA's own power is for floats."""
     if isinstance(exponent, Tensor):

@@ -13,7 +13,7 @@ from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.elementwise.builder import known_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
-from buddy.compiler.ops.tosa.tensors import Tensor, cast, expanded, is_exact, reshape, splat
+from buddy.compiler.ops.tosa.tensors import Tensor, cast, expanded, is_exact, reshape, rounded, splat
 from buddy.compiler.ops.tosa.types import HALVES
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
@@ -50,14 +50,19 @@ def _check_elements(nodes: Sequence[Op]) -> None:
 
 
 def elementwise(
-    registry: Registry, *names: str, among_operands: bool = False, uncast: Sequence[int] = (), composed: bool = False
+    registry: Registry,
+    *names: str,
+    among_operands: bool = False,
+    uncast: Sequence[int] = (),
+    composed: bool = False,
+    rounds: bool = False,
 ) -> Callable[[Any], Any]:
     """Register the decorated expression on `Tensor`s as the lowering of the op classes `names`.
 
     Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the one that they
     promote to; those at the positions `uncast` keep their own. Numbers stay numbers, but for one in the first place.
     Halves are computed in f32 where the expression is `composed` of several ops, or an operand would be rounded first,
-    as eager does `among_operands`.
+    as eager does `among_operands`. Where it `rounds`, every operand is rounded to a half type before.
     """
 
     def decorate(body: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -68,16 +73,23 @@ def elementwise(
             meta = node.tensor_meta
             keywords = known_keywords(node, known)
             dtype = promoted(node.args) if among_operands else meta.dtype
+            rounds_to = dtype if rounds and dtype in HALVES else None
             exact = among_operands or _all_exact(node.args, dtype, uncast)
             if dtype in HALVES and (composed or keywords or not exact):
                 dtype = TensorDType.Float32
             rank = len(meta.shape)
-            arguments = [
-                operand(arg, rank, symbol_table, None if i in uncast else dtype)
-                if i == 0 or isinstance(arg, Op)
-                else arg
-                for i, arg in enumerate(node.args)
-            ]
+            given: list[Any] = list(node.args)
+            if rounds_to is not None:
+                given = [rounded(arg, rounds_to) if _is_number(arg) else arg for arg in given]
+                keywords = {key: rounded(value, rounds_to) for key, value in keywords.items()}
+
+            def taken(i: int, arg: Any) -> Any:
+                if i != 0 and not isinstance(arg, Op):
+                    return arg
+                found = operand(arg, rank, symbol_table, None if i in uncast else rounds_to or dtype)
+                return cast(found, dtype) if rounds_to is not None else found
+
+            arguments = [taken(i, arg) for i, arg in enumerate(given)]
             return expanded(cast(body(*arguments, **keywords), meta.dtype), meta.shape)
 
         return body

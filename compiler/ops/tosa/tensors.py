@@ -108,6 +108,18 @@ def is_exact(value: Number, dtype: TensorDType) -> bool:
     return bool(np.isnan(value)) or (float(np.float32(value)) == value and bits & 0xFFFF == 0)
 
 
+def rounded(value: Number, dtype: TensorDType) -> Number:
+    """`value` as a half type holds it, with ties to even."""
+    if dtype is TensorDType.Float16:
+        with np.errstate(over="ignore"):
+            return float(np.float16(value))
+    bits = struct.unpack("<I", np.float32(value).tobytes())[0]
+    if not np.isfinite(np.float32(value)):
+        return value
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
 # ---- element-wise ----------------------------------------------------------------------------------------------------
 
 _TO_BOOL = ("equal", "greater", "greater_equal")

@@ -66,6 +66,25 @@ def _bounds(dtype: torch.dtype) -> torch.Tensor:
     return torch.cat([whole(max(info.min, -120), 120, 25), torch.tensor(ends)]).to(dtype)
 
 
+# Whether eager rounds a number to the type of halves beside it differs from op to op.
+BESIDE_HALVES: dict[str, Callable[..., Any]] = {
+    "floor division": lambda x, y: x // 0.1,
+    "floor division by a tensor without dims": lambda x, y: x // torch.tensor(0.1),
+    "floor of a negative": lambda x, y: x // -0.7,
+    "truncated": lambda x, y: torch.div(x, -0.7, rounding_mode="trunc"),
+    "truncated quotient of a tensor": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "remainder": lambda x, y: x % 0.7,
+    "fmod": lambda x, y: torch.fmod(x, 0.7),
+    "logit": lambda x, y: torch.logit(y, 0.3),
+    "logit near 1": lambda x, y: torch.logit(torch.ones_like(y), 1e-3),
+    "xlogy": lambda x, y: torch.xlogy(x, 0.1),
+    "large integers": lambda x, y: x + torch.arange(60) * 4099,
+    "multiples of integers": lambda x, y: x * (torch.arange(60) * 37),
+    # Differences that cancel show how the number was rounded; the quotient is as exact as the halves are.
+    "a difference": lambda x, y: (x - 3.3 - (x - 3.0)) * 8,
+    "a third power": lambda x, y: (-x[:30]) ** 3,
+}
+
 GROUPS: dict[str, Group] = {
     "division of whole numbers": Group((_bounds(torch.int64), DIVISORS), INTEGERS),
     "division of int32": Group((_bounds(torch.int32), DIVISORS.int()), INTEGERS),
@@ -80,6 +99,12 @@ GROUPS: dict[str, Group] = {
     "parts of float64": Group((normal(30, dtype=torch.float64) * 9, normal(30, dtype=torch.float64)), FLOATS),
     "parts of bfloat16": Group((normal(30).bfloat16() * 9, normal(30).bfloat16()), FLOATS_OF_HALVES),
     "parts of float16": Group((normal(30).half() * 9, normal(30).half()), FLOATS_OF_HALVES),
+    **{
+        f"numbers beside {str(dtype).removeprefix('torch.')}": Group(
+            (torch.arange(1, 61).to(dtype), torch.rand(60).to(dtype)), BESIDE_HALVES
+        )
+        for dtype in (torch.float16, torch.bfloat16)
+    },
     "parts of special values": Group((X, Y), FLOATS),
     "casts of large floats": Group(
         (torch.tensor([3000000007.0, -3000000007.0, 1e10, 1e20, float("nan"), float("inf"), 300.0, -1.9, 255.9]),),
