@@ -75,18 +75,21 @@ def run_aot(
     compile_graph: CompileGraph,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     origins: Sequence[Origin] | None = None,
+    check: Callable[[GraphModule], None] | None = None,
 ) -> Callable[..., Any]:
     """Lower a Dynamo graph to ATen, give each ATen graph to `compile_graph`, and return what Dynamo is to call.
 
     Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes
     extra outputs that AOTAutograd writes back, so ATen graphs are functional. `origins` are taken from the graph, which
-    holds them while Dynamo compiles it and not afterwards.
+    holds them while Dynamo compiles it and not afterwards. `check` may raise for what is no backward graph.
     """
     table = default_decompositions() if decompositions is None else decompositions
     known = origins_of(module, inputs) if origins is None else origins
 
     def compiler(kind: GraphKind) -> Callable[..., Any]:
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
+            if check is not None and kind != "backward":
+                check(aten)
             effects.without_tokens(aten)
             counted_sizes.keep_numbers_in_tensors(aten)
             if kind == "backward":

@@ -14,13 +14,14 @@ import torch
 
 from buddy.compiler import program_cache
 from buddy.compiler.artifact import Artifact, symbols_of
-from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, run_aot
+from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.frontend.listeners import stand_in
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
+from buddy.compiler.frontend.refusals import Suspected, SuspectedError, check_graph, refusing, watching
 from buddy.compiler.frontend.results import Results
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
@@ -77,7 +78,15 @@ def buddy_backend(
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
         if on_static is not None:
             on_static(static, tensors)
-        return run_aot(static, tensors, lambda aten: compile_one(aten, settings), decompositions)
+        def trace(table: Mapping[Any, Callable[..., Any]], check: Any = None) -> Callable[..., Any]:
+            compiled = run_aot(static, tensors, lambda aten: compile_one(aten, settings), table, check=check)
+            return refusing(static, compiled)
+
+        table = default_decompositions() if decompositions is None else decompositions
+        try:
+            return trace(watching(table), check_graph)
+        except SuspectedError:
+            return Suspected(static, lambda: trace(table))
 
     if not _is_dynamic(module):
         return compile_static(module, inputs)
@@ -253,7 +262,7 @@ def compiled_for_all_sizes(
         return CompiledGraph(conversion, settings, training=aten.kind != "inference")
 
     try:
-        return run_aot(module, inputs, compile_one, decompositions)
+        return refusing(module, run_aot(module, inputs, compile_one, decompositions))
     except (UnsupportedGraphError, CompilationError, FallbackError) as error:
         warnings.warn(f"compiled anew for each set of sizes: {error}", stacklevel=2)
         return None

@@ -12,6 +12,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.carried import compare, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_position, insert, position
+from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import filled, pointwise, shape_of
@@ -35,6 +36,9 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     meta, mode = node.tensor_meta, argument(node, 4, "mode", SUM)
     wide = summed_in(meta.dtype)
     bags, width = meta.shape
+    rows, count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
+    # What an offset may be is one more than what an index into the indices may be.
+    refuse_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
     start = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
     read = _reader(node, symbol_table, wide)
     padding = argument(node, 8, "padding_idx", -1)

@@ -15,6 +15,7 @@ from buddy.compiler.ops.carried import compare, half, minus, pick, plus
 from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.reductions import extreme
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -48,6 +49,8 @@ def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: b
     meta, kind = node.tensor_meta, line.tensor_meta.dtype
     boundaries, length = value_of(line, symbol_table), line.tensor_meta.shape[-1]
     places = None if sorter is None else value_of(sorter, symbol_table)
+    if sorter is not None:
+        refuse_outside(node, symbol_table, [(sorter, length)])
     given = [value_of(values, symbol_table)] if isinstance(values, Op) else []
     dtype = values.tensor_meta.dtype if isinstance(values, Op) else kind
     common, rows = promoted((line, values)), len(line.tensor_meta.shape) - 1

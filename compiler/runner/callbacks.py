@@ -46,12 +46,24 @@ class EagerOps:
                 try:
                     run(addresses)
                 except BaseException as error:
+                    if not call.results and isinstance(error, Exception):
+                        _mark(error)
                     self._kept.error = error
 
         inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
         sizes = [ctypes.c_int64] * len(call.symbols)
         words = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
         return ctypes.CFUNCTYPE(None, *words)(guarded)
+
+
+def _mark(error: Exception) -> None:
+    """Note on an error that compiled code asked for it: a value was one that eager refuses."""
+    error.buddy_refusal = True  # type: ignore[attr-defined]
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether eager raised `error` when compiled code asked it about a value that it has no answer to."""
+    return getattr(error, "buddy_refusal", False)
 
 
 def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:

@@ -1,0 +1,188 @@
+"""What eager refuses is refused: eager runs a graph whose ops it may refuse, and raises in its own words.
+
+Two things lead there. While AOTAutograd traces, each ATen op of a small graph form is called once in eager on plain
+values of the same shapes and element types; where it raises, its form is suspected. And compiled code looks at indices
+and other values, and asks eager where one is out of range. Neither decides: the Dynamo graph is then run in eager on
+the values of the call, whose error, or answer, is the right one whatever led there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tag
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.frontend.names import python_line
+from buddy.compiler.runner.callbacks import is_refusal
+
+Table = Mapping[Any, Callable[..., Any]]
+
+# Elements of arguments and results together beyond which calling an op for its form alone would take time.
+MOST_ELEMENTS = 1 << 16
+# What these refuse depends on values that plain ones do not stand for.
+_BY_VALUE = {
+    "_assert_async", "_assert_scalar", "_local_scalar_dense", "sym_constrain_range", "sym_constrain_range_for_size",
+    "segment_reduce", "repeat_interleave", "lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "_linalg_check_errors",
+}  # fmt: skip
+# Whole numbers are divisors in these, and positions or sizes elsewhere.
+_DIVIDE = ("div", "floor_divide", "remainder", "fmod", "true_divide")
+_known: dict[str, bool] = {}
+_MOST_KNOWN = 4096
+_inside = threading.local()
+
+
+class SuspectedError(Exception):
+    """An op of a graph has a form that eager seems to refuse."""
+
+
+def watching(table: Table) -> dict[Any, Callable[..., Any]]:
+    """The decompositions of `table`, which raise `SuspectedError` for calls of a form that eager refuses."""
+    return {op: _watched(op, rule) for op, rule in table.items()}
+
+
+def _watched(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(rule)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        depth = getattr(_inside, "depth", 0)
+        _inside.depth = depth + 1
+        try:
+            result = rule(*args, **kwargs)
+        finally:
+            _inside.depth = depth
+        # What the rule itself calls is its own affair, and backward formulas are autograd's.
+        if not depth and result is not NotImplemented and torch._C._current_autograd_node() is None:
+            check_form(op, args, kwargs, result)
+        return result
+
+    return watched
+
+
+def check_graph(module: GraphModule) -> None:
+    """Raises `SuspectedError` for an op of an ATen graph, not one that a decomposition made, that eager refuses."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.meta.get("original_aten", node.target) is node.target:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+            check_form(node.target, args, kwargs, node.meta.get("val"))
+
+
+def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    """Raises `SuspectedError` where eager refuses `op` on plain values of the form of these fake arguments."""
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or op._schema.is_mutable:
+        return
+    name = op._schema.name.removeprefix("aten::")
+    if name in _BY_VALUE or Tag.nondeterministic_seeded in op.tags or _by_mask(name, args):
+        return
+    tensors = [leaf for leaf in tree_leaves((list(args), dict(kwargs), result)) if isinstance(leaf, torch.Tensor)]
+    if not all(map(_is_plain, tensors)) or sum(map(torch.Tensor.numel, tensors)) > MOST_ELEMENTS:
+        return
+    key = f"{op} {tree_map(_form, (list(args), dict(kwargs)))}"
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = _is_refused(op, args, kwargs, 1 if name in _DIVIDE else 0)
+    if _known[key]:
+        raise SuspectedError(str(op))
+
+
+def _by_mask(name: str, args: Sequence[Any]) -> bool:
+    """Whether a mask tells how many elements are read or written."""
+    if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
+        return False
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a dense tensor on the CPU with sizes that are numbers stands for the same."""
+    sizes_known = all(type(size) is int for size in tensor.shape)
+    return sizes_known and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
+
+
+def _form(value: Any) -> Any:
+    return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _is_refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], whole: int) -> bool:
+    def plain(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        kind = value.dtype.is_floating_point or value.dtype.is_complex
+        fill = 1 if kind else whole if value.dtype is not torch.bool else 0
+        return torch.full(value.shape, fill, dtype=value.dtype, device="cpu")
+
+    with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.no_grad():
+        try:
+            op(*tree_map(plain, list(args)), **tree_map(plain, dict(kwargs)))
+        except Exception:
+            return True
+    return False
+
+
+# ---- at a call -------------------------------------------------------------------------------------------------------
+
+
+class _Told(Interpreter):
+    """Runs a Dynamo graph node by node, so that an error tells which op raised it and the line that called it."""
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            return super().run_node(n)
+        except Exception as error:
+            _tell(error, n)
+            raise
+
+
+def _tell(error: Exception, node: Node) -> None:
+    """Add the op and its Python line to what `error` says, which stays of its type."""
+    line = python_line(node)
+    if line and error.args and isinstance(error.args[0], str):
+        name = getattr(node.target, "__name__", str(node.target))
+        error.args = (f"{error.args[0]}\n  in {name}, called at {line}", *error.args[1:])
+
+
+def in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
+    """The results of a Dynamo graph by eager. Raises what eager raises, with the op and its line."""
+    interpreter = _Told(module)
+    interpreter.extra_traceback = False
+    with torch.fx.traceback.preserve_node_meta(False):
+        return interpreter.run(*args)
+
+
+def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, but where it finds a value that it refuses, eager is asked: it raises, or has the answer."""
+
+    def run(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+        return in_eager(module, args)
+
+    return run
+
+
+class Suspected:
+    """A graph with a form that eager seems to refuse: eager runs it. It is compiled once eager has had an answer."""
+
+    def __init__(self, module: GraphModule, compile_anyway: Callable[[], Callable[..., Any]]) -> None:
+        self._module, self._compile = module, compile_anyway
+        self._compiled: Callable[..., Any] | None = None
+        self._answered = False
+
+    def __call__(self, *args: Any) -> Any:
+        if self._compiled is None and self._answered:
+            self._compiled = self._compile()
+        if self._compiled is not None:
+            return self._compiled(*args)
+        results = in_eager(self._module, args)
+        self._answered = True
+        return results
+
+

@@ -1,0 +1,120 @@
+"""What eager refuses is refused under torch.compile: by eager's exception type and words, with the op and its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (its name everywhere)
+
+TABLE, NOTHING = torch.arange(12.0).reshape(4, 3), torch.empty(0, 3)
+INSIDE, OUTSIDE, ONE = torch.tensor([1, 3, 0]), torch.tensor([1, 4, 0]), torch.tensor([0])
+F32, F64, I64 = torch.ones(4, 4), torch.ones(4, 4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.int64)
+BYTES, GONE = torch.ones(4, dtype=torch.uint8), torch.empty(0)
+STACK, WIDE = torch.ones(2, 4, 4), torch.ones(2, 4, 4, dtype=torch.float64)
+PLANE, KERNEL = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3)
+
+# Each with inputs that eager refuses for their shapes, their element types or the program's numbers.
+FORMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "mm": (torch.mm, (F32, F64)),
+    "matmul": (torch.matmul, (F32, F64)),
+    "linear": (F.linear, (F32, F64)),
+    "linear with bias": (F.linear, (F32, F32, F64[0])),
+    "addmm": (torch.addmm, (F64, F32, F32)),
+    "bmm": (torch.bmm, (STACK, WIDE)),
+    "baddbmm": (torch.baddbmm, (STACK, STACK, WIDE)),
+    "addbmm": (torch.addbmm, (F32, STACK, WIDE)),
+    "mv": (torch.mv, (F32, F64[0])),
+    "conv2d": (F.conv2d, (PLANE, KERNEL.double())),
+    "layer_norm": (lambda x, y: F.layer_norm(x, [4], y[0], y[0]), (F32, F64)),
+    "group_norm": (lambda x, y: F.group_norm(x, 2, y[0], y[0]), (F32, F64)),
+    "index_put of another type": (lambda x, y: x.index_put((x.new_zeros(1).long(),), y[0]), (F32, F64)),
+    "index_add of another type": (lambda x, y, i: x.index_add(0, i, y[:1]), (F32, F64, ONE)),
+    "index_add of wide rows": (lambda x, i: x.index_add(0, i, x[:1, :2]), (F32, ONE)),
+    "index_copy of another type": (lambda x, y, i: x.index_copy(0, i, y[:1]), (F32, F64, ONE)),
+    "index_reduce of a short source": (lambda x, i: x.index_reduce(0, i, x[:2], "prod"), (TABLE, INSIDE)),
+    "put of another type": (lambda x, y, i: x.put(i, y[0, :1]), (F32, F64, ONE)),
+    "index_put of a short source": (lambda x, i: x.index_put((i,), x[:2]), (TABLE, INSIDE)),
+    "max of nothing": (lambda x: x.max(), (GONE,)),
+    "min of nothing": (lambda x: x.min(), (GONE,)),
+    "max of a dim of nothing": (lambda x: x.max(0), (GONE,)),
+    "index of nothing": (lambda x, i: x[i], (NOTHING, ONE)),
+    "index_select of nothing": (lambda x, i: x.index_select(0, i), (NOTHING, ONE)),
+    "full of uint8": (lambda x: torch.full((2,), 300, dtype=torch.uint8) + x[:2], (BYTES,)),
+    "full of infinity": (lambda x: torch.full((2,), torch.inf, dtype=torch.int32) + x[:2], (BYTES,)),
+    "full of float32": (lambda x: torch.full((4,), 1e300) + x, (F32,)),
+    "masked_fill of float16": (lambda x: x.masked_fill(x > 0, -1e9), (F32.half(),)),
+    "clamp of uint8": (lambda x: x.clamp(0, 300), (BYTES,)),
+    "a negative power of integers": (lambda x: x**-1, (I64,)),
+    "silu of integers": (lambda x: F.silu(x), (I64,)),
+    "argmax of bools": (lambda x: (x > 0).argmax(), (F32,)),
+    "bucketize by planes": (torch.bucketize, (F32, F32)),
+    "complex of two types": (torch.complex, (F32, F64)),
+    "smooth_l1_loss": (lambda x: F.smooth_l1_loss(x, x, beta=-1.0), (F32,)),
+}
+
+# Each with a value that eager refuses, and values that it takes.
+VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = {
+    "embedding": (lambda w, i: F.embedding(i, w), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "index": (lambda w, i: w[i], (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "take": (torch.take, (TABLE, OUTSIDE * 3), (TABLE, INSIDE)),
+    "put": (lambda w, i: w.put(i * 3, w[:3, 0]), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "index_add": (lambda w, i: w.index_add(0, i, w[:3]), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "index_copy": (lambda w, i: w.index_copy(0, i, w[:3]), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "nll_loss": (lambda w, i: F.nll_loss(w.T.log_softmax(1), i), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "cross_entropy": (lambda w, i: F.cross_entropy(w.T, i), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "multi_margin_loss": (lambda w, i: F.multi_margin_loss(w.T, i), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "max_unpool2d": (
+        lambda x, i: F.max_unpool2d(x, i, 2),
+        (torch.ones(1, 1, 1, 2), torch.tensor([[[[0, 8]]]])),
+        (torch.ones(1, 1, 1, 2), torch.tensor([[[[0, 7]]]])),
+    ),
+    "embedding_bag": (lambda w, i: F.embedding_bag(i[None], w), (TABLE, OUTSIDE), (TABLE, INSIDE)),
+    "offsets of bags": (
+        lambda w, i, o: F.embedding_bag(i, w, o),
+        (TABLE, INSIDE, torch.tensor([0, 4])),
+        (TABLE, INSIDE, torch.tensor([0, 2])),
+    ),
+    "a sorter": (
+        lambda x, y, s: torch.searchsorted(x, y, sorter=s),
+        (TABLE[0], TABLE[1], torch.tensor([0, 1, 3])),
+        (TABLE[0], TABLE[1], torch.tensor([0, 1, 2])),
+    ),
+}
+
+
+def error_of(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> Exception:
+    with torch.no_grad(), pytest.raises(Exception) as told:  # noqa: PT011 (which one is what is asked)
+        function(*arguments)
+    return told.value
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="buddy", dynamic=False)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_that_eager_refuses_is_refused_in_its_words_at_every_call(name: str) -> None:
+    function, given = FORMS[name]
+    wanted, program = error_of(function, given), compiled(function)
+    for _ in range(2):
+        found = error_of(program, given)
+        assert type(found) is type(wanted)
+        assert str(wanted) in str(found)
+        assert "called at" in str(found)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_eager_refuses_is_refused_in_its_words_and_the_next_call_is_right(name: str) -> None:
+    function, wrong, right = VALUES[name]
+    wanted, program = error_of(function, wrong), compiled(function)
+    for _ in range(2):
+        found = error_of(program, wrong)
+        assert type(found) is type(wanted)
+        assert str(wanted) in str(found)
+        assert f"called at {__file__}" in str(found)
+        with torch.no_grad():
+            torch.testing.assert_close(program(*right), function(*right))
