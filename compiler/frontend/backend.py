@@ -78,6 +78,7 @@ def buddy_backend(
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
         if on_static is not None:
             on_static(static, tensors)
+
         def trace(table: Mapping[Any, Callable[..., Any]], check: Any = None) -> Callable[..., Any]:
             compiled = run_aot(static, tensors, lambda aten: compile_one(aten, settings), table, check=check)
             return refusing(static, compiled)

@@ -14,20 +14,17 @@ INSIDE, OUTSIDE, ONE = torch.tensor([1, 3, 0]), torch.tensor([1, 4, 0]), torch.t
 F32, F64, I64 = torch.ones(4, 4), torch.ones(4, 4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.int64)
 BYTES, GONE = torch.ones(4, dtype=torch.uint8), torch.empty(0)
 STACK, WIDE = torch.ones(2, 4, 4), torch.ones(2, 4, 4, dtype=torch.float64)
-PLANE, KERNEL = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3)
 
 # Each with inputs that eager refuses for their shapes, their element types or the program's numbers.
+# Products of stacks and convolutions of two types are not among them: TorchDynamo refuses those itself.
 FORMS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "mm": (torch.mm, (F32, F64)),
     "matmul": (torch.matmul, (F32, F64)),
     "linear": (F.linear, (F32, F64)),
     "linear with bias": (F.linear, (F32, F32, F64[0])),
     "addmm": (torch.addmm, (F64, F32, F32)),
-    "bmm": (torch.bmm, (STACK, WIDE)),
-    "baddbmm": (torch.baddbmm, (STACK, STACK, WIDE)),
     "addbmm": (torch.addbmm, (F32, STACK, WIDE)),
     "mv": (torch.mv, (F32, F64[0])),
-    "conv2d": (F.conv2d, (PLANE, KERNEL.double())),
     "layer_norm": (lambda x, y: F.layer_norm(x, [4], y[0], y[0]), (F32, F64)),
     "group_norm": (lambda x, y: F.group_norm(x, 2, y[0], y[0]), (F32, F64)),
     "index_put of another type": (lambda x, y: x.index_put((x.new_zeros(1).long(),), y[0]), (F32, F64)),
@@ -93,7 +90,8 @@ def error_of(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     torch._dynamo.reset()
-    return torch.compile(function, backend="buddy", dynamic=False)
+    # A line of this file, as a script has: torch's own functions have none.
+    return torch.compile(lambda *given: function(*given), backend="buddy", dynamic=False)
 
 
 @pytest.mark.parametrize("name", FORMS)
