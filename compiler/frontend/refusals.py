@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tag
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.runner.callbacks import is_refusal

@@ -61,18 +61,24 @@ def test_indices_that_no_input_tells_are_not_looked_through() -> None:
     assert "func.call" not in line.stages[0][1].content
 
 
-def test_positions_of_maxima_and_a_sorter_may_be_anything() -> None:
-    def every(x: torch.Tensor, at: torch.Tensor, sorter: torch.Tensor) -> list[torch.Tensor]:
+def test_positions_of_maxima_may_be_anything() -> None:
+    def gradient(x: torch.Tensor, at: torch.Tensor) -> list[torch.Tensor]:
         plane, window = x[:3].reshape(1, 1, 3, 3), ([2, 2], [1, 1], [0, 0], [1, 1], False)
-        return [
-            aten.max_pool2d_with_indices_backward(plane[:, :, :2, :2], plane, *window, at.reshape(1, 1, 2, 2)),
-            torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous(), sorter=sorter),
-        ]
+        return [aten.max_pool2d_with_indices_backward(plane[:, :, :2, :2], plane, *window, at.reshape(1, 1, 2, 2))]
 
-    inside = [TABLE, torch.tensor([1, 8, 8, 8]), torch.arange(4)]
-    outside = [TABLE, torch.tensor([1, 9, 1 << 40, -1]), torch.tensor([0, 1, 2, 1 << 40])]
-    program = LoadedProgram(Line(every, *inside).compile().artifact)
-    assert_same(program(outside), every(*inside))
+    inside = [TABLE, torch.tensor([1, 8, 8, 8])]
+    program = LoadedProgram(Line(gradient, *inside).compile().artifact)
+    assert_same(program([TABLE, torch.tensor([1, 9, 1 << 40, -1])]), gradient(*inside))
+
+
+def test_a_sorter_out_of_range_is_refused_in_eagers_words() -> None:
+    def search(x: torch.Tensor, sorter: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.searchsorted(x[:, 0].contiguous(), x[:, 1].contiguous(), sorter=sorter)]
+
+    program = LoadedProgram(Line(search, TABLE, torch.arange(4)).compile().artifact)
+    assert_same(program([TABLE, torch.arange(4)]), search(TABLE, torch.arange(4)))
+    with pytest.raises(RuntimeError, match="sorter index out of range"):
+        program([TABLE, torch.tensor([0, 1, 2, 1 << 40])])
 
 
 def test_a_mask_with_ones_but_no_values_writes_nothing() -> None:
