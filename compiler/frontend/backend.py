@@ -87,7 +87,12 @@ def buddy_backend(
         try:
             return trace(watching(table), check_graph)
         except SuspectedError:
-            return Suspected(static, lambda: trace(table))
+            pass
+        # Now, not at the call: what Dynamo knows of numbers that tensors hold is there only while it compiles.
+        try:
+            return Suspected(static, trace(table))
+        except Exception as error:
+            return Suspected(static, error)
 
     if not _is_dynamic(module):
         return compile_static(module, inputs)

@@ -80,7 +80,10 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
     name = op._schema.name.removeprefix("aten::")
     if name in _BY_VALUE or Tag.nondeterministic_seeded in op.tags or _by_mask(name, args):
         return
-    tensors = [leaf for leaf in tree_leaves((list(args), dict(kwargs), result)) if isinstance(leaf, torch.Tensor)]
+    leaves = tree_leaves((list(args), dict(kwargs), result))
+    if any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves):
+        return  # known at the call alone
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not all(map(_is_plain, tensors)) or sum(map(torch.Tensor.numel, tensors)) > MOST_ELEMENTS:
         return
     key = f"{op} {tree_map(_form, (list(args), dict(kwargs)))}"
@@ -170,18 +173,20 @@ def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[...,
 
 
 class Suspected:
-    """A graph with a form that eager seems to refuse: eager runs it. It is compiled once eager has had an answer."""
+    """A graph with a form that eager seems to refuse: eager runs it until it has an answer, `compiled` then.
 
-    def __init__(self, module: GraphModule, compile_anyway: Callable[[], Callable[..., Any]]) -> None:
-        self._module, self._compile = module, compile_anyway
-        self._compiled: Callable[..., Any] | None = None
+    `compiled` may be the error that the compilation ended in, which is raised once eager has had an answer.
+    """
+
+    def __init__(self, module: GraphModule, compiled: Callable[..., Any] | Exception) -> None:
+        self._module, self._compiled = module, compiled
         self._answered = False
 
     def __call__(self, *args: Any) -> Any:
-        if self._compiled is None and self._answered:
-            self._compiled = self._compile()
-        if self._compiled is not None:
-            return self._compiled(*args)
-        results = in_eager(self._module, args)
-        self._answered = True
-        return results
+        if not self._answered:
+            results = in_eager(self._module, args)
+            self._answered = True
+            return results
+        if isinstance(self._compiled, Exception):
+            raise self._compiled
+        return self._compiled(*args)
