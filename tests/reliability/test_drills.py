@@ -21,8 +21,9 @@ from tests.reliability.processes import Process
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="faults are struck through /proc")]
 
 
+# Engines as users start them: how long a recovery may take is judged by how long a start takes.
 @pytest.fixture(autouse=True)
-def capped() -> Iterator[None]:
+def capped(cold_engines: None) -> Iterator[None]:
     with environment():
         yield
 

@@ -64,8 +64,9 @@ def test_what_is_given_back_is_not_in_use() -> None:
 
 
 @pytest.mark.full("a soak in miniature")
+@pytest.mark.usefixtures("cold_engines")
 async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory takes thousands of actions to say anything."""
+    """Memory takes thousands of actions to say anything. Code that a process loads at its start tells what it holds."""
     monkeypatch.setattr(soak, "EVERY", ACTIONS // 5)
     samples: list[Sample] = []
     with soak.environment(), watched() as watch:
