@@ -92,7 +92,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         self.fit()
 
     def tell(self, text: str) -> None:
-        self.query_one("#box").border_title = f"{self._title}: {text}" if text else self._title
+        self.set_box_title(f"{self._title}: {text}" if text else self._title)
 
     # ---- compiling both ------------------------------------------------------------------------------------------
 

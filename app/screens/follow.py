@@ -73,7 +73,7 @@ class FateScreen(TableScreen[Said]):
         self._title = f"{self._heading}: {doing}" if doing else self._heading
 
     def tell(self, text: str) -> None:
-        self.query_one("#box").border_title = f"{self._heading}: {text}" if text else self._heading
+        self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
     def about(self, row: Said) -> str:
         return f"{row.who}: {told(row)}"

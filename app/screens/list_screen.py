@@ -48,7 +48,8 @@ class ListScreen(AnsweringScreen[ScreenResultType]):
 
     def fit(self) -> None:
         """Have the box as high as it wants to be, or as the screen allows."""
-        self.query_one("#box").styles.height = min(self.wanted_height(), max(self.app.size.height - 4, LEAST))
+        for box in self.query("#box"):  # none in a screen that was closed while its rows were still coming
+            box.styles.height = min(self.wanted_height(), max(self.app.size.height - 4, LEAST))
 
     def action_move(self, method: str) -> None:
         getattr(self._view, method)()

@@ -16,3 +16,8 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
         if self.app.screen is not self:
             return AwaitComplete.nothing()
         return super().dismiss(result)
+
+    def set_box_title(self, title: str) -> None:
+        """Set the title of the screen's box. Work that a closed screen began may end later: there is no box then."""
+        for box in self.query("#box"):
+            box.border_title = title

@@ -84,7 +84,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
 
     def tell(self, text: str) -> None:
         """Say what is going on, in the box's title."""
-        self.query_one("#box").border_title = f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT
+        self.set_box_title(f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT)
 
     @property
     def current(self) -> Row | None:

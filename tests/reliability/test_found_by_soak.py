@@ -24,6 +24,7 @@ from buddy.app.hang_up import is_gone
 from buddy.app.lines import KEEP, LineCache
 from buddy.app.panes.painting import DRAWN, Painting
 from buddy.app.screens.editor import EditorScreen
+from buddy.app.screens.follow import FateScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.settings import Settings
@@ -124,6 +125,23 @@ async def test_what_is_remembered_of_texts_and_faults_is_bounded(tmp_path: Path)
     kept = dict.fromkeys(range(10), "")
     keep_newest(kept, 4)
     assert list(kept) == [6, 7, 8, 9]
+
+
+async def test_work_that_ends_after_its_screen_was_closed_changes_nothing(tmp_path: Path) -> None:
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = FateScreen("mm.0", [])
+        app.push_screen(screen)
+        await pilot.pause()
+        screen.tell("running")
+        assert screen.query_one("#box").border_title == "What became of mm.0: running"
+        await pilot.press("q")
+        while screen.is_mounted and screen.query("#box"):
+            await pilot.pause(0.02)
+        screen.tell("done")
+        screen.show([])
+        await pilot.pause()
+        assert app.is_running
 
 
 async def test_a_screen_that_was_left_is_let_go(tmp_path: Path) -> None:
