@@ -16,13 +16,13 @@ from buddy.compiler import program_cache
 from buddy.compiler.artifact import Artifact, symbols_of
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.backend_settings import Settings
-from buddy.compiler.frontend.convert import Conversion, to_buddy
+from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.frontend.listeners import stand_in
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
 from buddy.compiler.frontend.refusals import Suspected, SuspectedError, check_graph, refusing, watching
-from buddy.compiler.frontend.results import Results
+from buddy.compiler.frontend.results import Results, converted
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
@@ -120,11 +120,8 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 
     own = own or Own()
 
-    def converted(part: AtenGraph) -> Conversion:
-        return to_buddy(part, ops_map=own.ops_map)
-
     def compiled(part: AtenGraph) -> Runner:
-        return CompiledGraph(converted(part), settings, own.first, aten.kind != "inference", own.build)
+        return CompiledGraph(converted(part, own.ops_map), settings, own.first, aten.kind != "inference", own.build)
 
     def where_possible(part: AtenGraph) -> Runner:
         try:
@@ -137,7 +134,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
     try:
         return make(aten)
     except UnsupportedGraphError as error:
-        cut = cut_around(aten, error, lambda part: Results(converted(part)))
+        cut = cut_around(aten, error, lambda part: Results(converted(part, own.ops_map)))
         return _in_pieces(cut, make, error if settings.fallback == "error" else None)
 
 
@@ -162,7 +159,7 @@ class CompiledGraph:
     ) -> None:  # fmt: skip
         graph = conversion.graph
         self._constants = conversion.constants
-        self._results = Results(conversion)
+        self._results = Results(conversion, for_autograd=training)
         self._symbols = symbols_of(graph)
         recipe = settings.recipe(training)
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
@@ -257,13 +254,13 @@ def compiled_for_all_sizes(
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
-            cut = cut_around(aten, error, lambda part: Results(to_buddy(part)))
+            cut = cut_around(aten, error, lambda part: Results(converted(part)))
             # Graphs with sizes that depend on data cannot be traced anew for each set of sizes.
             eager_too = cut.reads_numbers and settings.fallback == "eager"
             return _in_pieces(cut, compile_piece, None if eager_too else error)
 
     def compile_piece(aten: AtenGraph) -> Runner:
-        conversion = to_buddy(aten)
+        conversion = converted(aten)
         _check_images(conversion.graph)
         return CompiledGraph(conversion, settings, training=aten.kind != "inference")
 

@@ -35,12 +35,16 @@ _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
 @dataclass
 class Conversion:
-    """A Buddy graph, the FX node of each of its nodes, and the constants that became its last placeholders."""
+    """A Buddy graph, the FX node of each of its nodes, and the constants that became its last placeholders.
+
+    The last `bases` of its results are none of the captured graph's: the memory that others of them are views of.
+    """
 
     graph: Graph
     fx_nodes: list[Node] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
     symbols: Symbols = field(default_factory=lambda: Symbols(()))
+    bases: int = 0
 
     def strides(self, node: Node) -> tuple[Dim, ...]:
         """The strides of the tensor that `node` gives. Raises `UnsupportedGraphError` for those that no input tells."""

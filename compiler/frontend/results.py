@@ -1,17 +1,23 @@
-"""From what compiled code computes to what a graph returns: repeated results, views, inputs, numbers, strides."""
+"""From what compiled code computes to what a graph returns: repeated results, views, inputs, numbers, strides.
+
+Results that share memory in eager share it here. Where none of them is the whole of that memory, the op that makes it
+is computed as one more result, a base, of which they are views.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import getitem
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
+from buddy.compiler.frontend.aten import AtenGraph, OpsMap
 from buddy.compiler.frontend.complex_numbers.rewriting import STANDS_FOR
-from buddy.compiler.frontend.convert import Conversion
+from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.symbols import UnknownSymbolError
 from buddy.compiler.graph.operation import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of
@@ -35,38 +41,93 @@ class _Input:
 class _View:
     """A view of an input or a computed result, `offset` elements behind where that one begins.
 
-    `conjugated` and `negated` are as in torch: what reads the memory does that first.
+    `dtype` is its own, in whose elements strides and offset are counted. `conjugated` and `negated` are as in torch:
+    what reads the memory does that first. With `detached` it is no view to autograd.
     """
 
     base: _Input | _Computed
+    dtype: torch.dtype
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     offset: Dim
     conjugated: bool
     negated: bool
+    detached: bool
 
     def of(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
-        offset = base.storage_offset() + value_of(self.offset, symbols)
-        view = base.as_strided(_values(self.shape, symbols), _values(self.strides, symbols), offset)
+        if isinstance(self.base, _Input):
+            return self._seen(base, symbols)
+        if self.detached:  # nobody may write to a view that an autograd function returns
+            return self._seen(base, symbols).detach()
+        # AOTAutograd runs this without gradients, and nobody with gradients may write to a view that was made so.
+        with torch.enable_grad():
+            return self._seen(base, symbols)
+
+    def _seen(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        shape, strides = _values(self.shape, symbols), _values(self.strides, symbols)
+        typed = base if base.dtype == self.dtype else _as_type(base, self.dtype)
+        view = typed.as_strided(shape, strides, typed.storage_offset() + value_of(self.offset, symbols))
         view = view.conj() if self.conjugated else view
         return torch._neg_view(view) if self.negated else view
+
+
+def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The memory of `base`, from its first element to its last, as a vector of another type."""
+    length = 1 + sum((n - 1) * stride for n, stride in zip(base.shape, base.stride(), strict=True))
+    length = length if base.numel() else 0
+    data = base.as_strided((length,), (1,), base.storage_offset()).view(torch.uint8)
+    return data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+def converted(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
+    """`to_buddy`, with the bases that results of the graph are views of as further results, `bases` in number."""
+    bases = _bases_missing(aten.module)
+    if not bases:
+        return to_buddy(aten, ops_map=ops_map)
+    graph, copies = Graph(), dict[Node, Node]()
+    returned = graph.graph_copy(aten.module.graph, copies)
+    graph.output((*returned, *(copies[node] for node in bases)))
+    # A copy of the output node that is made by hand lacks what AOTAutograd says of it.
+    graph.output_node().meta = dict(aten.module.graph.output_node().meta)
+    found = to_buddy(replace(aten, module=GraphModule(aten.module, graph)), ops_map=ops_map)
+    found.bases = len(bases)
+    return found
+
+
+def _bases_missing(module: GraphModule) -> list[Node]:
+    """The nodes that give the memory of results, in so far as results see that they are views, and are none themselves.
+
+    Of a result that shares its memory with no other and begins where it begins, nobody can tell.
+    """
+    returned: list[Node] = []
+    map_arg(module.graph.output_node().args, returned.append)
+    views: dict[Node, list[Node]] = {}
+    for node in dict.fromkeys(returned):
+        root, _ = behind_views(node)
+        if root.op == "call_function" and _storage(node.meta.get("val")) is not None:
+            views.setdefault(root, []).append(node)
+    return [
+        root for root, nodes in views.items()
+        if root not in nodes and (len(nodes) > 1 or not _begins_its_memory(nodes[0].meta["val"]))
+    ]  # fmt: skip
 
 
 class Results:
     """The results of a converted graph. Of `conversion.graph` those are left to return that have to be computed.
 
-    Raises `UnsupportedGraphError` for strides, and offsets of views, that no input tells.
+    `for_autograd` says that an autograd function is to return them. Raises `UnsupportedGraphError` for strides, and
+    offsets of views, that no input tells.
     """
 
-    def __init__(self, conversion: Conversion) -> None:
-        graph, memory = conversion.graph, _Memory(conversion)
+    def __init__(self, conversion: Conversion, for_autograd: bool = False) -> None:
+        graph, memory = conversion.graph, _Memory(conversion, for_autograd)
         computed = list(dict.fromkeys(op for op in graph.results if isinstance(op, Op) and memory.has_own(op)))
         known = {op: _Input(i) for i, op in enumerate(graph.placeholders)} | {
             op: _Computed(i) for i, op in enumerate(computed)
         }
         self._plan = [
             (known.get(result) or memory.view(result, known)) if isinstance(result, Op) else result
-            for result in graph.results
+            for result in graph.results[: len(graph.results) - conversion.bases]
         ]
         self._strides = [_needed(memory.strides(op), op.tensor_meta.shape) for op in computed]
         graph.output._arguments = [tuple(computed)]
@@ -105,14 +166,14 @@ class _Memory:
     so in another call.
     """
 
-    def __init__(self, conversion: Conversion) -> None:
+    def __init__(self, conversion: Conversion, for_autograd: bool) -> None:
         graph = conversion.graph
-        self._conversion = conversion
+        self._conversion, self._for_autograd = conversion, for_autograd
         self._nodes = dict(zip(graph.body, conversion.fx_nodes, strict=True))
         self._bases: dict[object, Op] = {}
         inputs = graph.placeholders[: len(graph.placeholders) - len(conversion.constants)]
         for op in (*inputs, *(result for result in graph.results if isinstance(result, Op))):
-            if isinstance(op, PlaceholderOp) or self._fills(op):
+            if isinstance(op, PlaceholderOp) or self._is_base(op):
                 self._bases.setdefault(self._form(op), op)
 
     def has_own(self, op: Op) -> bool:
@@ -124,7 +185,10 @@ class _Memory:
         value, whole = node.meta["val"], self._nodes[base].meta["val"]
         offset = self._conversion.offset(node, value.storage_offset() - whole.storage_offset())
         conjugated, negated = value.is_conj() != whole.is_conj(), value.is_neg() != whole.is_neg()
-        return _View(known[base], op.tensor_meta.shape, self.strides(op), offset, conjugated, negated)
+        return _View(
+            known[base], value.dtype, op.tensor_meta.shape, self.strides(op), offset, conjugated, negated,
+            self._for_autograd,
+        )  # fmt: skip
 
     def strides(self, op: Op) -> tuple[Dim, ...]:
         return self._conversion.strides(self._nodes[op])
@@ -135,13 +199,22 @@ class _Memory:
         value = node.meta.get("val")
         if _storage(value) is None:
             return op
-        return _root(node), value.dtype
+        root = _root(node)
+        # A base that is computed begins where its memory does, and can be seen as of any type; an input need not.
+        return root, value.dtype if root.op == "placeholder" else None
+
+    def _is_base(self, op: Op) -> bool:
+        """Whether a result has all that views of its memory can see: it is what makes the memory, or fills it."""
+        node = self._nodes[op]
+        value = node.meta.get("val")
+        if _storage(value) is None or value.is_conj() or value.is_neg():
+            return False  # compiled code writes what is read, so a view that is not conjugated would have to be
+        makes = _root(node) is node.meta.get(STANDS_FOR, node)
+        return (makes and _begins_its_memory(value)) or self._fills(op)
 
     def _fills(self, op: Op) -> bool:
         """Whether every element of the storage is one of the tensor's, as it lies there, once, for all sizes."""
         value, size = self._nodes[op].meta.get("val"), self._conversion.symbols.size
-        if _storage(value) is None or value.is_conj() or value.is_neg():
-            return False  # compiled code writes what is read, so a view that is not conjugated would have to be
         try:
             dims = [(size(stride), size(n)) for stride, n in zip(value.stride(), value.shape, strict=True)]
             whole = size(value.untyped_storage().nbytes())
@@ -157,7 +230,7 @@ class _Memory:
 def _root(node: Node) -> Node:
     """The input, or the op that gives new memory, which the tensor that `node` gives is a view of; else `node`."""
     node, _ = behind_views(node.meta.get(STANDS_FOR, node))
-    return node.meta.get(STANDS_FOR, node)
+    return _root(node) if STANDS_FOR in node.meta else node
 
 
 def behind_views(node: Node) -> tuple[Node, list[Node]]:
@@ -171,6 +244,12 @@ def behind_views(node: Node) -> tuple[Node, list[Node]]:
         views.append(maker)
         node = parents[0]
     return node, views
+
+
+def _begins_its_memory(value: torch.Tensor) -> bool:
+    """Whether a tensor's first element is that of its memory, for all sizes; asked so that no guard comes of it."""
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset == 0
 
 
 def _storage(value: Any) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.frontend import backend
+from buddy.compiler.frontend import backend, results
 from buddy.compiler.frontend.capture import capture
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -101,8 +101,8 @@ def test_each_piece_is_converted_only_a_few_times(monkeypatch: pytest.MonkeyPatc
         return x
 
     converted: list[object] = []
-    convert = backend.to_buddy
-    monkeypatch.setattr(backend, "to_buddy", lambda part, **rest: (converted.append(part), convert(part, **rest))[1])
+    convert = results.to_buddy
+    monkeypatch.setattr(results, "to_buddy", lambda part, **rest: (converted.append(part), convert(part, **rest))[1])
     with pytest.warns(UserWarning, match="is compiled in 6 pieces around eager"):
         ours = torch.compile(alternating, backend="buddy")(X)
     torch.testing.assert_close(ours, alternating(X))

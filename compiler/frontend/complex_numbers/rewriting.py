@@ -102,7 +102,9 @@ class _Rewriting:
             if found.name.startswith(f"{node.name}_part"):
                 found._rename(node.name)
             return found
-        return self.emitter.emit(aten.alias.default, (result,), {}, value, node.name)
+        new = self.emitter.emit(aten.alias.default, (result,), {}, value, node.name)
+        new.meta[STANDS_FOR] = node
+        return new
 
     def _operand(self, node: Node) -> Any:
         value = node.meta.get("val")
