@@ -42,22 +42,29 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the verb that the first argument names, or open the workbench; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
-    meant = _verb_meant(verb, words)
-    if meant:
-        print(f"no verb {words[0]!r}, and no such file: did you mean {meant}? (`buddy-tui --help`)", file=sys.stderr)
-        return USAGE
     try:
-        code = int(import_module(f"buddy.app.cli.{verb}").main(rest))
-        sys.stdout.flush()
-        return code
+        try:
+            return _run(words)
+        finally:
+            sys.stdout.flush()  # help ends the program by SystemExit, and a reader may have left there too
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has had enough; without this the interpreter complains once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         return FAILURE
+
+
+def _run(words: Sequence[str]) -> int:
+    verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
+    meant = _verb_meant(verb, words)
+    if meant:
+        print(f"no verb {words[0]!r}, and no such file: did you mean {meant}? (`buddy-tui --help`)", file=sys.stderr)
+        return USAGE
+    return int(import_module(f"buddy.app.cli.{verb}").main(rest))
 
 
 def _verb_meant(verb: str, words: Sequence[str]) -> str:

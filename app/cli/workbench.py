@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -45,6 +47,10 @@ def main(words: Sequence[str]) -> int:
         found.print_help()
         return USAGE
     options, script = arguments.parse(found, words)
+    problem = _no_such_source(options) or ("" if options.web else _no_terminal(options.source))
+    if problem:
+        print(problem, file=sys.stderr)
+        return USAGE
     if options.web:
         return _serve(options, words)
     # What is imported and made before the first paint stays: looking for garbage in it would only delay that.
@@ -66,6 +72,27 @@ def main(words: Sequence[str]) -> int:
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )
+
+
+def _no_such_source(options: argparse.Namespace) -> str:
+    """Why a plain word names no program; "" where it may, as every word does on another machine."""
+    source: str = options.source
+    elsewhere = options.engine or options.remote
+    if elsewhere or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
+        return ""
+    return f"no verb {source!r}, and no such file in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
+
+
+def _no_terminal(source: str) -> str:
+    """Why there is no screen to draw on; "" where there is one, or where a driver of its own stands for it."""
+    if os.environ.get("TEXTUAL_DRIVER"):  # textual-serve, which starts this with pipes
+        return ""
+    streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
+    lacking = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
+    if not lacking:
+        return ""
+    todo = f"without a screen: `buddy-tui run {shlex.quote(source)}`"
+    return f"the workbench needs a terminal, and has none at standard {', '.join(lacking)}; {todo}"
 
 
 def _draws_more_than_ascii() -> bool:

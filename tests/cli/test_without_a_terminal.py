@@ -1,0 +1,95 @@
+"""The workbench where there is no terminal, words that name nothing, and readers that leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buddy.app import cli
+from buddy.app.cli import workbench
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = "samples/arith_add.py"
+
+
+class Stream:
+    """A standard stream, of which only one thing is asked."""
+
+    def __init__(self, terminal: bool) -> None:
+        self.isatty = lambda: terminal
+
+
+def streams(monkeypatch: pytest.MonkeyPatch, pipes: str = "") -> None:
+    monkeypatch.delenv("TEXTUAL_DRIVER", raising=False)
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, f"__{name}__", Stream(name not in pipes.split()))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The programs that a workbench was opened on."""
+    import buddy.app.starting
+
+    found: list[str] = []
+    monkeypatch.setattr(workbench.gc, "disable", lambda: None)
+    monkeypatch.setattr(buddy.app.starting, "run_workbench", lambda source, *_, **__: found.append(source) or 0)
+    return found
+
+
+@pytest.mark.parametrize("pipes", ["stdin", "stdout", "stderr", "stdin stdout stderr"])
+def test_the_workbench_needs_a_terminal(
+    pipes: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams(monkeypatch, pipes)
+    assert cli.main([SAMPLE, "--ascii"]) == cli.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "needs a terminal" in line
+    assert f"`buddy-tui run {SAMPLE}`" in line
+    assert not opened
+
+
+def test_it_opens_on_a_terminal_and_on_a_driver_of_its_own(opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    streams(monkeypatch)
+    assert cli.main([SAMPLE]) == 0
+    streams(monkeypatch, "stdin stdout stderr")
+    monkeypatch.setenv("TEXTUAL_DRIVER", "textual.drivers.web_driver:WebDriver")
+    assert cli.main([SAMPLE]) == 0
+    assert opened == [SAMPLE, SAMPLE]
+
+
+@pytest.mark.parametrize("words", ["completion bash", "--ascii completion", "no-such --web", "completion"])
+def test_a_word_that_is_neither_a_verb_nor_a_file(
+    words: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams(monkeypatch)
+    assert cli.main(words.split()) == cli.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no such file" in line
+    assert not opened
+
+
+def test_a_word_may_be_a_file_or_one_of_another_machine(
+    opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    streams(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").touch()
+    assert cli.main(["model"]) == 0
+    assert cli.main(["zoo", "--engine", "ssh host buddy-tui engine"]) == 0
+    assert opened == ["model", "zoo"]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["passes"]])
+@pytest.mark.skipif(os.name != "posix", reason="pipes of another kind")
+def test_a_reader_that_has_left_ends_it_quietly(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "buddy.app.cli", *words]
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(command, cwd=ROOT, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert done.stderr == ""
+    assert done.returncode in (0, cli.FAILURE)  # argparse takes no notice of a reader that has left
