@@ -16,6 +16,7 @@ from buddy.compiler import program_cache
 from buddy.compiler.artifact import Artifact, symbols_of
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.backend_settings import Settings
+from buddy.compiler.frontend.choices import chosen_in
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
 from buddy.compiler.frontend.listeners import stand_in
@@ -121,7 +122,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
     own = own or Own()
 
     def compiled(part: AtenGraph) -> Runner:
-        return CompiledGraph(converted(part, own.ops_map), settings, own.first, aten.kind != "inference", own.build)
+        return CompiledGraph(converted(part, own.ops_map), settings, part, own)
 
     def where_possible(part: AtenGraph) -> Runner:
         try:
@@ -150,18 +151,18 @@ def _in_pieces(cut: Cut, make: Callable[[AtenGraph], Runner], refusal: Unsupport
 class CompiledGraph:
     """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
 
-    Results lie in memory as eager's do, since AOTAutograd rebuilds views by their strides. `build` is as `Own` has it.
+    Results lie in memory as eager's do, since AOTAutograd rebuilds views by their strides. `aten` is the graph, which
+    may be a piece, that was converted.
     """
 
-    def __init__(
-        self, conversion: Conversion, settings: Settings, first: dict[str, Any] | None = None, training: bool = False,
-        build: Build | None = None,
-    ) -> None:  # fmt: skip
-        graph = conversion.graph
+    def __init__(self, conversion: Conversion, settings: Settings, aten: AtenGraph, own: Own | None = None) -> None:
+        graph, own = conversion.graph, own or Own()
+        first, build, training = own.first, own.build, aten.kind != "inference"
         self._constants = conversion.constants
         self._results = Results(conversion, for_autograd=training)
         self._symbols = symbols_of(graph)
-        recipe = settings.recipe(training)
+        whole = aten.kind != "backward" and not aten.part
+        recipe = chosen_in(graph, settings.recipe(training), whole, has_own=bool(first))
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
         tuned = _is_tuned(graph, recipe, settings, first, build)
         self._tuned = TunedRecipe(graph, recipe, settings.tune) if tuned else None
@@ -262,7 +263,7 @@ def compiled_for_all_sizes(
     def compile_piece(aten: AtenGraph) -> Runner:
         conversion = converted(aten)
         _check_images(conversion.graph)
-        return CompiledGraph(conversion, settings, training=aten.kind != "inference")
+        return CompiledGraph(conversion, settings, aten)
 
     try:
         return refusing(module, run_aot(module, inputs, compile_one, decompositions))

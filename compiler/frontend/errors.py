@@ -19,3 +19,7 @@ class UnsupportedGraphError(FrontendError):
 
 class FallbackError(FrontendError):
     """An op would stay in eager, and the caller asked for that to be an error."""
+
+
+class OptionError(ValueError):
+    """What a caller asks for cannot be had for a graph; it is never answered by leaving the graph to eager."""

@@ -1,0 +1,99 @@
+"""How a caller wants nodes lowered, as choices for the nodes of one graph: ops by name stand for all of their nodes."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from msgspec.structs import replace
+
+from buddy.compiler.frontend.errors import OptionError
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, default_ops_map
+from buddy.compiler.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
+
+_NUMBER = re.compile(r"\.\d+$")
+
+
+def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) -> Recipe:
+    """`recipe` with choices for nodes of `graph` alone; those for a node itself go before those for its op.
+
+    Raises `OptionError` for an op or a registry that there is not, for a registry that does not lower the op, and,
+    where the graph is `whole`, for a node that it lacks: in pieces and backward graphs others are named. An op that
+    others have, and this one lacks, is told of. `has_own` says that the caller brings a registry.
+    """
+    if not recipe.choices:
+        return recipe
+    of_ops: dict[str, str] = {}
+    of_nodes: dict[str, str] = {}
+    for choice in recipe.choices:
+        known = _check_registry(choice, recipe.flavour, has_own)
+        nodes = [
+            op for op in graph.operations if choice.node in (op.stable, op.name) and not _is_op_of(op, choice.node)
+        ]
+        ops = [op for op in graph.operations if _is_op_of(op, choice.node)]
+        for op in (*nodes, *ops):
+            _check_lowers(op, choice, recipe.flavour, known)
+        of_nodes |= dict.fromkeys((op.stable for op in nodes), choice.lowering)
+        of_ops |= dict.fromkeys((op.stable for op in ops), choice.lowering)
+        if not nodes and not ops:
+            _lacks(graph, choice.node, whole)
+    found = of_ops | of_nodes
+    return replace(recipe, choices=tuple(sorted(OpChoice(node, lowering) for node, lowering in found.items())))
+
+
+def _is_op_of(op: Op, name: str) -> bool:
+    """Whether `name` is `op`'s without its number, with the path of its module or without, or its target."""
+    path = _NUMBER.sub("", op.stable)
+    return name in (path, path.rpartition("/")[2], op.target)
+
+
+def _lacks(graph: Graph, name: str, whole: bool) -> None:
+    """Tell of a name that nothing in `graph` has; raises `OptionError` where it can be no other graph's either."""
+    stable = [op.stable for op in graph.operations]
+    if _knows_op(name):
+        if whole:
+            told = f"options choose how {name} is lowered, which a graph does not have; it has {_listed(stable)}"
+            warnings.warn(told, stacklevel=2)
+    elif whole or not _knows_op(_NUMBER.sub("", name).rpartition("/")[2]):
+        kind = "node" if _NUMBER.search(name) else "node or op"
+        raise OptionError(
+            f"choices: there is no {kind} {name!r}{_meant(name, stable)}; the graph has {_listed(stable)}"
+        )
+
+
+def _knows_op(name: str) -> bool:
+    return any(name in (target, target.split(".")[0]) for target in default_ops_map())
+
+
+def _check_registry(choice: OpChoice, flavour: str, has_own: bool) -> list[str]:
+    from buddy.compiler.lowering import USER
+    from buddy.compiler.ops import registries
+
+    known = [*([USER] if has_own else []), *registries(flavour), TORCH_MLIR, EAGER]
+    if choice.lowering not in known:
+        what = f"choices: {choice.node} is to be lowered by {choice.lowering!r}, which is no registry"
+        raise OptionError(f"{what}{_meant(choice.lowering, known)}; there are {', '.join(known)}")
+    return known
+
+
+def _check_lowers(op: Op, choice: OpChoice, flavour: str, known: Sequence[str]) -> None:
+    from buddy.compiler.ops import registries
+
+    found = registries(flavour)
+    name = type(op).__name__
+    if choice.lowering in found and name not in found[choice.lowering]:
+        others = [key for key in known if key not in found or name in found[key]]
+        raise OptionError(f"choices: {choice.lowering} has no lowering of {op.stable}; it may be {', '.join(others)}")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _listed(names: Sequence[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "no nodes") + more
