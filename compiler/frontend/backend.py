@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 import weakref
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_deco
 from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.frontend.choices import chosen_in
 from buddy.compiler.frontend.convert import Conversion
-from buddy.compiler.frontend.errors import FallbackError, UnsupportedGraphError
+from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.listeners import stand_in
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
@@ -37,6 +38,9 @@ from buddy.compiler.tuning.on_demand import TunedRecipe
 MAX_SPECIALISATIONS = 64
 # What makes an artifact of a graph under a recipe.
 Build = Callable[[Graph, Recipe], Artifact]
+# What a caller is to see, and what TorchDynamo steers itself by: no graph is left to eager for these.
+_RAISED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
+_log = logging.getLogger("buddy.frontend")
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 
 
@@ -61,6 +65,7 @@ def buddy_backend(
     compile_graph: Callable[[AtenGraph, Settings], Runner] | None = None,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None = None,
+    show_faults: bool = False,
     **_: Any,
 ) -> Callable[..., Any]:
     """What PyTorch finds under the name "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
@@ -68,13 +73,35 @@ def buddy_backend(
     `options` and `mode` are as `Settings.of` has them, which raises `ValueError` for what they cannot be.
     `compile_graph` takes the place of `compile_aten`, for those who measure it or bring something of their own, and
     `decompositions` that of the default ones. `on_static` is told of each Dynamo graph of fixed sizes before it is
-    compiled, with its real inputs.
+    compiled, with its real inputs. Whatever else is raised leaves a graph to eager under `fallback="eager"`, unless a
+    caller with a `compile_graph`, or one that asks to `show_faults`, wants to see it.
     """
     load_plugins()
     recorder = stand_in()
     if recorder is not None:
         return recorder(module, inputs)
-    settings, compile_one = Settings.of(options, mode), compile_graph or compile_aten
+    settings = Settings.of(options, mode)
+    guarded = compile_graph is None and settings.fallback == "eager" and not show_faults
+    compile_one = compile_graph or (compile_or_leave if guarded else compile_aten)
+    ragged = next(
+        (n.name for n in module.graph.nodes if n.op == "placeholder" and _is_ragged(n.meta.get("example_value"))), ""
+    )
+    if ragged:
+        refusal = UnsupportedGraphError(Diagnostic(f"{ragged} is a jagged nested tensor, or a ragged dim of one"))
+        if not guarded:
+            raise refusal
+        return _left_to_eager(module, refusal).forward
+
+    def guard(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """What `make` gives, or the graph in eager where it raises and that is allowed."""
+        try:
+            return make()
+        except _RAISED:
+            raise
+        except Exception as error:
+            if not guarded:
+                raise
+            return _left_to_eager(graph, error).forward
 
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
         if on_static is not None:
@@ -96,11 +123,17 @@ def buddy_backend(
             return Suspected(static, error)
 
     if not _is_dynamic(module):
-        return compile_static(module, inputs)
-    specialised = torch._dynamo.disable(Specialised(module, compile_static), reason="compiled code is not traced")
+        return guard(module, lambda: compile_static(module, inputs))
+
+    def compile_version(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
+        return guard(static, lambda: compile_static(static, tensors))
+
+    specialised = torch._dynamo.disable(Specialised(module, compile_version), reason="compiled code is not traced")
     if compile_graph is not None or on_static is not None:
         return specialised
-    return compiled_for_all_sizes(module, inputs, settings, decompositions) or specialised
+    return guard(
+        module, lambda: compiled_for_all_sizes(module, inputs, settings, decompositions, guarded) or specialised
+    )
 
 
 def refreeze() -> None:
@@ -137,6 +170,25 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
     except UnsupportedGraphError as error:
         cut = cut_around(aten, error, lambda part: Results(converted(part, own.ops_map)))
         return _in_pieces(cut, make, error if settings.fallback == "error" else None)
+
+
+def compile_or_leave(aten: AtenGraph, settings: Settings) -> Runner:
+    """As `compile_aten`; a graph is left to eager whatever its compilation raises, but what is for the caller."""
+    try:
+        return compile_aten(aten, settings)
+    except _RAISED:
+        raise
+    except Exception as error:
+        return _left_to_eager(aten.module, error)
+
+
+def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.GraphModule:
+    """`module` itself, once a warning has told why it is not compiled; where that was raised is logged."""
+    reason = str(error).strip().partition("\n")[0]
+    told = reason if isinstance(error, UnsupportedGraphError) else f"{type(error).__name__}: {reason}"
+    warnings.warn(f"a graph of {len(module.graph.nodes)} nodes runs in eager: {told}", stacklevel=3)
+    _log.debug("a graph is left to eager", exc_info=error)
+    return module
 
 
 def _in_pieces(cut: Cut, make: Callable[[AtenGraph], Runner], refusal: UnsupportedGraphError | None) -> Runner:
@@ -241,17 +293,18 @@ def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
 
 def compiled_for_all_sizes(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Settings,
-    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None, guarded: bool = False,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """A Dynamo graph with symbolic sizes compiled once; `None` where some part of it needs to know the sizes.
 
-    Where `settings` allow no eager, that is so too of a part that would be in eager for want of them.
+    Where `settings` allow no eager, that is so too of a part that would be in eager for want of them. With `guarded`
+    whatever a backward graph raises leaves it to eager.
     """
     from buddy.compiler.compilation import CompilationError
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
-            return compile_aten(aten, settings)  # too late for another road
+            return (compile_or_leave if guarded else compile_aten)(aten, settings)  # too late for another road
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
@@ -302,6 +355,13 @@ class Specialised:
 
 def _is_dynamic(module: torch.fx.GraphModule) -> bool:
     return any(_has_symbols(n.meta.get("example_value")) for n in module.graph.nodes if n.op == "placeholder")
+
+
+def _is_ragged(value: Any) -> bool:
+    """Whether a value is a jagged nested tensor or a dim of one, which is another number in each of its parts."""
+    if isinstance(value, torch.Tensor):
+        return value.is_nested
+    return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())
 
 
 def _has_symbols(value: Any) -> bool:

@@ -97,6 +97,8 @@ class _Converter:
         self.result.graph.symbols = self.symbols.sources
         origins = iter(aten.origins)
         for node in placeholders:
+            _check_ragged(node)
+        for node in placeholders:
             origin = next(origins)
             if not self._is_size(node):
                 self._placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
@@ -212,6 +214,8 @@ def _unfit(value: Any) -> str:
         return ""
     if value.device.type != "cpu":
         return f"is on the device {value.device}"
+    if value.layout != torch.strided:
+        return f"has the layout {str(value.layout).removeprefix('torch.')}"
     return "" if from_torch(value.dtype) else f"has the element type {value.dtype}"
 
 
@@ -261,6 +265,13 @@ def _check_quantised(node: Node) -> None:
     """What makes a quantised tensor, and what reads one, is refused."""
     if any(tensor.meta.get(_QUANTISED) for tensor in (node, *node.all_input_nodes)):
         raise _unsupported(node, "works on a quantised tensor")
+
+
+def _check_ragged(placeholder: Node) -> None:
+    """A dim of a jagged nested tensor, which differs from one part to the next, is no number that a call could tell."""
+    value = placeholder.meta.get("val")
+    if isinstance(value, torch.SymInt) and value.node.is_nested_int():
+        raise _unsupported(placeholder, "is the ragged dim of a jagged nested tensor")
 
 
 def _mark_quantised(nodes: Iterable[Node]) -> None:

@@ -68,7 +68,7 @@ class _AnySizes(Recorder):
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.reached = COMPILED
-        return buddy_backend(module, inputs, options=self.options)
+        return buddy_backend(module, inputs, options=self.options, show_faults=True)
 
 
 class Ran(NamedTuple):

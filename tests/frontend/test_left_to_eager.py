@@ -1,0 +1,88 @@
+"""Whatever compiling raises leaves a graph to eager, with one warning that names the reason."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from buddy.compiler.frontend import backend, results
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+X = torch.randn(3, 4)
+
+
+def told(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What `run` gives, and the warnings of this back end meanwhile."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = run()
+    return found, [str(one.message) for one in caught if "eager" in str(one.message)]
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise AttributeError("nothing has this\nand a second line")
+
+
+@pytest.mark.parametrize("where", [(results, "to_buddy"), (backend, "run_aot"), (backend, "_artifact")])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_fault_leaves_the_graph_to_eager(
+    where: tuple[Any, str], dynamic: bool, grad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*where, fails)
+    x = X.clone().requires_grad_(grad)
+    y, said = told(lambda: torch.compile(lambda x: x * 2, backend="buddy", dynamic=dynamic)(x))
+    torch.testing.assert_close(y, x * 2)
+    (warning,) = said
+    assert warning.endswith("runs in eager: AttributeError: nothing has this")
+    if grad:
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, torch.full_like(X, 2))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_so_does_one_in_the_backward_graph_alone(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = X.clone().requires_grad_()
+    convert = results.to_buddy
+    monkeypatch.setattr(
+        results, "to_buddy", lambda aten, **more: (fails if aten.kind == "backward" else convert)(aten, **more)
+    )
+    _, said = told(lambda: torch.compile(torch.sin, backend="buddy", dynamic=dynamic)(x).sum().backward())
+    torch.testing.assert_close(x.grad, X.cos())
+    (warning,) = said
+    assert warning.endswith("runs in eager: AttributeError: nothing has this")
+
+
+def test_a_fault_is_raised_where_eager_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_artifact", fails)
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="nothing has this"), torch.no_grad():
+        torch.compile(lambda x: x * 2, backend="buddy", options={"fallback": "error"})(X)
+
+
+def test_jagged_nested_tensors_stay_in_eager() -> None:
+    compiled = torch.compile(lambda x: x * 2, backend="buddy")
+    for rows in ((2, 4), (3, 5)):
+        x = torch.nested.nested_tensor([torch.randn(n, 3) for n in rows], layout=torch.jagged)
+        y, said = told(lambda x=x: compiled(x))
+        torch.testing.assert_close(y.values(), x.values() * 2)
+        assert len(said) == (rows == (2, 4))
+        assert all("is a jagged nested tensor" in one for one in said)
+
+
+def test_sparse_gradients_are_made_in_eager() -> None:
+    model, places = nn.Embedding(10, 4, sparse=True), torch.tensor([1, 2, 1])
+    grads = []
+    for run in (model, torch.compile(model, backend="buddy")):
+        model.weight.grad = None
+        _, said = told(lambda run=run: run(places).sum().backward())
+        grads.append(model.weight.grad)
+    assert grads[1].layout == torch.sparse_coo
+    torch.testing.assert_close(grads[1].to_dense(), grads[0].to_dense())
+    (warning,) = said
+    assert "has the layout sparse_coo" in warning
