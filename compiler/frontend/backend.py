@@ -88,7 +88,7 @@ def buddy_backend(
     )
     if ragged:
         refusal = UnsupportedGraphError(Diagnostic(f"{ragged} is a jagged nested tensor, or a ragged dim of one"))
-        if not guarded:
+        if settings.fallback == "error":
             raise refusal
         return _left_to_eager(module, refusal).forward
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.frontend import backend, results
+from buddy.compiler.frontend import DynamoCompiler, backend, results
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -65,8 +65,9 @@ def test_a_fault_is_raised_where_eager_is_refused(monkeypatch: pytest.MonkeyPatc
         torch.compile(lambda x: x * 2, backend="buddy", options={"fallback": "error"})(X)
 
 
-def test_jagged_nested_tensors_stay_in_eager() -> None:
-    compiled = torch.compile(lambda x: x * 2, backend="buddy")
+@pytest.mark.parametrize("ours", ["buddy", DynamoCompiler()])
+def test_jagged_nested_tensors_stay_in_eager(ours: Any) -> None:
+    compiled = torch.compile(lambda x: x * 2, backend=ours)
     for rows in ((2, 4), (3, 5)):
         x = torch.nested.nested_tensor([torch.randn(n, 3) for n in rows], layout=torch.jagged)
         y, said = told(lambda x=x: compiled(x))
