@@ -241,6 +241,7 @@ def _forked(
         return pid
     try:
         gc.freeze()  # what the engine holds is not to be finalised here: its file descriptors are others by then
+        _forget_imports_of_other_threads()
         if session:
             os.setsid()
         for target, fd in enumerate((stdin, stdout, stderr)):
@@ -254,6 +255,15 @@ def _forked(
         run(Job(words, dict(os.environ), os.getcwd()))
     finally:
         os._exit(1)
+
+
+def _forget_imports_of_other_threads() -> None:
+    """Threads of the forking process that were importing modules are not here to finish them and to unlock them."""
+    for name, module in list(sys.modules.items()):
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            del sys.modules[name]
+    importlib._bootstrap._module_locks.clear()  # type: ignore[attr-defined]
+    importlib._bootstrap._blocking_on.clear()  # type: ignore[attr-defined]
 
 
 def _close_others(keep: Collection[int] = ()) -> None:
