@@ -9,7 +9,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 
@@ -118,9 +119,13 @@ def buddy_backend(
             pass
         # Now, not at the call: what Dynamo knows of numbers that tensors hold is there only while it compiles.
         try:
-            return Suspected(static, trace(table))
+            compiled = trace(table)
+        except (OptionError, torch._dynamo.exc.TorchDynamoException):
+            raise
         except Exception as error:
-            return Suspected(static, error)
+            failed = error
+            return Suspected(static, lambda: guard(static, partial(_fail, failed)))
+        return Suspected(static, lambda: compiled)
 
     if not _is_dynamic(module):
         return guard(module, lambda: compile_static(module, inputs))
@@ -180,6 +185,10 @@ def compile_or_leave(aten: AtenGraph, settings: Settings) -> Runner:
         raise
     except Exception as error:
         return _left_to_eager(aten.module, error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.GraphModule:

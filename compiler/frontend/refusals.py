@@ -173,13 +173,14 @@ def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[...,
 
 
 class Suspected:
-    """A graph with a form that eager seems to refuse: eager runs it until it has an answer, `compiled` then.
+    """A graph with a form that eager seems to refuse: eager runs it until it has an answer, what `compiled` gives then.
 
-    `compiled` may be the error that the compilation ended in, which is raised once eager has had an answer.
+    `compiled` may raise: the error that a compilation ended in is the user's once eager has had an answer.
     """
 
-    def __init__(self, module: GraphModule, compiled: Callable[..., Any] | Exception) -> None:
+    def __init__(self, module: GraphModule, compiled: Callable[[], Callable[..., Any]]) -> None:
         self._module, self._compiled = module, compiled
+        self._run: Callable[..., Any] | None = None
         self._answered = False
 
     def __call__(self, *args: Any) -> Any:
@@ -187,6 +188,6 @@ class Suspected:
             results = in_eager(self._module, args)
             self._answered = True
             return results
-        if isinstance(self._compiled, Exception):
-            raise self._compiled
-        return self._compiled(*args)
+        if self._run is None:
+            self._run = self._compiled()
+        return self._run(*args)
