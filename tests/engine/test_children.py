@@ -88,6 +88,7 @@ def test_one_that_says_no_more_and_lives_on_is_late(master: Channel) -> None:
     assert ended(master, work, 0.3)[0].how == "late"
 
 
+@pytest.mark.full("waits for time limits of seconds to pass, again and again")
 def test_time_that_is_renewed_is_that_between_two_messages(master: Channel) -> None:
     def work(channel: Channel) -> Reply:
         for number in range(10):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend import backend
+from tests.support.tiers import sampled
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -103,7 +104,10 @@ def trained(training: Training, run: Callable[..., Any]) -> tuple[torch.Tensor, 
 
 
 @pytest.mark.filterwarnings("error:a graph of")
-@pytest.mark.parametrize("make", [bert, resnet, lstm])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make", sampled([bert, resnet, lstm], [resnet, lstm], "the longest of three models that train")
+)
 def test_steps_agree_with_eager(make: Callable[[], Training]) -> None:
     ours = make()
     theirs = ours._replace(model=copy.deepcopy(ours.model))
