@@ -20,9 +20,9 @@ _NUMBER = re.compile(r"\.\d+$")
 def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) -> Recipe:
     """`recipe` with choices for nodes of `graph` alone; those for a node itself go before those for its op.
 
-    Raises `OptionError` for an op or a registry that there is not, for a registry that does not lower the op, and,
-    where the graph is `whole`, for a node that it lacks: in pieces and backward graphs others are named. An op that
-    others have, and this one lacks, is told of. `has_own` says that the caller brings a registry.
+    Raises `OptionError` for an unknown op or registry, for a registry that does not lower the op, and, if the graph is
+    `whole`, for an unknown node: pieces and backward graphs number their nodes anew. A known op that this graph lacks
+    gives a warning. `has_own` says that the caller brings a registry.
     """
     if not recipe.choices:
         return recipe
