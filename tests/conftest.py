@@ -52,7 +52,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """The processes of `-n auto`: one for each core that this process may use and for each 4 GiB that are free.
 
-    A worker with its warm process and an engine's three takes up to 3 GiB (measured over the whole suite).
+    Seen in a run: a worker at 1.6 GB, its warm process at 0.55, and an engine's three processes at 0.4 each.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else ():

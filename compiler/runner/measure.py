@@ -44,7 +44,7 @@ def run_and_compare(
 
     `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
     linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's. Where
-    the graph has no eager program, results are told without a verdict. NaN equals NaN only with `equal_nan`. Weights
+    the graph has no eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights
     are frozen: the program is loaded for this run, in which nothing writes to them, or the report says so.
     """
     tell = on_progress or (lambda _text, _done: None)

@@ -176,7 +176,7 @@ def test_weights_are_what_the_module_holds_at_the_call(change: Callable[[Net], N
         for _ in range(TIMES):
             before = net(x)
             change(net)
-            change(net)  # what the first one has let go of may be what the second one gets
+            change(net)  # the second change may get the memory that the first one released
             expected = net(x)
             assert not torch.allclose(before, expected, rtol=1e-2), "nothing has changed"
             torch.testing.assert_close(run(x), expected, rtol=1e-4, atol=1e-4)

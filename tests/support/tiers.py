@@ -1,6 +1,7 @@
 """Which tests run when: what the marks `process`, `slow` and `full` of pyproject.toml are put on, and by what.
 
-`make check` runs the tests without any of these marks, `make test` all without `full`, `make test-full` everything.
+`make check` runs the tests without any of these marks in the folders that the Makefile lists as `UNITS`, `make test`
+all without `full`, `make test-full` everything.
 """
 
 from __future__ import annotations
