@@ -20,6 +20,8 @@ _PRINTOUT = 1 << 16
 _PRINTOUT_PAUSE = 0.02
 _DRAIN = 32
 _TAIL = 4000
+# With it the stack that `faulthandler` prints after a crash begins.
+_STACK = b"Fatal Python error:"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class WorkerProcess:
     @property
     def tail(self) -> str:
         """The last of its stderr since `forget_tail`, without the stack of our own code that follows a crash."""
-        return self._tail.decode(errors="replace").partition("Fatal Python error:")[0].strip()
+        return self._tail.partition(_STACK)[0].decode(errors="replace").strip()
 
     def send(self, frame: bytes) -> None:
         """Hand `frame` over; it is written as fast as the worker reads."""
@@ -139,7 +141,8 @@ class WorkerProcess:
         data = _read(self._streams[name], _PRINTOUT)
         if data:
             if name == "stderr":
-                self._tail = (self._tail + data)[-_TAIL:]
+                before, stack, _ = (self._tail + data).partition(_STACK)
+                self._tail = before[-_TAIL:] + stack  # nothing after it pushes out what was said before it
             self._events.printed(name, data)
         return None if data is None else len(data)
 

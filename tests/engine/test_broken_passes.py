@@ -74,10 +74,11 @@ async def test_a_crash_is_of_the_pass_that_ran_wherever_graph_passes_stand(bench
     assert told.index("lowering") < len(told) - 2
 
 
-async def test_the_last_words_of_a_crash_are_those_of_its_recipe(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("crash", ["broken-aborts", "broken-aborts-deep-down"])
+async def test_the_last_words_of_a_crash_are_those_of_its_recipe(bench: Bench, tmp_path: Path, crash: str) -> None:
     (tmp_path / "talks.py").write_text(TALKS)
     recipe = await opened(bench, tmp_path, tmp_path / "talks.py")
-    talks, aborts = PassStep("talks"), PassStep("broken-aborts")
+    talks, aborts = PassStep("talks"), PassStep(crash)
 
     async def ending_of(*steps: PassStep) -> Compiled | Failed:
         return await bench.ask(Compile(bench.client.next_request(), with_steps(recipe, *recipe.steps, *steps)))

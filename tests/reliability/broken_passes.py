@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.bindings import ir
@@ -86,6 +86,19 @@ class Aborts(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         os.abort()
+
+
+@register
+@dataclass(frozen=True)
+class AbortsDeepDown(MlirPass):
+    name = "broken-aborts-deep-down"
+    summary = "a failed assertion below a hundred calls: the stack that is printed is longer than what is kept of it"
+    calls: int = 100
+
+    def run(self, root: Any, context: PassContext) -> None:
+        if not self.calls:
+            os.abort()
+        replace(self, calls=self.calls - 1).run(root, context)
 
 
 @register
