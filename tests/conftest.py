@@ -50,7 +50,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """The processes of `-n auto`: one for each core that this process may use and for each 4 GiB that are free.
+    """The processes of `-n auto`: three for two cores that this process may use, at most one for 4 GiB that are free.
+
+    A test waits for other processes for some third of its time: on two cores the suite takes 14 min 55 s with two of
+    them and 12 min 57 s with three.
 
     Seen in a run: a worker at 1.6 GB, its warm process at 0.55, and an engine's three processes at 0.4 each.
     """
@@ -58,7 +61,7 @@ def pytest_xdist_auto_num_workers() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else ():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) << 10
-    return max(1, min(len(os.sched_getaffinity(0)), free >> 32))
+    return max(1, min(len(os.sched_getaffinity(0)) * 3 // 2, free >> 32))
 
 
 def seed_random_numbers() -> None:
