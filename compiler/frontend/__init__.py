@@ -7,7 +7,7 @@ from buddy.compiler.frontend.dynamo_compiler import (
     dynamo_compiler,
     make_default_torch_backend,
 )
-from buddy.compiler.frontend.errors import FallbackError, FrontendError, UnsupportedGraphError
+from buddy.compiler.frontend.errors import FallbackError, FrontendError, UnsupportedGraphError, VerificationError
 from buddy.compiler.frontend.listeners import listening
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "FrontendError",
     "TorchCompileBackend",
     "UnsupportedGraphError",
+    "VerificationError",
     "buddy_backend",
     "dynamo_compiler",
     "listening",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -54,7 +54,8 @@ class AtenGraph:
 
     `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents),
     and `input_of[i]` is the Dynamo input that it is. Of a graph that is cut into pieces, each has a number in `part`,
-    and `ends` says why it is one, and on which Python line.
+    and `ends` says why it is one, and on which Python line. The Dynamo graph was captured where autocast converted to
+    the type `autocast`, if any: its calls do not say so.
     """
 
     module: GraphModule
@@ -64,6 +65,7 @@ class AtenGraph:
     input_of: tuple[int | None, ...]
     part: int = 0
     ends: tuple[str, str] = ("", "")
+    autocast: torch.dtype | None = None
 
 
 CompileGraph = Callable[[AtenGraph], Runner]
@@ -85,6 +87,7 @@ def run_aot(
     """
     table = default_decompositions() if decompositions is None else decompositions
     known = origins_of(module, inputs) if origins is None else origins
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
     def compiler(kind: GraphKind) -> Callable[..., Any]:
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
@@ -94,7 +97,7 @@ def run_aot(
             counted_sizes.keep_numbers_in_tensors(aten)
             if kind == "backward":
                 _drop_draws_of_forward(aten)
-            return make_boxed_func(compile_graph(_describe(aten, kind, module, known)))
+            return make_boxed_func(compile_graph(replace(_describe(aten, kind, module, known), autocast=autocast)))
 
         return compile_one
 

@@ -26,6 +26,7 @@ from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
 from buddy.compiler.frontend.refusals import Suspected, SuspectedError, check_graph, refusing, watching
 from buddy.compiler.frontend.results import Results, converted
+from buddy.compiler.frontend.verify import Verified
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
@@ -160,7 +161,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
     own = own or Own()
 
     def compiled(part: AtenGraph) -> Runner:
-        return CompiledGraph(converted(part, own.ops_map), settings, part, own)
+        return _compiled(converted(part, own.ops_map), settings, part, own)
 
     def where_possible(part: AtenGraph) -> Runner:
         try:
@@ -209,6 +210,13 @@ def _in_pieces(cut: Cut, make: Callable[[AtenGraph], Runner], refusal: Unsupport
     return Pieces(cut, make) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
+def _compiled(conversion: Conversion, settings: Settings, aten: AtenGraph, own: Own | None = None) -> Runner:
+    found = CompiledGraph(conversion, settings, aten, own)
+    if settings.verify == "off":
+        return found
+    return Verified(found, aten, found.recipe, settings.verify, own.first if own else None)
+
+
 class CompiledGraph:
     """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
 
@@ -223,7 +231,7 @@ class CompiledGraph:
         self._results = Results(conversion, for_autograd=training)
         self._symbols = symbols_of(graph)
         whole = aten.kind != "backward" and not aten.part
-        recipe = chosen_in(graph, settings.recipe(training), whole, has_own=bool(first))
+        self.recipe = recipe = chosen_in(graph, settings.recipe(training), whole, has_own=bool(first))
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
         tuned = _is_tuned(graph, recipe, settings, first, build)
         self._tuned = TunedRecipe(graph, recipe, settings.tune) if tuned else None
@@ -325,7 +333,7 @@ def compiled_for_all_sizes(
     def compile_piece(aten: AtenGraph) -> Runner:
         conversion = converted(aten)
         _check_images(conversion.graph)
-        return CompiledGraph(conversion, settings, aten)
+        return _compiled(conversion, settings, aten)
 
     try:
         return refusing(module, run_aot(module, inputs, compile_one, decompositions))

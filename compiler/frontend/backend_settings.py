@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
+from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.presets import PACK_WEIGHTS, default_recipe, unpacked
 from buddy.compiler.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
 from buddy.compiler.recipe_claims import claims
@@ -24,7 +26,11 @@ TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Fields of a recipe that a caller may set; the others say what is compiled, which is the caller's own program.
 FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "threads")
-OPTIONS = ("fallback", "freeze", "tune", "recipe", *FIELDS)
+OPTIONS = ("fallback", "freeze", "verify", "tune", "recipe", *FIELDS)
+# Says what the option `verify` is where it is not given: "1" or "error", "warn", "0" or "off".
+VERIFY_VARIABLE = "BUDDY_VERIFY"
+_VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
+_VERIFY_WORDS: dict[str, Verify] = {"1": "error", "error": "error", "warn": "warn", "0": "off", "off": "off", "": "off"}
 # The flavours that lower what TorchDynamo captured.
 Flavour = Literal["linalg", "tosa"]
 # What a recipe says of the program that it was made with.
@@ -39,7 +45,8 @@ class Settings:
     constants, packed ahead as kernels like them best; without, they are read at each call where they lie. `base` is the
     recipe, the default one where it is None. `threads` share the loops of compiled code: as many as torch uses when it
     is compiled, where it is 0.
-    `tune` is for how many seconds a faster recipe is looked for, once for each graph.
+    `tune` is for how many seconds a faster recipe is looked for, once for each graph. `verify` is what happens where
+    the first call of a compiled graph gives other results than eager.
     """
 
     fallback: Fallback = "eager"
@@ -47,6 +54,7 @@ class Settings:
     base: Recipe | None = None
     threads: int = 0
     tune: float = 0.0
+    verify: Verify = "off"
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
@@ -57,7 +65,9 @@ class Settings:
         are, and a value that an option cannot have.
         """
         given = dict(options or {})
-        found = cls(_fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode))
+        found = cls(
+            _fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode), _verify(given)
+        )
         _check_passes(found.recipe())
         return found
 
@@ -99,6 +109,22 @@ def _threads(given: Mapping[str, Any]) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_THREADS:
         raise ValueError(f"threads is {found!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}")
     return found
+
+
+def _verify(given: Mapping[str, Any]) -> Verify:
+    """What the caller says, else what the environment says."""
+    if "verify" in given:
+        found = given["verify"]
+        if not isinstance(found, (bool, str)) or found not in _VERIFY:
+            raise ValueError(
+                f"verify is {found!r}; it may be True, for an error where compiled code is wrong, 'warn', to go on in "
+                "eager there, or False"
+            )
+        return _VERIFY[found]
+    word = os.environ.get(VERIFY_VARIABLE, "")
+    if word.lower() not in _VERIFY_WORDS:
+        raise ValueError(f"{VERIFY_VARIABLE} is {word!r} in the environment; it may be 1, warn or 0")
+    return _VERIFY_WORDS[word.lower()]
 
 
 def _seconds(given: Mapping[str, Any], mode: str | None) -> float:

@@ -90,12 +90,14 @@ class _DynamoProgram:
         self._order = [aten.input_of.index(index) for index in range(len(aten.input_of))]
         self._mapping = mapping
         self._mutated = {index for kind, index in mapping if kind == "input"}
+        self._autocast = aten.autocast
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         inputs = [tensors[position] for position in self._order]
         for index in self._mutated:
             inputs[index] = inputs[index].clone()
-        outputs = self._module(*inputs)
+        with torch.autocast("cpu", self._autocast, enabled=self._autocast is not None):
+            outputs = self._module(*inputs)
         sources = {"output": outputs, "input": inputs}
         return [sources[kind][index] for kind, index in self._mapping]
 

@@ -21,5 +21,9 @@ class FallbackError(FrontendError):
     """An op would stay in eager, and the caller asked for that to be an error."""
 
 
+class VerificationError(FrontendError):
+    """Compiled code has given another result than eager, and the caller asked for that to be an error."""
+
+
 class OptionError(ValueError):
     """What a caller asks for cannot be had for a graph; it is never answered by leaving the graph to eager."""

@@ -63,6 +63,17 @@ def test_parameters_and_buffers_are_told_from_inputs_and_named() -> None:
     assert {"layer.0.query.weight", "layer.1.key.bias", "layer.1.scale"} <= set(kinds)
 
 
+def test_eager_converts_as_autocast_around_the_call_did() -> None:
+    layer, x = nn.Linear(3, 3), torch.ones(1, 3)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        (captured,) = capture(layer, (x,))
+        expected = layer(x)
+    assert captured.eager is not None
+    (found,) = captured.eager(captured.tensors)
+    assert found.dtype is torch.bfloat16
+    assert torch.equal(found, expected)
+
+
 def test_a_bare_sequential_has_its_parameters() -> None:
     captured = capture(nn.Sequential(nn.Linear(3, 3)), (torch.ones(1, 3),))[0]
     assert captured.info.parameters == 2

@@ -1,0 +1,142 @@
+"""`options={"verify": True}`: the first call of each compiled graph is compared with eager on the same inputs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.frontend.aten import AtenGraph, Runner
+from buddy.compiler.frontend.captured import CapturedGraph, eager_program
+from buddy.compiler.frontend.convert import to_buddy
+from buddy.compiler.frontend.errors import VerificationError
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.numerics_report import Deviation
+from buddy.compiler.protocol import Diagnostic, GraphInfo
+from buddy.compiler.recipe import Recipe
+from buddy.compiler.runner.deviations import Deviations, tolerance_of
+
+Verify = Literal["off", "error", "warn"]
+_log = logging.getLogger("buddy.frontend")
+
+
+class Verified:
+    """A compiled graph that is trusted once it has given eager's results.
+
+    Eager is the Dynamo graph, PyTorch's own calls, where its results are those of the ATen graph; otherwise, as in
+    training, the ATen graph. Both sides draw random numbers from the same state of the generator. Until a call has
+    agreed, every call is compared. With `mode` "error" one that differs raises `VerificationError`; with "warn" the
+    graph is left to eager, with one warning.
+
+    `recipe` and the lowerings `first`, which are searched before all others, are those that `compiled` was made by:
+    with them the graph is compiled once more to find the first node that differs.
+    """
+
+    def __init__(
+        self, compiled: Runner, aten: AtenGraph, recipe: Recipe, mode: Verify, first: Mapping[str, Any] | None = None
+    ) -> None:
+        self._compiled, self._aten, self._recipe, self._mode, self._first = compiled, aten, recipe, mode, first
+        self._run: Runner | None = None
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        return self._verified(arguments) if self._run is None else self._run(*arguments)
+
+    def _verified(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        before = torch.get_rng_state()
+        results = self._compiled(*arguments)
+        after = torch.get_rng_state()
+        torch.set_rng_state(before)
+        try:
+            difference = _difference(results, self._eager(arguments))
+        finally:
+            torch.set_rng_state(after)
+        if difference is None:
+            self._run = self._compiled
+            return results
+        index, how = difference
+        error = VerificationError(self._diagnostic(index, how, arguments))
+        if self._mode == "error":
+            raise error
+        warnings.warn(f"a graph of {len(self._aten.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
+        self._run = self._aten.module
+        torch.set_rng_state(before)
+        return self._run(*arguments)
+
+    def _eager(self, arguments: Sequence[Any]) -> list[Any]:
+        with torch.no_grad():
+            return eager_program(self._aten, arguments)(_tensors(arguments))
+
+    # ---- what is said of a difference ----------------------------------------------------------------------------
+
+    def _diagnostic(self, index: int, how: str, arguments: Sequence[Any]) -> Diagnostic:
+        op, why = self._first_node(arguments)
+        what = f"result {index} of a compiled graph is not eager's: {how}"
+        if op is None:
+            return Diagnostic(what, "the graph", f"{why}; options={{'verify': 'warn'}} runs it in eager")
+        todo = (
+            f"leave the node to eager with options={{'choices': {{'{op.stable}': 'eager'}}}}, "
+            "or the graph with options={'verify': 'warn'}; and report it"
+        )
+        where = f"node {op.stable}" + (f", {op.location}" if op.location else "")
+        return Diagnostic(f"{what}; {why}", where, todo, node=op.stable)
+
+    def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
+        """The first node whose value differs from eager's, and what is known of it; why none can be named."""
+        from buddy.compiler.numerics import observed_program
+        from buddy.compiler.ops.registry import Registry
+        from buddy.compiler.runner.nodes import compare_nodes
+
+        try:
+            conversion = to_buddy(self._aten)
+            graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
+            numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
+            captured = CapturedGraph(graph, info, [*_tensors(arguments), *conversion.constants], None, numbers=numbers)
+            registry = Registry(dict(self._first)) if self._first else None
+            with _disable_current_modes():
+                program = observed_program(graph, self._recipe, registry)
+                report = compare_nodes(captured, program, threads=self._recipe.threads)
+        except Exception as error:
+            _log.debug("the first node that differs cannot be told", exc_info=error)
+            return None, f"the node cannot be told ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+        op = next((op for op in graph.operations if op.stable == report.first), None)
+        if op is None:
+            return None, "every node alone gives what its ATen op gives: a decomposition differs, or what a pass joined"
+        if report.first_by == "own":
+            return op, f"{op.target} is the first node whose result differs, on inputs that are right"
+        within = f", in which {', '.join(report.suspects)} are fused" if report.suspects else ""
+        return op, f"{op.target} is the first node whose value differs{within}"
+
+
+def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in arguments if isinstance(value, torch.Tensor)]
+
+
+def _difference(results: Sequence[Any], expected: Sequence[Any]) -> tuple[int, str] | None:
+    """The first result that is not what is expected, by its number, and in which way; `None` where all are."""
+    deviations = Deviations()
+    for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
+        if not isinstance(theirs, torch.Tensor):
+            continue
+        if (found := _form(ours)) != (wanted := _form(theirs)):
+            return index, f"it is {found}, and eager's is {wanted}"
+        deviation = deviations.of(ours.detach(), theirs.detach())
+        if not deviation.ok:
+            return index, _in_words(deviation, theirs.dtype)
+    return None
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+
+
+def _in_words(deviation: Deviation, dtype: torch.dtype) -> str:
+    place = f" (first at {deviation.where})" if deviation.where else ""
+    if deviation.share < 0:
+        return f"an element is infinite or NaN on one side alone{place}"
+    return f"they differ by up to {deviation.largest:.3g}, where {tolerance_of(dtype)} is allowed{place}"
