@@ -65,6 +65,13 @@ def nans(output: OutputReport) -> str:
     return f"{output.nans} NaN, {output.eager_nans} in eager's"
 
 
+def spread(output: OutputReport) -> str:
+    """How far correct runs may be apart, where that was measured."""
+    if output.spread < 0:
+        return ""
+    return f"error {error(output.max_abs)}; two correct runs differ by up to {error(output.spread)}"
+
+
 def load(found: Load) -> str:
     """How busy the machine was while something was timed."""
     facts = [f"load {found.average:.2f} on {found.cores} core{'s' * (found.cores != 1)}"] * (found.average >= 0)

@@ -35,6 +35,9 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     said that NaN equals NaN. `nans` and `eager_nans` count them on either side; `zero_signs` are zeros that are of
     the other sign than eager's, which no comparison minds.
 
+    `spread` is how far two correct runs of the program may be apart, as `runner.sensitivity` measures it; -1 where
+    nobody has asked, since the result is within the tolerance of its element type.
+
     `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of
     the output, laid out as rows of its last dim.
     """
@@ -59,6 +62,7 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     map: tuple[tuple[float, ...], ...] = ()
     eager_nans: int = 0
     zero_signs: int = 0
+    spread: float = -1.0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -177,6 +177,7 @@ def _output_json(output: OutputReport) -> dict[str, Any]:
         "max_rel": _number(output.max_rel),
         "max_ulp": _number(output.max_ulp),
         "tolerance": output.tolerance,
+        "spread": output.spread if output.spread >= 0 else None,
         "first_difference": output.where,
         "nans": output.nans,
         "eager_nans": output.eager_nans,
@@ -217,7 +218,7 @@ def _output_row(output: OutputReport) -> list[object]:
         told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
         return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
-    facts = [output.where, figures.nans(output)]
+    facts = [output.where, figures.nans(output), figures.spread(output)]
     told = "; ".join(fact for fact in facts if fact)
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", told]
 

@@ -109,6 +109,7 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
         f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MANY_ULP else "",
         figures.nans(output),
+        figures.spread(output),
         "NaN equals NaN only when asked: setting equal_nan" if output.verdict == "nan" else "",
         f"{output.infs} Inf" if output.infs else "",
         f"{output.zero_signs} zeros of the other sign" if output.zero_signs else "",

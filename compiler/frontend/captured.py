@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,9 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
+
+if TYPE_CHECKING:
+    from buddy.compiler.runner.sensitivity import Spread
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 
@@ -36,7 +39,7 @@ class CapturedGraph:
     `table` is the FX graph as `print_tabular` prints it, `code` as Python text.
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
     sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
-    `torch_dialect()` is what torch-mlir's importer makes of the graph.
+    `torch_dialect()` is what torch-mlir's importer makes of the graph. `spreads` is kept by `runner.sensitivity`.
     """
 
     graph: Graph
@@ -49,6 +52,7 @@ class CapturedGraph:
     first: Callable[[], Mapping[str, Any] | None] = lambda: None
     code: str = ""
     torch_dialect: Callable[[], GivenIR] = _not_whole
+    spreads: tuple[Spread, ...] | None = field(default=None, init=False)
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:

@@ -16,7 +16,8 @@ from buddy.compiler.profiling.attribution import attributed
 from buddy.compiler.profiling.counter import Counter, Pace, counter, reader
 from buddy.compiler.profiling.hot import Code, sampled
 from buddy.compiler.runner.loaded import LoadedProgram
-from buddy.compiler.runner.measure import SEED, OnProgress, fingerprints, summary, timed, with_threads
+from buddy.compiler.runner.measure import OnProgress, fingerprints, summary, timed, with_threads
+from buddy.compiler.runner.node_by_node import SEED
 from buddy.compiler.runner.sizes import bind
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 Integers and booleans must be equal. For floats,
 `|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
 with the figures of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
-part because sums taken in another order differ by roundings of the addends, however small the sum comes out. The size
-of the program does not widen it. An infinity equals only itself; NaN equals NaN only where that is asked for; zeros
-are equal whatever their sign.
+part because sums taken in another order differ by roundings of the addends, however small the sum comes out. Where
+that is exceeded, `sensitivity` may widen it by what the program itself makes of roundings. An infinity equals only
+itself; NaN equals NaN only where that is asked for; zeros are equal whatever their sign.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ _ROWS, _COLUMNS = 12, 48
 
 @dataclass(frozen=True)
 class Tolerance:
-    """`source` says where the figures are from."""
+    """`source` says where the figures are from; a difference of `least` is always tolerated."""
 
     absolute: float
     relative: float
     source: str = field(default="", compare=False)
+    least: float = 0.0
 
     def bound(self, rms: float, eager: Any = 0.0) -> Any:
         """How far a value may be from `eager`'s, a number or a tensor of magnitudes; `rms` is that of all of them."""
-        return self.absolute * max(1.0, rms) + self.relative * eager
+        bound = self.absolute * max(1.0, rms) + self.relative * eager
+        return bound.clamp(min=self.least) if isinstance(bound, torch.Tensor) else max(bound, self.least)
 
     def __str__(self) -> str:
-        return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}" if self.absolute else "equal"
+        least = f", at least {self.least:.2g}" if self.least else ""
+        return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}{least}" if self.absolute else "equal"
 
 
 _TORCH = "torch.testing.assert_close"

@@ -18,7 +18,6 @@ from buddy.compiler.run_report import RunReport, SideReport
 from buddy.compiler.runner.iree_process import IreeProcess
 from buddy.compiler.runner.load import load
 from buddy.compiler.runner.measure import (
-    SEED,
     OnProgress,
     changed_tensors,
     eager_results,
@@ -29,6 +28,7 @@ from buddy.compiler.runner.measure import (
     timed,
     with_threads,
 )
+from buddy.compiler.runner.node_by_node import SEED
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.messages import NativeCode

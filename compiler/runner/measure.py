@@ -16,15 +16,16 @@ from buddy.compiler.artifact import Artifact
 from buddy.compiler.machine_load import LoadMeter
 from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
 from buddy.compiler.runner.allocations import with_peak
-from buddy.compiler.runner.compare import compare, unchecked
+from buddy.compiler.runner.compare import unchecked
 from buddy.compiler.runner.load import Loaded, load
+from buddy.compiler.runner.node_by_node import SEED
+from buddy.compiler.runner.sensitivity import compared
 from buddy.compiler.torch_values import dense_bytes
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
-SEED = 0
 
 
 def run_and_compare(
@@ -99,13 +100,16 @@ def reports(
     """Compiled results beside eager's tensors, in order; what is no tensor needs no computing.
 
     Where there is no eager program, they are told as they are. A result that eager has none for is missing there.
+    What differs by more than its element type's tolerance is held beside what the program itself makes of roundings.
     """
     found = iter(results)
     names = [str(result) for result in captured.graph.results]
     if captured.eager is None:
         return tuple(unchecked(name, value) for name, value in zip(names, results, strict=True))
-    pairs = [(name, value) for name, value in zip(names, expected, strict=True) if isinstance(value, torch.Tensor)]
-    told = [compare(name, next(found, None), value, equal_nan=equal_nan) for name, value in pairs]
+    told = []
+    for index, value in enumerate(expected):
+        if isinstance(value, torch.Tensor):
+            told.append(compared(captured, expected, index, next(found, None), equal_nan=equal_nan))
     return (*told, *(_eager_lacks(value) for value in found))
 
 

@@ -24,8 +24,8 @@ from buddy.compiler.numerics_report import (
 from buddy.compiler.runner.deviations import Deviations, tells_places_apart, tolerance_of
 from buddy.compiler.runner.in_step import InStep, narrowed
 from buddy.compiler.runner.loaded import LoadedProgram
-from buddy.compiler.runner.measure import SEED, with_threads
-from buddy.compiler.runner.node_by_node import symbols_at
+from buddy.compiler.runner.measure import with_threads
+from buddy.compiler.runner.node_by_node import SEED, symbols_at
 from buddy.compiler.runner.observing import observing
 from buddy.compiler.runner.packed_elsewhere import PackedElsewhere
 from buddy.compiler.torch_values import to_torch

@@ -19,8 +19,9 @@ from buddy.compiler.engine.children import Ended, Task, in_child
 from buddy.compiler.engine.messages import Refused, Reply, Trouble
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.compare import compare
-from buddy.compiler.runner.measure import SEED, timed, with_threads
+from buddy.compiler.runner.measure import timed, with_threads
+from buddy.compiler.runner.node_by_node import SEED
+from buddy.compiler.runner.sensitivity import compared
 from buddy.compiler.straight import compile_graph
 from buddy.compiler.tuning.messages import Attempt, AttemptDone, Duel, DuelDone
 
@@ -97,16 +98,17 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))
     torch.manual_seed(SEED)
-    compared = 0
-    for name, value in zip(map(str, captured.graph.results), eager(captured.tensors), strict=True):
+    tensors = 0
+    expected = eager(captured.tensors)
+    for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):
-            report = compare(name, next(results, None), value, equal_nan=True)
-            compared += 1
+            report = compared(captured, expected, index, next(results, None), equal_nan=True)
+            tensors += 1
             if report.verdict != "ok":
-                return f"{name} differs from eager by {report.max_abs:.3g}"
+                return f"{report.name} differs from eager by {report.max_abs:.3g}"
     if next(results, None) is not None:
         return "it gives more results than eager"
-    return "" if compared else "it returns no tensor, so nothing says whether it is right"
+    return "" if tensors else "it returns no tensor, so nothing says whether it is right"
 
 
 def _pairs(

@@ -1,0 +1,175 @@
+"""What a program makes of roundings decides whether its results are right: no false alarms, and faults are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from buddy.compiler.compilation import Compiler
+from buddy.compiler.frontend.capture import capture
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.verify import _difference
+from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol import OutputReport
+from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runner.measure import reports
+from buddy.compiler.runner.sensitivity import MULTIPLE, spreads
+
+DEPTH, WIDTH = 24, 64
+
+
+class Amplifying(nn.Module):
+    """Layers each of which makes a small difference larger, as those of an untrained deep network do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.sin(3 * layer(x))
+        return self.norm(x)
+
+
+def inputs() -> torch.Tensor:
+    return torch.linspace(-2, 2, 32 * WIDTH).reshape(32, WIDTH).cos() * 4
+
+
+def judged(results: list[torch.Tensor], captured: CapturedGraph) -> OutputReport:
+    assert captured.eager is not None
+    with torch.no_grad():
+        (report,) = reports(captured, results, captured.eager(captured.tensors), equal_nan=False)
+    return report
+
+
+@pytest.fixture(scope="module")
+def deep() -> CapturedGraph:
+    with torch.no_grad():
+        return capture(Amplifying().eval(), (inputs(),))[0]
+
+
+def test_a_right_program_whose_roundings_grow_is_right(deep: CapturedGraph) -> None:
+    artifact = Compiler(deep.graph).compile(default_recipe()).artifact
+    report = judged(LoadedProgram(artifact)(deep.tensors), deep)
+    assert report.max_abs > 2e-4  # far beyond what is allowed of float32 as such
+    assert report.verdict == "ok"
+    assert 0 < report.max_abs <= MULTIPLE * report.spread
+    assert report.tolerance.endswith(f", at least {MULTIPLE * report.spread:.2g}")
+
+
+def test_another_order_of_sums_is_right(deep: CapturedGraph) -> None:
+    order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(1))
+    model = Amplifying().eval()
+    with torch.no_grad():
+        for layer in model.layers:  # the same products, added in another order
+            layer.forward = lambda x, layer=layer: nn.functional.linear(x[:, order], layer.weight[:, order], layer.bias)
+        assert judged([model(inputs())], deep).verdict == "ok"
+
+
+def drop_channel(model: Amplifying) -> None:
+    model.layers[-1].weight[:, 7] = 0
+
+
+def lose_edge_of_tile(model: Amplifying) -> None:
+    model.layers[-1].weight[WIDTH - 1] = model.layers[-1].weight[WIDTH - 2]
+
+
+def other_epsilon(model: Amplifying) -> None:
+    model.norm.eps = 1e-3
+
+
+def lose_bias(model: Amplifying) -> None:
+    model.layers[-2].bias[3] = 0
+
+
+def round_to_half(model: Amplifying) -> None:
+    model.layers[-1].weight.copy_(model.layers[-1].weight.bfloat16())
+
+
+def fault_of_last_layer(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Amplifying], None]:
+    def plant(model: Amplifying) -> None:
+        last = model.layers[-1].forward
+        model.layers[-1].forward = lambda x: change(last(x))
+
+    return plant
+
+
+FAULTS = {
+    "a channel of a product is lost": drop_channel,
+    "the edge of a tile is another row's": lose_edge_of_tile,
+    "layer norm's epsilon is another": other_epsilon,
+    "an element of a bias is lost": lose_bias,
+    "weights are rounded to bfloat16": round_to_half,
+    "one element is zero": fault_of_last_layer(lambda x: x.index_fill(1, torch.tensor([5]), 0.0)),
+    "rows are exchanged": fault_of_last_layer(lambda x: x.roll(1, 0)),
+    "a sign is flipped": fault_of_last_layer(lambda x: torch.cat([x[:, :1].neg(), x[:, 1:]], 1)),
+    # Of 24; what the layers before make of their roundings is already as large as 11 bits.
+    "truncated to 9 bits": fault_of_last_layer(lambda x: (x.view(torch.int32) & -(1 << 15)).view(torch.float32)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_deep_program_is_wrong(deep: CapturedGraph, name: str) -> None:
+    model = Amplifying().eval()
+    with torch.no_grad():
+        FAULTS[name](model)
+        report = judged([model(inputs())], deep)
+    assert report.verdict == "mismatch"
+    assert report.spread > 0
+
+
+def test_a_program_is_run_in_double_precision_once_and_only_where_it_has_to_be() -> None:
+    captured = capture(lambda x: x.sum(1), (torch.linspace(0, 1, 64).reshape(4, 16),))[0]
+    assert captured.eager is not None
+    right = captured.eager(captured.tensors)
+    assert judged(right, captured).spread == -1
+    assert captured.spreads is None
+    assert judged([right[0] + 1], captured).verdict == "mismatch"
+    assert captured.spreads is not None
+    assert spreads(captured, right) is captured.spreads
+
+
+def test_what_is_no_float_has_to_be_equal_and_infinities_are_never_a_matter_of_rounding() -> None:
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.argmax(1), x * 2
+
+    captured = capture(two, (torch.linspace(0, 1, 64).reshape(4, 16),))[0]
+    assert captured.eager is not None
+    places, doubled = captured.eager(captured.tensors)
+    infinite = doubled.clone()
+    infinite[0, 0] = torch.inf
+    told = reports(captured, [places + 1, infinite], [places, doubled], equal_nan=False)
+    assert [report.verdict for report in told] == ["mismatch", "mismatch"]
+    assert told[0].tolerance == "equal"
+
+
+def test_a_program_that_is_not_the_same_twice_has_no_right_result(deep: CapturedGraph) -> None:
+    calls = iter(range(100))
+
+    @torch.library.custom_op("sensitivity::counted", mutates_args=())
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        return x + next(calls)
+
+    counted.register_fake(torch.empty_like)
+    captured = capture(lambda x: torch.ops.sensitivity.counted(x), (torch.ones(3),))[0]
+    assert captured.eager is not None
+    results = captured.eager(captured.tensors)
+    report = judged(results, captured)
+    assert report.verdict == "mismatch"
+    assert report.spread >= 1
+
+
+def test_verifying_allows_the_same(deep: CapturedGraph) -> None:
+    assert deep.eager is not None
+    with torch.no_grad():
+        expected = deep.eager(deep.tensors)
+        spread = spreads(deep, expected)
+        for times, is_right in ((0.9, True), (1.1, False)):
+            moved = [expected[0] + MULTIPLE * times * spread[0].rms]
+            assert _difference(moved, expected) is not None
+            assert (_difference(moved, expected, spread) is None) is is_right
