@@ -73,9 +73,8 @@ pytest: $(VENV)/.dev
 # Files of processes that are killed are lost with them.
 coverage: $(VENV)/.dev
 	@$(BIN)/coverage erase
-	@COVERAGE_FILE="$(CURDIR)/.coverage" $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS)
-	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report --skip-covered --sort=cover
+	@COVERAGE_FILE="$(CURDIR)/.coverage" $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS); \
+	status=$$?; $(BIN)/coverage combine --quiet; $(BIN)/coverage report --skip-covered --sort=cover; exit $$status
 
 bench: $(VENV)/.run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -39,6 +41,13 @@ def private_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for kind in ("CONFIG", "STATE", "CACHE", "DATA"):
             patch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
         yield
+
+
+def pytest_configure() -> None:
+    """What a shell has ignored for what it starts, by `nohup` or `&`, is not ignored by the processes of tests."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # The greatest of one run's errors and that of another's, of equal distributions, add up to twice the spread where both
 # are at one element; compiled code with errors three times those of eager is still called right.
 MULTIPLE = 4.0
-# Where double precision is further than this from eager, as a share of the root mean square of the result, the program is
-# not the same in both, as one that computes something else each time, or its result says nothing: bfloat16 has 2**-8.
+# Where double precision is further than this from eager, as a share of the result's root mean square, the program
+# is not the same in both, as one that computes something else each time, or its result says nothing (bfloat16: 2**-8).
 MOST = 1 / 8
 _WIDE = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")

@@ -77,13 +77,14 @@ class Linked(Bench):
         self.told: list[str] = []
         self._heard = 0
 
-    async def hears(self, wanted: Callable[[str], bool]) -> None:
-        """Wait until something that is `wanted` has been told, behind what was heard before."""
+    async def hears(self, wanted: Callable[[str], bool]) -> str:
+        """Wait until something that is `wanted` has been told, behind what was heard before; that is the value."""
         end = time.monotonic() + PATIENCE
         while not any(map(wanted, self.told[self._heard :])):
             assert time.monotonic() < end, self.told
             await asyncio.sleep(0.02)
         self._heard += next(k for k, what in enumerate(self.told[self._heard :], 1) if wanted(what))
+        return self.told[self._heard - 1]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -107,8 +108,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
     pids = everything_below(linked.pid)
     with far.state("down"):
         await linked.hears(lambda what: "Broken pipe" in what)
-        await linked.hears(lambda what: "Network is unreachable" in what)
-        assert "trying again in" in linked.told[-1]
+        assert "trying again in" in await linked.hears(lambda what: "Network is unreachable" in what)
         waiting = asyncio.create_task(linked.client.fetch_lines(compiled.stages[-1].text, 0, 10))
     linked.client.hurry()
     lines = await asyncio.wait_for(waiting, PATIENCE)
