@@ -56,7 +56,7 @@ class Verified:
             expected = self._eager(arguments)
             difference = _difference(results, expected)
             if difference is not None:  # more than a few roundings: how many does this program make?
-                difference = _difference(results, expected, spreads(self._captured(arguments), expected))
+                difference = _difference(results, expected, spreads(self._captured(arguments), expected, before))
         finally:
             torch.set_rng_state(after)
         if difference is None:

@@ -43,16 +43,17 @@ class Spread(NamedTuple):
     rms: float
 
 
-def spreads(captured: CapturedGraph, expected: Sequence[Any]) -> tuple[Spread, ...]:
+def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None = None) -> tuple[Spread, ...]:
     """How far each of eager's results, `expected`, is from double precision, by its finite elements: the spread.
 
     One for each result, in order; 0 for what is no float. Computed once for each `captured`; empty where that cannot
-    be, for want of memory or of an op in double precision.
+    be, for want of memory or of an op in double precision. Random numbers begin from the generator's state `random`,
+    which has to be that of eager's run; without it both began from `SEED`.
     """
     if captured.spreads is None:
         try:
-            captured.spreads = _measured(captured, expected)
-        except (RuntimeError, MemoryError) as error:
+            captured.spreads = _measured(captured, expected, random)
+        except Exception as error:  # what an op raises, which may be the script's own
             _log.debug("no run in double precision", exc_info=error)
             captured.spreads = ()
     return captured.spreads
@@ -96,10 +97,12 @@ def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
     return own if own == EXACT else Tolerance(own.absolute, own.relative, own.source, MULTIPLE * spread.largest)
 
 
-def _measured(captured: CapturedGraph, expected: Sequence[Any]) -> tuple[Spread, ...]:
+def _measured(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None) -> tuple[Spread, ...]:
     before = torch.get_rng_state()
-    torch.manual_seed(SEED)
     try:
+        torch.manual_seed(SEED)
+        if random is not None:
+            torch.set_rng_state(random)
         with torch.no_grad():
             symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
             exact = InStep(captured.graph, captured.tensors, symbols, (), "float64").finish()
