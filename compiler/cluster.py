@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 EXTRA = 'pip install "buddy-tui[cluster]"'
-# Seconds that a scheduler may take to answer.
+# Seconds that a scheduler may take to answer, and the first worker to connect to it.
 START = 10.0
 # So many workers are lost over one thing before it is itself to blame.
 RETRIES = 3
@@ -61,9 +61,11 @@ def mapped(
     except (OSError, ValueError) as error:
         raise unanswered(address, error) from error
     with client, client.as_current():
+        try:
+            client.wait_for_workers(1, timeout=START)
+        except TimeoutError as error:
+            raise without_workers(address) from error
         threads = sum(client.nthreads().values())
-        if not threads:
-            raise without_workers(address)
         tell(f"{len(items)} on {threads} threads of {len(client.nthreads())} workers")
         futures = client.map(act, items, pure=False, retries=RETRIES)
         known = dict(zip(futures, items, strict=True))

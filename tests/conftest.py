@@ -191,7 +191,7 @@ Cluster = tuple[str, "list[subprocess.Popen[bytes]]"]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A Dask scheduler of its own and two workers of one thread each: its address, and the workers."""
-    pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed")
     file, quiet = tmp_path / "scheduler.json", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     here = ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
     processes = [_dask("scheduler", *here, "--port", "0", cwd=tmp_path, **quiet)]
@@ -202,7 +202,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             time.sleep(0.1)
         alone = ["--nthreads", "1", "--no-nanny"]
         processes += [_dask("worker", *here, *alone, cwd=tmp_path, **quiet) for _ in range(2)]
-        yield json.loads(file.read_text())["address"], processes[1:]
+        address = json.loads(file.read_text())["address"]
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=240)
+        yield address, processes[1:]
     finally:
         for process in processes:
             process.kill()

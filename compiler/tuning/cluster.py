@@ -48,9 +48,11 @@ async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[l
     except ClusterError as error:
         raise JobFailed(error.diagnostic) from error
     async with client:
+        try:
+            await client.wait_for_workers(1, timeout=START)
+        except TimeoutError as error:
+            raise JobFailed(without_workers(address).diagnostic) from error
         threads = await client.nthreads()
-        if not threads:
-            raise JobFailed(without_workers(address).diagnostic)
         begin = msgspec.msgpack.encode(Begin(load, graph))
         yield [ClusterHand(client, begin) for _ in range(sum(threads.values()))]
 
