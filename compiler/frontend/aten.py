@@ -19,14 +19,17 @@ from buddy.compiler.frontend import (
     dropout,
     effects,
     encoder_layer,
+    fake_quantization,
     formulas,
     grid_sampling,
     linear_algebra,
+    prims,
     recurrent,
     resampling,
 )
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.others import decompositions_of_others
+from buddy.compiler.frontend.views import strided_from_memory
 from buddy.compiler.graph.operation import Op, default_ops_map
 
 GraphKind = Literal["inference", "forward", "backward"]
@@ -86,6 +89,7 @@ def run_aot(
     holds them while Dynamo compiles it and not afterwards. `check` may raise for what is no backward graph.
     """
     table = default_decompositions() if decompositions is None else decompositions
+    prims.views_by_aten(module)
     known = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
@@ -95,6 +99,7 @@ def run_aot(
                 check(aten)
             effects.without_tokens(aten)
             counted_sizes.keep_numbers_in_tensors(aten)
+            strided_from_memory(aten)
             if kind == "backward":
                 _drop_draws_of_forward(aten)
             return make_boxed_func(compile_graph(replace(_describe(aten, kind, module, known), autocast=autocast)))
@@ -135,10 +140,11 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
 @lru_cache(maxsize=1)
 def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
-    table = dict(torch._decomp.core_aten_decompositions().items())
+    table = prims.decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
     for own in (
-        recurrent, dropout, encoder_layer, formulas, grid_sampling, resampling, linear_algebra, counted_sizes,
+        recurrent, dropout, encoder_layer, fake_quantization, formulas, grid_sampling, resampling, linear_algebra,
+        counted_sizes,
     ):  # fmt: skip
         table |= own.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}

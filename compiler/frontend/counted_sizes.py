@@ -87,6 +87,39 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
     return x.flatten(axis, axis + mask.dim() - 1).index_select(axis, _places(mask, _count_once(mask)))
 
 
+def index_put(
+    x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """With masks beside other subscripts, each mask as the places that it marks; a mask alone is left to the class.
+
+    As many as the others have, or one that they all go with; else the program raises.
+    """
+    given = [item for item in indices if item is not None]
+    if len(given) < 2 or not any(map(_is_mask, given)):
+        return NotImplemented
+    others = [item.shape for item in given if not _is_mask(item)]
+    length = torch.broadcast_shapes(*others)[-1:] if others else ()
+    found: list[torch.Tensor | None] = []
+    for item in indices:
+        found += _columns(item, length[0] if length and length[0] != 1 else None) if _is_mask(item) else [item]
+    return aten.index_put.default(x, found, values, accumulate)
+
+
+def _is_mask(subscript: torch.Tensor | None) -> bool:
+    return subscript is not None and subscript.dtype in (torch.bool, torch.uint8)
+
+
+def _columns(mask: torch.Tensor, length: Size | None) -> list[torch.Tensor]:
+    """For each dim of a mask the positions of what it marks: `length` of them, or as many as there are."""
+    if length is None:
+        return list(aten.nonzero_static.default(mask, size=_count_once(mask)).unbind(1))
+    count = (mask != 0).sum()
+    message = "shape mismatch: indexing tensors could not be broadcast together"
+    aten._assert_async.msg((count == length) | (count == 1), message)
+    places = aten.nonzero_static.default(mask, size=length, fill_value=0)
+    return list(torch.where(count == 1, places[:1], places).unbind(1))
+
+
 def repeat_interleave(repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
     if output_size is not None:
         return NotImplemented
@@ -209,6 +242,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 # Of ops that have a class; the rules leave all alone whose results have sizes that are known.
 BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: index,
+    aten.index_put.default: index_put,
     aten.repeat_interleave.Tensor: repeat_interleave,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -216,6 +216,20 @@ def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return aten.index.Tensor(x.reshape(-1), [index])
 
 
+def conv_tbc(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
+    """A convolution of `x` [time, batch, in] with `weight` [width, in, out], as [time, batch, out]."""
+    found = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return found.permute(2, 0, 1).contiguous()
+
+
+def index_put_impl(
+    x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False,
+    unsafe: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """What `index_put` calls; `unsafe` leaves out checks of the indices, which are made here all the same."""
+    return aten.index_put.default(x, indices, values, accumulate)
+
+
 def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, whose result is contiguous, for an op whose result has channels last where its operand does."""
 
@@ -242,6 +256,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.dist.default: dist,
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,
+    aten.conv_tbc.default: conv_tbc,
+    aten._index_put_impl.default: index_put_impl,
     aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten._assert_async.default: assert_nonzero,
     aten.threshold_backward.default: threshold_backward,

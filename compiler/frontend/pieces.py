@@ -21,7 +21,7 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unfit
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
-from buddy.compiler.frontend.results import behind_views
+from buddy.compiler.frontend.views import behind_views
 
 Refused = dict[str, str]
 Check = Callable[[AtenGraph], object]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import getitem
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from buddy.compiler.frontend.aten import AtenGraph, OpsMap
 from buddy.compiler.frontend.complex_numbers.rewriting import STANDS_FOR
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.symbols import UnknownSymbolError
+from buddy.compiler.frontend.views import behind_views, storage_of
 from buddy.compiler.graph.operation import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of
 
@@ -104,7 +104,7 @@ def _bases_missing(module: GraphModule) -> list[Node]:
     views: dict[Node, list[Node]] = {}
     for node in dict.fromkeys(returned):
         root, _ = behind_views(node)
-        if root.op == "call_function" and _storage(node.meta.get("val")) is not None:
+        if root.op == "call_function" and storage_of(node.meta.get("val")) is not None:
             views.setdefault(root, []).append(node)
     return [
         root for root, nodes in views.items()
@@ -197,7 +197,7 @@ class _Memory:
         """What a tensor has in common with all that can be made of it as views: its memory, and what lies there."""
         node = self._nodes[op]
         value = node.meta.get("val")
-        if _storage(value) is None:
+        if storage_of(value) is None:
             return op
         root = _root(node)
         # A base that is computed begins where its memory does, and can be seen as of any type; an input need not.
@@ -207,7 +207,7 @@ class _Memory:
         """Whether a result has all that views of its memory can see: it is what makes the memory, or fills it."""
         node = self._nodes[op]
         value = node.meta.get("val")
-        if _storage(value) is None or value.is_conj() or value.is_neg():
+        if storage_of(value) is None or value.is_conj() or value.is_neg():
             return False  # compiled code writes what is read, so a view that is not conjugated would have to be
         makes = _root(node) is node.meta.get(STANDS_FOR, node)
         return (makes and _begins_its_memory(value)) or self._fills(op)
@@ -233,30 +233,10 @@ def _root(node: Node) -> Node:
     return _root(node) if STANDS_FOR in node.meta else node
 
 
-def behind_views(node: Node) -> tuple[Node, list[Node]]:
-    """The input, or the op that gives new memory, which the tensor of `node` is a view of, and the ops between them."""
-    storage, views = _storage(node.meta.get("val")), []
-    while node.op == "call_function" and storage is not None:
-        maker = node.args[0] if node.target is getitem else node
-        parents = [parent for parent in maker.all_input_nodes if _storage(parent.meta.get("val")) == storage]
-        if not parents:
-            break
-        views.append(maker)
-        node = parents[0]
-    return node, views
-
-
 def _begins_its_memory(value: torch.Tensor) -> bool:
     """Whether a tensor's first element is that of its memory, for all sizes; asked so that no guard comes of it."""
     offset = value.storage_offset()
     return isinstance(offset, int) and offset == 0
-
-
-def _storage(value: Any) -> int | None:
-    """Which memory a tensor lies in; `None` for what has no strides to be viewed by."""
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return None
-    return int(value.untyped_storage()._cdata)
 
 
 # ---- strides ---------------------------------------------------------------------------------------------------------

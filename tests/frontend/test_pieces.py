@@ -43,22 +43,7 @@ def selected_from_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def read_by_strides(x: torch.Tensor) -> torch.Tensor:
-    return (x.t() + 1).as_strided((5,), (2,)).exp()
-
-
-def read_through_views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What lies before, between and behind the elements of a view, also of complex numbers."""
-    c = torch.complex(x, x + 1).flatten()
-    parts = (x + 3).flatten().split(4)
-    return (
-        (x * 2).flatten()[::2].as_strided((2,), (1,)).exp(),
-        (x + 1).flatten()[1:].as_strided((2,), (1,), 0) + x[0, :2],
-        x.cumsum(0)[:1].as_strided((12,), (1,)),
-        parts[1].as_strided((9,), (1,), 2),
-        (c * 2)[::2].as_strided((2,), (1,)),
-        (c * 2)[1::2].as_strided((2,), (1,), 0) + 1,
-        torch.as_strided_scatter((c + 1)[:6][::2], c[:2], (2,), (1,)),
-    )
+    return (x + 1).view(torch.int32).t().as_strided((5,), (2,)).to(torch.float32).exp()
 
 
 def drawn_between(x: torch.Tensor) -> torch.Tensor:
@@ -75,7 +60,6 @@ REASONS: dict[Callable[..., Any], str] = {
     chosen_beside_complex_numbers: "is a higher-order op's subgraph",
     selected_from_columns: "index (aten.index.Tensor) has the size u0, which no input tells",
     read_by_strides: "reads the strides of a tensor that is not contiguous",
-    read_through_views: "reads the strides of a tensor that is not contiguous",
     drawn_between: "has the element type torch.float8_e4m3fn",
 }
 

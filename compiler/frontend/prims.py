@@ -1,0 +1,44 @@
+"""PrimTorch's ops (`torch.ops.prims`) in terms of ATen's: what each of them names as its ATen implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import GraphModule
+
+
+def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """Dims `start` to `end`, both included, as one; PyTorch's own implementation writes into memory of its own."""
+    return x.flatten(start, end).clone(memory_format=torch.contiguous_format)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """A rule for each op of `torch.ops.prims` that gives no views."""
+    own = {torch.ops.prims.collapse.default: collapse}
+    return {op: op.impl_aten for op in _ops() if not _gives_views(op)} | own
+
+
+def _ops() -> list[Any]:
+    names = (getattr(torch.ops.prims, name) for name in dir(torch.ops.prims))
+    defaults = [packet.default for packet in names if isinstance(packet, OpOverloadPacket)]
+    return [op for op in defaults if getattr(op, "impl_aten", None) is not None]
+
+
+def _gives_views(op: OpOverload) -> bool:
+    return any(argument.alias_info is not None for argument in op._schema.arguments)
+
+
+def views_by_aten(module: GraphModule) -> None:
+    """Make the ops of a Dynamo graph that give views ATen's: AOTAutograd functionalises no other ones."""
+    changed = False
+    for node in module.graph.nodes:
+        target: Any = node.target
+        op = target.default if isinstance(target, OpOverloadPacket) else target
+        if node.op == "call_function" and isinstance(op, OpOverload) and op.namespace == "prims" and _gives_views(op):
+            node.target = op.impl_aten
+            changed = True
+    if changed:
+        module.recompile()

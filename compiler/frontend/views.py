@@ -1,0 +1,108 @@
+"""The memory that tensors of an ATen graph are views of, and `as_strided`, which reads it past its operand."""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+_READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
+
+
+def behind_views(node: Node) -> tuple[Node, list[Node]]:
+    """The input, or the op that gives new memory, which the tensor of `node` is a view of, and the ops between them."""
+    storage, views = storage_of(node.meta.get("val")), []
+    while node.op == "call_function" and storage is not None:
+        maker = node.args[0] if node.target is getitem else node
+        parents = [parent for parent in maker.all_input_nodes if storage_of(parent.meta.get("val")) == storage]
+        if not parents:
+            break
+        views.append(maker)
+        node = parents[0]
+    return node, views
+
+
+def storage_of(value: Any) -> int | None:
+    """Which memory a tensor lies in; `None` for what has no strides to be viewed by."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return int(value.untyped_storage()._cdata)
+
+
+def strided_from_memory(module: GraphModule) -> None:
+    """Let each `as_strided` and `as_strided_scatter` of an ATen graph have a dense vector, its operand's memory.
+
+    Left alone are those of memory that is not all in the tensor at the end of the views (an input that is itself a
+    view of something larger, or one with gaps).
+    """
+    for node in list(module.graph.nodes):
+        if node.target in (_READ, _WRITE) and not _is_vector(node.args[0]):
+            _rewrite(module, node)
+    module.recompile()
+
+
+def _is_vector(node: Node) -> bool:
+    value = node.meta["val"]
+    return bool(value.is_contiguous()) and _is_all_memory(value)
+
+
+def _is_all_memory(value: torch.Tensor) -> bool:
+    """Whether the elements of `value` lie side by side in a memory with nothing else, which is of a known size."""
+    if not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset())):
+        return False
+    dense = is_non_overlapping_and_dense_or_false(value)
+    return dense and value.untyped_storage().nbytes() == value.numel() * value.element_size()
+
+
+def _rewrite(module: GraphModule, node: Node) -> None:
+    operand: Any = node.args[0]
+    base, views = behind_views(operand)
+    value, memory = operand.meta["val"], base.meta["val"]
+    if not isinstance(memory, torch.Tensor) or memory.dtype != value.dtype or not _is_all_memory(memory):
+        return
+    given = dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)
+    if given.get("storage_offset") is None:
+        given["storage_offset"] = value.storage_offset()
+    with module.graph.inserting_before(node):
+        vector = _vector(module, base, node)
+        rest = [given[name] for name in _names(node) if name != "self"]
+        if node.target is _READ:
+            made = _call(module, node, _READ, vector, *rest)
+        else:
+            written = _call(module, node, _WRITE, vector, *rest)
+            made = _call(module, node, _READ, written, *_layout_of(value))
+    node.replace_all_uses_with(made)
+    for dead in (node, *views):
+        if not dead.users:
+            module.graph.erase_node(dead)
+
+
+def _names(node: Node) -> list[str]:
+    target: Any = node.target
+    return [argument.name for argument in target._schema.arguments]
+
+
+def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
+    return list(value.shape), list(value.stride()), value.storage_offset()
+
+
+def _vector(module: GraphModule, base: Node, like: Node) -> Node:
+    """All elements of a dense tensor in the order that they have in memory."""
+    value = base.meta["val"]
+    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.shape[dim] == 1))
+    if order != sorted(order):
+        base = _call(module, like, aten.permute.default, base, order)
+    return _call(module, like, aten.view.default, base, [value.numel()])
+
+
+def _call(module: GraphModule, like: Node, target: Any, first: Node, *rest: Any) -> Node:
+    """A call at the place in the program of `like`."""
+    made = module.graph.call_function(target, (first, *rest))
+    value, others = first.meta["val"], torch.fx.node.map_arg(rest, lambda node: node.meta["val"])
+    with value.fake_mode:
+        made.meta = dict(like.meta) | {"val": target(value, *others)}
+    return made
