@@ -57,7 +57,8 @@ class AtenGraph:
 
     `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents),
     and `input_of[i]` is the Dynamo input that it is. Of a graph that is cut into pieces, each has a number in `part`,
-    and `ends` says why it is one, and on which Python line. The Dynamo graph was captured where autocast converted to
+    and `ends` says why it is one, and on which Python line; a branch or body of control flow has a name in `body`. The
+    Dynamo graph was captured where autocast converted to
     the type `autocast`, if any: its calls do not say so.
     """
 
@@ -69,6 +70,7 @@ class AtenGraph:
     part: int = 0
     ends: tuple[str, str] = ("", "")
     autocast: torch.dtype | None = None
+    body: str = ""
 
 
 CompileGraph = Callable[[AtenGraph], Runner]

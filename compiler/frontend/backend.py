@@ -175,7 +175,8 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
         return make(aten)
     except UnsupportedGraphError as error:
         cut = cut_around(aten, error, lambda part: Results(converted(part, own.ops_map)))
-        return _in_pieces(cut, make, error if settings.fallback == "error" else None)
+        compile_body = partial(compile_aten, settings=settings, own=own)
+        return _in_pieces(cut, make, compile_body, error if settings.fallback == "error" else None)
 
 
 def compile_or_leave(aten: AtenGraph, settings: Settings) -> Runner:
@@ -201,13 +202,16 @@ def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.G
     return module
 
 
-def _in_pieces(cut: Cut, make: Callable[[AtenGraph], Runner], refusal: UnsupportedGraphError | None) -> Runner:
+def _in_pieces(
+    cut: Cut, make: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
+    refusal: UnsupportedGraphError | None,
+) -> Runner:  # fmt: skip
     """A cut graph; where nodes of it would be in eager, the `refusal` is raised, if there is one."""
     if cut.in_eager:
         if refusal is not None:
             raise refusal
         warnings.warn(str(cut), stacklevel=3)
-    return Pieces(cut, make) if cut.compiled or not cut.in_eager else cut.aten.module
+    return Pieces(cut, make, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
 def _compiled(conversion: Conversion, settings: Settings, aten: AtenGraph, own: Own | None = None) -> Runner:
@@ -328,7 +332,7 @@ def compiled_for_all_sizes(
             cut = cut_around(aten, error, lambda part: Results(converted(part)))
             # Graphs with sizes that depend on data cannot be traced anew for each set of sizes.
             eager_too = cut.reads_numbers and settings.fallback == "eager"
-            return _in_pieces(cut, compile_piece, None if eager_too else error)
+            return _in_pieces(cut, compile_piece, compile_one, None if eager_too else error)
 
     def compile_piece(aten: AtenGraph) -> Runner:
         conversion = converted(aten)

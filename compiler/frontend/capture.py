@@ -62,9 +62,9 @@ class Recorder:
             return self._recorded(aten)
         except UnsupportedGraphError as error:
             cut = cut_around(aten, error, self._converted)
-            if not cut.compiled:
+            if not cut.compiled and cut.in_eager:
                 raise
-            return Pieces(cut, self._recorded)
+            return Pieces(cut, self._recorded, self._compile)
 
     def _converted(self, aten: AtenGraph) -> Conversion:
         return to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
@@ -95,6 +95,7 @@ class Recorder:
 
     def _graph_name(self, aten: AtenGraph) -> str:
         marks = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
+        marks += [aten.body] * bool(aten.body)
         return f"{self.name} ({', '.join(marks)})" if marks else self.name
 
     def _keep(self, captured: CapturedGraph) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
+from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 
@@ -230,6 +232,15 @@ def index_put_impl(
     return aten.index_put.default(x, indices, values, accumulate)
 
 
+def copied(view: Callable[..., Any]) -> Callable[..., Any]:
+    """What `view` gives, tensor or tensors, as a contiguous copy."""
+
+    def copy(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return tree_map(partial(torch.clone, memory_format=torch.contiguous_format), view(x, *rest, **named))
+
+    return copy
+
+
 def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, whose result is contiguous, for an op whose result has channels last where its operand does."""
 
@@ -257,6 +268,16 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,
     aten.conv_tbc.default: conv_tbc,
+    aten.detach_copy.default: copied(aten.detach.default),
+    aten.slice_copy.Tensor: copied(aten.slice.Tensor),
+    aten.select_copy.int: copied(aten.select.int),
+    aten.split_copy.Tensor: copied(aten.split.Tensor),
+    aten._conj_copy.default: copied(aten._conj.default),
+    aten._neg_view_copy.default: copied(aten._neg_view.default),
+    aten.view_as_real_copy.default: copied(aten.view_as_real.default),
+    aten.view_as_complex_copy.default: copied(aten.view_as_complex.default),
+    aten._reshape_copy.default: copied(aten.reshape.default),
+    aten._reshape_alias_copy.default: copied(aten._reshape_alias.default),
     aten._index_put_impl.default: index_put_impl,
     aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten._assert_async.default: assert_nonzero,

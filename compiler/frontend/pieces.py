@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
+from buddy.compiler.frontend.control_flow import has_control_flow, is_control_flow, with_compiled_bodies
 from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unfit
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
@@ -59,9 +60,9 @@ class Cut:
 
     @property
     def in_eager(self) -> Mapping[str, str]:
-        """Why nodes that compute with tensors are in eager."""
-        numbers = {node.name for node in computing(self.aten.module) if gives_numbers(node)}
-        return {name: why for name, why in self.refused.items() if name not in numbers}
+        """Why nodes that compute with tensors are in eager; control flow has compiled bodies."""
+        between = {node.name for node in computing(self.aten.module) if gives_numbers(node) or is_control_flow(node)}
+        return {name: why for name, why in self.refused.items() if name not in between}
 
     @property
     def reads_numbers(self) -> bool:
@@ -71,7 +72,8 @@ class Cut:
     def __str__(self) -> str:
         parts, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.in_eager.values()))
         if not reasons:
-            return f"a graph of {len(self.aten.module.graph.nodes)} nodes is compiled in {parts} pieces, by numbers"
+            by = "by control flow" if has_control_flow(self.aten.module) else "by numbers"
+            return f"a graph of {len(self.aten.module.graph.nodes)} nodes is compiled in {parts} pieces, {by}"
         pieces = "1 piece" if parts == 1 else f"{parts} pieces"
         fate = f"is compiled in {pieces} around eager" if parts else "runs in eager"
         return f"a graph of {len(self.aten.module.graph.nodes)} nodes {fate}: {reasons}"
@@ -125,7 +127,12 @@ def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
     """The nodes that `error` refuses: the one it names, or those that read it, where that one computes nothing."""
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
     refused = [found for node in nodes for found in ([node] if node.op == "call_function" else list(node.users))]
-    return {node.name: error.diagnostic.what for node in refused if node.op != "output"}
+    what = error.diagnostic.what
+    return {node.name: _why_decided(node) if is_control_flow(node) else what for node in refused if node.op != "output"}
+
+
+def _why_decided(node: Node) -> str:
+    return f"{node.name} ({node.target}) decides what runs here; its bodies are compiled as graphs of their own"
 
 
 def _memory_read(module: GraphModule, refused: Refused) -> Refused:
@@ -147,18 +154,31 @@ def _makers_of_memory(operand: Node) -> list[Node]:
 
 
 class Pieces:
-    """A cut graph as one callable: `compile_piece` makes what runs each piece that is not in eager."""
+    """A cut graph as one callable: `compile_piece` makes what runs each piece that is not in eager.
 
-    def __init__(self, cut: Cut, compile_piece: Callable[[AtenGraph], Runner]) -> None:
+    `compile_body` makes what runs the branches and bodies of control flow, which may themselves be cut.
+    """
+
+    def __init__(
+        self, cut: Cut, compile_piece: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner]
+    ) -> None:
         self._placeholders = [node for node in cut.aten.module.graph.nodes if node.op == "placeholder"]
         self._output = cut.aten.module.graph.output_node().args[0]
-        self._steps = [(piece, piece.aten.module if piece.eager else compile_piece(piece.aten)) for piece in cut.pieces]
+
+        def made(piece: Piece) -> Runner:
+            if not piece.eager:
+                return compile_piece(piece.aten)
+            if has_control_flow(piece.aten.module):
+                return with_compiled_bodies(piece.aten, compile_body)
+            return piece.aten.module
+
+        self._steps = [(piece, made(piece)) for piece in cut.pieces]
         self._dead = _last_uses([piece for piece, _ in self._steps], self._output)
 
     @property
     def in_eager(self) -> list[Node]:
-        """The nodes that PyTorch runs, but those that only read numbers."""
-        return [node for node in self._not_compiled() if not gives_numbers(node)]
+        """The nodes that PyTorch runs, but those that only read numbers, and control flow."""
+        return [node for node in self._not_compiled() if not gives_numbers(node) and not is_control_flow(node)]
 
     @property
     def between(self) -> list[Node]:
@@ -166,7 +186,7 @@ class Pieces:
         return [node for node in self._not_compiled() if gives_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
-        left = (piece for piece, run in self._steps if run is piece.aten.module)
+        left = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
         return [node for piece in left for node in computing(piece.aten.module)]
 
     def __call__(self, *tensors: Any) -> list[Any]:

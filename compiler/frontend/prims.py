@@ -35,9 +35,10 @@ def views_by_aten(module: GraphModule) -> None:
     """Make the ops of a Dynamo graph that give views ATen's: AOTAutograd functionalises no other ones."""
     changed = False
     for node in module.graph.nodes:
-        target: Any = node.target
-        op = target.default if isinstance(target, OpOverloadPacket) else target
-        if node.op == "call_function" and isinstance(op, OpOverload) and op.namespace == "prims" and _gives_views(op):
+        op: Any = node.target
+        if isinstance(op, OpOverloadPacket) and op._qualified_op_name.startswith("prims::"):
+            op = op.default
+        if isinstance(op, OpOverload) and op.namespace == "prims" and _gives_views(op):
             node.target = op.impl_aten
             changed = True
     if changed:

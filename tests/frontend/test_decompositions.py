@@ -116,15 +116,12 @@ def test_views_by_prims_share_memory_as_in_eager() -> None:
     assert (view == 6).all()
 
 
-@pytest.mark.parametrize("unsafe", [False, True])
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_index_put_by_the_op_behind_it(accumulate: bool, unsafe: bool) -> None:
-    def call(x: torch.Tensor, i: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return aten._index_put_impl_(x.clone(), [None, i], values, accumulate, unsafe)
+def test_index_put_by_the_op_behind_it() -> None:
+    def call(x: torch.Tensor, i: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
+        flags = [(accumulate, unsafe) for accumulate in (False, True) for unsafe in (False, True)]
+        return [aten._index_put_impl_(x + n, [None, i], values, *given) for n, given in enumerate(flags)]
 
-    inputs = torch.zeros(3, 5), torch.tensor([4, 0, 4, 2]), torch.arange(12.0).reshape(3, 4)
-    if not accumulate:
-        inputs = inputs[0], torch.tensor([4, 0, 1, 2]), inputs[2]
+    inputs = torch.zeros(3, 5), torch.tensor([4, 0, 1, 2]), torch.arange(12.0).reshape(3, 4)
     assert_same(compiled(call, *inputs), call(*inputs))
 
 
@@ -144,18 +141,21 @@ BESIDE_MASKS: list[tuple[list[int], list[torch.Tensor | None], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize("case", range(len(BESIDE_MASKS)))
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
-def test_a_mask_beside_other_subscripts_writes_where_both_point(case: int, accumulate: bool) -> None:
-    shape, indices, values = BESIDE_MASKS[case]
+def test_a_mask_beside_other_subscripts_writes_where_both_point(accumulate: bool) -> None:
+    """All cases in one program; masks are its inputs, so that nothing is known of how many ones they have."""
+    inputs = [i for _, indices, _ in BESIDE_MASKS for i in indices if i is not None]
+    generator = torch.Generator().manual_seed(3)
+    values = [torch.rand(shape, generator=generator) for *_, shape in BESIDE_MASKS]
 
-    def call(x: torch.Tensor, v: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    def call(*given: torch.Tensor) -> list[torch.Tensor]:
         left = iter(given)
-        return aten.index_put(x, [None if i is None else next(left) for i in indices], v, accumulate)
+        return [
+            aten.index_put(torch.zeros(shape), [None if i is None else next(left) for i in indices], v, accumulate)
+            for (shape, indices, _), v in zip(BESIDE_MASKS, values, strict=True)
+        ]
 
-    x, v = torch.zeros(shape), torch.rand(values, generator=torch.Generator().manual_seed(3))
-    inputs = x, v, *[i for i in indices if i is not None]
     assert_same(compiled(call, *inputs), call(*inputs))
 
 
@@ -202,10 +202,29 @@ def test_as_strided_reads_what_lies_around_views_of_all_kinds() -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("call", [call for call, _ in STRIDED], ids=[name for _, name in STRIDED])
-def test_as_strided_reads_the_memory_behind_views(call: Callable[..., Any]) -> None:
+def test_as_strided_reads_the_memory_behind_views() -> None:
+    def call(x: torch.Tensor) -> list[torch.Tensor]:
+        return [read(x) for read, _ in STRIDED]
+
     x = torch.arange(24.0).reshape(4, 6)
-    assert_same(compiled(call, x), call(x))
+    for (_, name), found, expected in zip(STRIDED, compiled(call, x), call(x), strict=True):
+        assert found.stride() == expected.stride(), name
+        assert found.equal(expected), name
+
+
+def copies_of_views(x: torch.Tensor) -> list[torch.Tensor]:
+    c = torch.complex(x, x + 1)
+    return [
+        aten.detach_copy(x), aten.slice_copy(x, 1, 1, 6, 2), aten.slice_copy(x), aten.select_copy(x, 1, -2),
+        *aten.split_copy(x, 3, 1), aten._conj_copy(c), aten._neg_view_copy(x), aten.view_as_real_copy(c),
+        aten.view_as_complex_copy(x.reshape(4, 3, 2)), aten._reshape_copy(x, [3, 8]),
+        aten.view_as_real_copy(c.t()), aten.detach_copy(x.t()),
+    ]  # fmt: skip
+
+
+def test_copies_of_views_are_contiguous_as_in_eager() -> None:
+    x = torch.arange(24.0).reshape(4, 6)
+    assert_same(compiled(copies_of_views, x), copies_of_views(x))
 
 
 @pytest.mark.parametrize(("width", "pad"), [(3, 0), (3, 1), (1, 0)])

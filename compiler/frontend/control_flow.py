@@ -1,0 +1,69 @@
+"""Control flow in ATen graphs, `cond` and `scan` say: PyTorch decides and repeats, branches and bodies are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from buddy.compiler.frontend.aten import AtenGraph, Runner
+
+_OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph"}
+
+
+def is_control_flow(node: Node) -> bool:
+    """Whether `node` is an op whose bodies can be compiled, or picks a result of one."""
+    if node.target is getitem:
+        return isinstance(node.args[0], Node) and is_control_flow(node.args[0])
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _OPS
+
+
+def has_control_flow(module: GraphModule) -> bool:
+    return any(map(is_control_flow, module.graph.nodes))
+
+
+def with_compiled_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
+    """The graph with each branch and body of control flow replaced by what `compile_graph` makes of it.
+
+    Bodies take and give tensors; their graphs are told apart by `AtenGraph.body`. Raises what `compile_graph` raises.
+    """
+    made = GraphModule(aten.module, aten.module.graph)
+    for op in filter(is_control_flow, aten.module.graph.nodes):
+        for name in _names_of_bodies(op, aten.module):
+            single = isinstance(getattr(aten.module, name).graph.output_node().args[0], Node)
+            setattr(made, name, _Body(compile_graph(_described(aten, name)), single))
+    return made
+
+
+def _names_of_bodies(op: Node, module: GraphModule) -> list[str]:
+    names = [str(node.target) for node in op.all_input_nodes if node.op == "get_attr"]
+    return [name for name in names if isinstance(getattr(module, name, None), GraphModule)]
+
+
+def _described(aten: AtenGraph, name: str) -> AtenGraph:
+    """The graph of a body, whose results are a tuple; its inputs are known by their names alone."""
+    module: GraphModule = getattr(aten.module, name)
+    output = module.graph.output_node()
+    inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
+    if isinstance(output.args[0], Node):
+        graph = torch.fx.Graph()
+        graph.output((graph.graph_copy(module.graph, {}),))
+        module = GraphModule(module, graph)
+    body = f"{aten.body}, {name}" if aten.body else name
+    return replace(aten, module=module, origins=(None,) * inputs, input_of=(None,) * inputs, body=body)
+
+
+class _Body(torch.nn.Module):
+    """A compiled body in the place of its graph: called as that is, it gives the same structure of results."""
+
+    def __init__(self, run: Runner, single: bool) -> None:
+        super().__init__()
+        self._run, self._single = run, single
+
+    def forward(self, *arguments: Any) -> Any:
+        results = self._run(*arguments)
+        return results[0] if self._single else tuple(results)
