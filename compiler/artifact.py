@@ -12,6 +12,7 @@ call `task(data, i, n)`, an `i32` each, for every `i` below some `n` of 1 to `th
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,8 +41,9 @@ class TensorSpec(msgspec.Struct, frozen=True):
         sizes = [size for size in self.shape if isinstance(size, int)]
         if len(sizes) < len(self.shape):
             return None
-        width = 1 if self.dtype == "i1" else int("".join(filter(str.isdigit, self.dtype))) // 8
-        return math.prod(sizes) * width * (2 if self.dtype.startswith("complex") else 1)
+        bits = re.search(r"\d+", self.dtype)
+        assert bits is not None
+        return math.prod(sizes) * max(int(bits[0]) // 8, 1) * (2 if self.dtype.startswith("complex") else 1)
 
 
 class Argument(msgspec.Struct, frozen=True, omit_defaults=True):

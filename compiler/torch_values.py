@@ -20,6 +20,10 @@ _DTYPES = {
     torch.int16: TensorDType.Int16,
     torch.int32: TensorDType.Int32,
     torch.int64: TensorDType.Int64,
+    torch.float8_e4m3fn: TensorDType.Float8E4M3FN,
+    torch.float8_e5m2: TensorDType.Float8E5M2,
+    torch.float8_e4m3fnuz: TensorDType.Float8E4M3FNUZ,
+    torch.float8_e5m2fnuz: TensorDType.Float8E5M2FNUZ,
     torch.float16: TensorDType.Float16,
     torch.bfloat16: TensorDType.BFloat16,
     torch.float32: TensorDType.Float32,
@@ -33,7 +37,7 @@ _FORM = "like"
 
 
 def from_torch(dtype: torch.dtype) -> TensorDType | None:
-    """The Buddy element type, or None where it has no word for `dtype` (float8, quantised types)."""
+    """The Buddy element type, or None where it has no word for `dtype` (complex32, quantised types)."""
     return _DTYPES.get(dtype)
 
 

@@ -31,6 +31,11 @@ _ELEMENTS = {
     TensorDType.Int16: Element("I16", "int16_t", "int16", 2),
     TensorDType.Int32: Element("I32", "int32_t", "int32", 4),
     TensorDType.Int64: Element("I64", "int64_t", "int64", 8),
+    TensorDType.Float8E4M3FN: Element("F8_E4M3", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fn"),
+    TensorDType.Float8E5M2: Element("F8_E5M2", "uint8_t", "uint8", 1, "the bits of a float8_e5m2"),
+    # The file format has no word for these.
+    TensorDType.Float8E4M3FNUZ: Element("U8", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fnuz"),
+    TensorDType.Float8E5M2FNUZ: Element("U8", "uint8_t", "uint8", 1, "the bits of a float8_e5m2fnuz"),
     TensorDType.Float16: Element("F16", "uint16_t", "float16", 2, "the bits of an IEEE half"),
     TensorDType.BFloat16: Element("BF16", "uint16_t", "uint16", 2, "the bits of a bfloat16"),
     TensorDType.Float32: Element("F32", "float", "float32", 4),

@@ -19,11 +19,11 @@ from buddy.compiler.frontend import (
     dropout,
     effects,
     encoder_layer,
-    fake_quantization,
     formulas,
     grid_sampling,
     linear_algebra,
     prims,
+    quantization,
     recurrent,
     resampling,
 )
@@ -145,7 +145,7 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     table = prims.decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
     for own in (
-        recurrent, dropout, encoder_layer, fake_quantization, formulas, grid_sampling, resampling, linear_algebra,
+        recurrent, dropout, encoder_layer, quantization, formulas, grid_sampling, resampling, linear_algebra,
         counted_sizes,
     ):  # fmt: skip
         table |= own.DECOMPOSITIONS

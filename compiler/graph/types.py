@@ -19,6 +19,10 @@ class TensorDType(Enum):
     Int16 = "i16"
     Int32 = "i32"
     Int64 = "i64"
+    Float8E4M3FN = "f8E4M3FN"
+    Float8E5M2 = "f8E5M2"
+    Float8E4M3FNUZ = "f8E4M3FNUZ"
+    Float8E5M2FNUZ = "f8E5M2FNUZ"
     Float16 = "f16"
     BFloat16 = "bf16"
     Float32 = "f32"
@@ -28,7 +32,12 @@ class TensorDType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self in (TensorDType.Float16, TensorDType.BFloat16, TensorDType.Float32, TensorDType.Float64)
+        return self in _FLOATS
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether elements are floats of eight bits, which are stored and converted, never computed with."""
+        return self in _EIGHT_BITS
 
     @property
     def is_integer(self) -> bool:
@@ -51,6 +60,10 @@ class TensorDType(Enum):
 
 _UNSIGNED = (TensorDType.Bool, TensorDType.UInt8, TensorDType.UInt16, TensorDType.UInt32, TensorDType.UInt64)
 _INTEGERS = (*_UNSIGNED[1:], TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
+_EIGHT_BITS = (
+    TensorDType.Float8E4M3FN, TensorDType.Float8E5M2, TensorDType.Float8E4M3FNUZ, TensorDType.Float8E5M2FNUZ,
+)  # fmt: skip
+_FLOATS = (*_EIGHT_BITS, TensorDType.Float16, TensorDType.BFloat16, TensorDType.Float32, TensorDType.Float64)
 _PARTS = {TensorDType.Complex64: TensorDType.Float32, TensorDType.Complex128: TensorDType.Float64}
 
 

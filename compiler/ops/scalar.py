@@ -10,6 +10,7 @@ from typing import Any, Union
 from buddy.compiler.bindings import arith, ir, math, scf
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.ops import float8
 from buddy.compiler.ops.sizes import index_value
 from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_get
 
@@ -115,9 +116,13 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
     """`x` in another element type, with PyTorch's meaning: to bool is `x != 0`, float to integer truncates."""
     if x.dtype is dtype:
         return x
+    if x.dtype.is_float8:
+        return cast(Scalar(float8.to_f32(x.value, x.dtype), TensorDType.Float32), dtype)
     if dtype is TensorDType.Bool:
         return x.compare("ne", 0)
     element = mlir_element_type_get(dtype)
+    if dtype.is_float8:
+        return Scalar(float8.from_f32(cast(x, TensorDType.Float32).value, dtype, element), dtype)
     if x.dtype.is_float and dtype.is_float:
         return Scalar(_float_cast(x.value, element), dtype)
     if dtype.is_float:

@@ -55,7 +55,13 @@ def conditional_in_a_loop(x: torch.Tensor) -> Any:
     return while_loop(lambda i, x: i < 5, body, (torch.tensor(0), x))
 
 
-ALL = [branch, nested, halved_until_small, recurrent, by_row, conditional_in_a_loop]
+def branch_beside_complex_numbers(x: torch.Tensor) -> torch.Tensor:
+    spectrum = torch.fft.fft(x)
+    chosen = torch.cond(x.sum() > 0, lambda c: c * 1j, lambda c: c.conj() + 0, (spectrum,))
+    return chosen.imag + spectrum.real
+
+
+ALL = [branch, branch_beside_complex_numbers, nested, halved_until_small, recurrent, by_row, conditional_in_a_loop]
 INPUTS = [torch.linspace(-1, 2, 24).reshape(4, 6), torch.linspace(-2, 1, 24).reshape(6, 4).t(), -torch.ones(4, 6)]
 
 
