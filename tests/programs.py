@@ -15,6 +15,7 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.recipe import Recipe
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.text.stage_text import StageText
+from tests.guarded_memory import run_guarded
 
 
 def captured(function: Callable[..., Any], *args: torch.Tensor) -> CapturedGraph:
@@ -49,7 +50,8 @@ class Line:
         return next(text.content for stage, text in self.stages if stage.name == name)
 
     def run(self, recipe: Recipe | None = None) -> list[torch.Tensor]:
-        return LoadedProgram(self.compile(recipe).artifact)(self.program.tensors)
+        """The results, computed where nothing behind inputs and results may be read or written."""
+        return run_guarded(LoadedProgram(self.compile(recipe).artifact), self.program.tensors, "last")
 
 
 def step_number(recipe: Recipe, name: str) -> int:

@@ -20,6 +20,7 @@ from buddy.compiler.protocol import Assignment
 from buddy.compiler.recipe import EAGER, Recipe
 from buddy.compiler.runner import LoadedProgram
 from buddy.compiler.straight import compile_graph
+from tests.guarded_memory import EDGES, run_guarded
 from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
 from tests.ops.one_op import NOT_CAPTURED
 from tests.programs import assert_same, captured
@@ -38,14 +39,19 @@ def expected(group: Group) -> list[torch.Tensor]:
 
 
 def assert_agrees(name: str, recipe: Recipe, shown: bool = False) -> None:
-    """With every stage `shown`, else straight, which verifies after each step too; nothing of it is kept."""
+    """With every stage `shown`, else straight, which verifies after each step too; nothing of it is kept.
+
+    It also runs on memory with nothing around it that may be read or written.
+    """
     graph = program(name).graph
     if shown:
         artifact = Compiler(graph).compile(recipe, lambda *stage: None).artifact
     else:
         artifact = compile_graph(graph, recipe, on_step=lambda step: None)
-    results = LoadedProgram(artifact)(program(name).tensors)
-    assert_same(results, expected(GROUPS[name]), list(GROUPS[name].functions))
+    loaded, right, labels = LoadedProgram(artifact), expected(GROUPS[name]), list(GROUPS[name].functions)
+    assert_same(loaded(program(name).tensors), right, labels)
+    for edge in EDGES:
+        assert_same(run_guarded(loaded, program(name).tensors, edge), right, labels)
 
 
 def classes(name: str) -> dict[str, str]:
