@@ -10,6 +10,7 @@ from buddy.compiler.ops import (
     convolutions,
     elementwise,
     extremes,
+    grouped,
     indexing,
     matrices,
     moves,
@@ -29,6 +30,7 @@ from buddy.compiler.ops.registry import Registry
 _FAMILIES = (
     elementwise,
     contractions,
+    grouped,
     attention,
     reductions,
     extremes,

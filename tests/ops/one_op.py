@@ -127,6 +127,9 @@ CASES: dict[str, OneOp] = {
     "IntMatmulOp": _of(whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8))(
         torch._int_mm, ("matmul",), ("linalg.contract",)
     ),
+    "GroupedMatmulOp": _of(
+        normal(9, 8).bfloat16(), normal(3, 8, 16).bfloat16(), torch.tensor([2, 2, 9], dtype=torch.int32)
+    )(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), "no lowering of GroupedMatmulOp", ("linalg.contract",)),
     "ScaledDotProductFlashAttentionForCpuOp": _of(normal(1, 2, 7, 8), normal(1, 2, 9, 8))(
         lambda q, k: aten._scaled_dot_product_flash_attention_for_cpu(q, k, k)[0],
         ("transpose", "matmul", "reduce_max", "exp", "reduce_sum", "reciprocal"),

@@ -13,6 +13,12 @@ class IntMatmulOp(Op):
     targets = ("_int_mm.default",)
 
 
+class GroupedMatmulOp(Op):
+    """Each group of rows by a matrix of its own, in PyTorch's words and in those of transformers."""
+
+    targets = ("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
+
+
 class AddMMOp(Op):
     targets = ("addmm.default",)
 

@@ -45,7 +45,8 @@ CORE = (
     "orthogonal polynomials", "incomplete gamma functions",
     "complex numbers",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
-    "products", "products of bytes", "attention", "indexing", "factories", "windows", "parts", "special values",
+    "products", "products of bytes", "grouped products", "attention", "indexing", "factories", "windows",
+    "parts", "special values",
     "folds, scans and positions", "sorting", "writes by index", "moves", "bits", "gradients of convolutions", "pools",
     "resampling", "linear algebra",
 )  # fmt: skip

@@ -39,6 +39,25 @@ ATTENTION_GRADIENTS: dict[str, Callable[..., Any]] = {
     "gradients, masked": _attention_gradients,
     "gradients, some masked": lambda q, k, m: _attention_gradients(q, k, m.masked_fill(m > 1, float("-inf"))),
 }
+
+
+def _grouped(x: torch.Tensor, w: torch.Tensor, *ends: int) -> torch.Tensor:
+    """Rows of `x` by groups that end before rows `ends`; eager leaves rows behind the last one as memory was.
+
+    PyTorch traces this for bfloat16 alone.
+    """
+    return torch._grouped_mm(x, w, offs=torch.tensor(ends, dtype=torch.int32))[: ends[-1]]
+
+
+GROUPED: dict[str, Callable[..., Any]] = {
+    "even": lambda x, w: _grouped(x, w, 23, 46, 70),
+    "of one row and of none": lambda x, w: _grouped(x, w, 0, 1, 70),
+    "longer than a block": lambda x, w: _grouped(x, w, 69, 69, 70),
+    "rows of no group": lambda x, w: _grouped(x, w, 3, 40, 44),
+    "few rows": lambda x, w: _grouped(x[:5], w, 2, 4, 5),
+    "one row": lambda x, w: _grouped(x[:1], w, 0, 0, 1),
+    "transposed matrices": lambda x, w: _grouped(x[:, :8], w.transpose(1, 2)[:, :8], 3, 40, 70),
+}
 DISTANCES: dict[str, Callable[..., Any]] = {
     **{f"cdist {p}": lambda x, y, p=p: torch.cdist(x, y, p) for p in (0.0, 1.0, 1.5, 2.0, float("inf"))},
     **{
@@ -111,6 +130,7 @@ GROUPS: dict[str, Group] = {
     "products of integers": Group(
         (whole(-9, 9, 7, 5), whole(-9, 9, 5, 4)), {"mm": torch.mm, "mv": lambda a, b: torch.mv(a, b[:, 0])}
     ),
+    "grouped products": Group((normal(70, 16, dtype=torch.bfloat16), normal(3, 16, 24, dtype=torch.bfloat16)), GROUPED),
     "attention": Group((normal(1, 2, 7, 8), normal(1, 2, 9, 8), normal(1, 2, 7, 9)), ATTENTION),
     "gradients of attention": Group((normal(1, 2, 7, 8), normal(1, 2, 9, 8), normal(1, 1, 7, 9)), ATTENTION_GRADIENTS),
     "distances": Group((normal(3, 4), normal(5, 4)), DISTANCES),
