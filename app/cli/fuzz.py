@@ -43,6 +43,8 @@ def parser() -> arguments.Parser:
     found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
     found.add_argument("--threads", type=number, default=1, metavar="N", help="threads of compiled code (1)")
     found.add_argument("--dynamic", action="store_true", help="compile for any sizes, where that is possible")
+    text = "compare the gradients of inputs and weights as well"
+    found.add_argument("--gradients", action="store_true", help=text)
     text = "a Python file to run first, which may define lowerings and passes; may be given more than once"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
     found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append batches to FILE, and go on from it")
@@ -84,7 +86,15 @@ def _plan(options: argparse.Namespace) -> Plan:
             raise PlanError(f"there is no file {path}")
     shard = parse_shard(options.shard)
     return Plan(
-        options.count, options.seed, shard, options.statements, options.timeout, chosen, extensions, options.dynamic
+        options.count,
+        options.seed,
+        shard,
+        options.statements,
+        options.timeout,
+        chosen,
+        extensions,
+        options.dynamic,
+        options.gradients,
     )
 
 

@@ -151,7 +151,7 @@ def _alike(one: Fault, other: Fault) -> bool:
 
 def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
     """What became of a script in the disposable process, which may have died of it."""
-    ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic), plan.timeout)
+    ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic, plan.gradients), plan.timeout)
     if ended.how == "answer":
         found: Verdict = ended.value
         return found

@@ -35,11 +35,14 @@ _RESULT = re.compile(r"result (\d+): ")
 _extended: set[str] = set()
 
 
-def check(script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False) -> Verdict:
+def check(
+    script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False,
+    gradients: bool = False,
+) -> Verdict:  # fmt: skip
     """What became of the program that `script` defines; `options` are those of the back end.
 
     `extensions` are Python files that this process runs once. Sizes are symbols in what is compiled where it is
-    `dynamic`.
+    `dynamic`. With `gradients`, those of inputs and weights are compared too.
     """
     guards.leave_untimed()
     for path in extensions:
@@ -50,10 +53,10 @@ def check(script: str, options: Mapping[str, Any], extensions: tuple[str, ...] =
         warnings.simplefilter("ignore")
         recorder = _AnySizes(options) if dynamic else Recorder(options)
         try:
-            verdict = _verdict(_Trial(*_loaded(script), dynamic), recorder)
+            verdict = _verdict(_Trial(*_loaded(script), dynamic, gradients), recorder)
         except Exception as error:  # eager's
             return Verdict("invalid", _first_line(error))
-        at = _first_wrong(script, Recorder(options), dynamic) if verdict.outcome == "wrong" else ""
+        at = _first_wrong(script, Recorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
         return replace(verdict, at=at, compiled=_compiled(recorder))
 
 
@@ -81,11 +84,14 @@ class Ran(NamedTuple):
 class _Trial:
     """A program, and what eager makes of it. Raises whatever eager does.
 
-    Where sizes are to be symbols it is also called with larger inputs, if eager takes those.
+    Where sizes are to be symbols it is also called with larger inputs, if eager takes those. Behind its results stand
+    the gradients of its inputs and weights, if these are asked for.
     """
 
-    def __init__(self, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: bool) -> None:
-        self._model, self._dynamic = model, dynamic
+    def __init__(
+        self, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: bool, gradients: bool
+    ) -> None:
+        self._model, self._dynamic, self._gradients = model, dynamic, gradients
         self._inputs = [inputs]
         self._expected = self._called(model)
         if dynamic:
@@ -119,8 +125,30 @@ class _Trial:
         """The results, and the inputs as the program left them; random numbers are the same each time."""
         given = copy.deepcopy(self._inputs) if given is None else given
         torch.manual_seed(SEED)
+        if self._gradients:
+            weights = list(self._model.parameters())
+            return [_with_gradients(model, weights, inputs) for inputs in given], given
         with torch.no_grad():
             return [model(*inputs) for inputs in given], given
+
+
+def _with_gradients(
+    model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The results, and the gradients of inputs and weights for random ones of the results, nothing where there is none.
+
+    The program is given copies, since eager refuses writes to what gradients are taken of.
+    """
+    leaves = [x for x in inputs if x.is_floating_point() or x.is_complex()]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    results = model(*[x.clone() for x in inputs])
+    wanted = [result for result in results if result.requires_grad]
+    chance = torch.Generator().manual_seed(SEED)
+    seeds = [torch.randn(result.shape, dtype=result.dtype, generator=chance) for result in wanted]
+    found = torch.autograd.grad(wanted, [*leaves, *weights], seeds, allow_unused=True) if wanted else ()
+    made = [torch.zeros(0) if gradient is None else gradient.contiguous() for gradient in found]
+    return tuple(result.detach() for result in (*results, *made))
 
 
 def _larger(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -156,11 +184,11 @@ def _is_as(trial: _Trial, ours: Ran, other: Ran) -> bool:
     return other.found is None or (ours.found is not None and not trial.differs(ours.found, other.found))
 
 
-def _first_wrong(script: str, backend: Backend, dynamic: bool) -> str:
+def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
     """What the first statement calls whose value is wrong in a program that returns all values; "" where none is."""
     values = _VALUE.findall(script)
     everything = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in values)}", script)
-    number = _RESULT.match(_Trial(*_loaded(everything), dynamic).run(backend).said) if values else None
+    number = _RESULT.match(_Trial(*_loaded(everything), dynamic, gradients).run(backend).said) if values else None
     # Inputs come behind all results; a program that is called with larger inputs too returns all values twice.
     if number is None or int(number[1]) >= len(values) * (1 + dynamic):
         return ""

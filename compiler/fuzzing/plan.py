@@ -43,7 +43,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """`count` programs from `seed` on, of which part `shard` (from 1, of so many) is tried here.
 
-    `options` are those of the `torch.compile` back end; `dynamic` has sizes be symbols in what it is given.
+    `options` are those of the `torch.compile` back end; `dynamic` has sizes be symbols in what it is given, and with
+    `gradients` it is given backward graphs, too.
     `extensions` are Python files that are run before, and may define op classes, lowerings and passes.
     """
 
@@ -55,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True):
     options: Mapping[str, Any] = {}
     extensions: tuple[str, ...] = ()
     dynamic: bool = False
+    gradients: bool = False
 
     def seeds(self) -> list[int]:
         """Those of the batches of this shard."""
@@ -73,7 +75,13 @@ class Plan(msgspec.Struct, frozen=True):
         drawing = [(Path(__file__).parent / name).read_bytes() for name in _DRAWING]
         extensions = [Path(path).read_bytes() for path in self.extensions]
         return digest(
-            self.size(seed), self.statements, self.dynamic, sorted(self.options.items()), extensions, *drawing
+            self.size(seed),
+            self.statements,
+            self.dynamic,
+            self.gradients,
+            sorted(self.options.items()),
+            extensions,
+            *drawing,
         )
 
 

@@ -226,6 +226,50 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         _F + ".scaled_dot_product_attention({x:f4}, {x}, {x}, attn_mask=({x} @ {x}.mT) > 0)",
         _F + ".bilinear({x:f2}.float(), {x:f2}.float(), self.weight(3, {last}, {last}))",
     ),
+    "integer product": (
+        *(
+            template
+            for dtype in ("int8", "uint8", "int16", "int32", "int64")
+            for template in (
+                f"{{x:i2}}.to(torch.{dtype}) @ {{x}}.to(torch.{dtype}).mT",
+                f"{{x:i2}}.to(torch.{dtype}).mT @ {{y:i2}}.to(torch.{dtype})",
+                f"torch.mv({{x:i2}}.to(torch.{dtype}), {{x}}.to(torch.{dtype})[0])",
+                f"torch.addmm({{x:i2}}.to(torch.{dtype}), {{x}}.to(torch.{dtype}), {{x}}.to(torch.{dtype}), beta=2)",
+            )
+        ),
+        *(
+            f"torch._int_mm({{x:i2}}.to(torch.{first}), {{x}}.to(torch.{second}).mT)"
+            for first in ("int8", "uint8")
+            for second in ("int8", "uint8")
+        ),
+    ),
+    "quantised": (
+        "torch.fake_quantize_per_tensor_affine({x:f}.float(), 0.1, {n}, -128, 127)",
+        "torch.fake_quantize_per_channel_affine({x:f2}.float(), self.weight({channels}).abs() + 0.01,"
+        " torch.zeros({channels}, dtype=torch.int32), 1, 0, 255)",
+        "torch.quantize_per_tensor({x:f}.float(), 0.1, {n}, torch.qint8).dequantize()",
+        "({x:f} / 0.1).nan_to_num().round().clamp(-128, 127).to(torch.int8)",
+        *_each("{x:f}.to(torch.@).to({x}.dtype)", "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"),
+        "torch._int_mm({x:i2}.to(torch.int8), {x}.to(torch.int8).mT).float() * 0.01",
+    ),
+    "long reduction": (
+        *(
+            f"{{x:f}}.to(torch.{dtype}).flatten().repeat({count}).{name}()"
+            for dtype in ("float16", "bfloat16", "float32")
+            for count in (257, 4096)
+            for name in ("sum", "mean", "std", "norm", "amax", "prod")
+        ),
+        _F + ".softmax({x:f}.flatten().repeat(300).half(), 0)[:9]",
+        _F + ".layer_norm({x:f}.flatten().repeat(300).bfloat16()[None], ({x}.numel() * 300,))[0, :9]",
+        "torch.dot({x:f}.flatten().repeat(300).half(), {x}.flatten().repeat(300).half())",
+    ),
+    "complex": _each(
+        "torch.@(torch.complex({x:f}.float(), {x}.float().flip(0)))",
+        """
+        exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh sigmoid
+        reciprocal abs angle sgn square
+        """,
+    ),
     "window": (
         _F + ".conv1d({x:f3}.float(), self.weight({width}, {channels}, 3), padding=1)",
         _F + ".conv1d({x:f3}.float(), self.weight({channels}, 1, 3), padding=2, dilation=2, groups={channels})",
@@ -362,6 +406,6 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
 KINDS: tuple[str, ...] = (
     *("unary",) * 3, *("activation",) * 2, "special", *("binary",) * 3, *("operators",) * 2, *("ternary",) * 2,
     *("reduction",) * 4, *("scan",) * 2, *("view",) * 5, *("move",) * 4, *("index",) * 4, *("product",) * 3,
-    *("window",) * 2, *("layer",) * 2, "linear algebra", "fourier", "random", *("cast",) * 2, *("control",) * 2,
-    *("in place",) * 4,
+    "integer product", "quantised", "long reduction", "complex", *("window",) * 2, *("layer",) * 2, "linear algebra",
+    "fourier", "random", *("cast",) * 2, *("control",) * 2, *("in place",) * 4,
 )  # fmt: skip

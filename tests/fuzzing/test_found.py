@@ -41,3 +41,16 @@ def test_what_is_wrong_is_told_by_the_first_statement_that_is(tmp_path: Path) ->
     with Disposable("buddy.compiler.fuzzing.checking", "check") as worker:
         verdicts = [worker.ask((PROGRAM, {}, (str(plant),), dynamic), 300).value for dynamic in (False, True)]
     assert [(verdict.outcome, verdict.at) for verdict in verdicts] == [("wrong", "sub")] * 2, verdicts
+
+
+def test_a_gradient_that_is_wrong_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
+    """The derivative of a cosine is the only place where the program has a negation."""
+    plant = tmp_path / "plant.py"
+    plant.write_text(SIGN_FLIPPED.replace("SubOp", "NegOp").replace("AddOp", "AbsOp"))
+    program = PROGRAM.replace("torch.sub(v0, x0)", "v0 + x0")
+    with Disposable("buddy.compiler.fuzzing.checking", "check") as worker:
+        asked = [
+            (program, {}, extensions, False, gradients) for extensions in ((), (str(plant),)) for gradients in (0, 1)
+        ]
+        verdicts = [worker.ask(words, 300).value.outcome for words in asked]
+    assert verdicts == ["compiled", "compiled", "compiled", "wrong"]

@@ -193,7 +193,12 @@ def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) ->
     assert sorted(read(file, plan)) == [0, 1]
     assert sorted(read(file, replace(plan, timeout=9.0, shard=(2, 2)))) == [1], "of which these are a part"
     assert sorted(read(file, replace(plan, count=100))) == [0], "the last batch is of fewer programs"
-    others: list[dict[str, Any]] = [{"statements": 4}, {"dynamic": True}, {"options": {"flavour": "tosa"}}]
+    others: list[dict[str, Any]] = [
+        {"statements": 4},
+        {"dynamic": True},
+        {"gradients": True},
+        {"options": {"flavour": "tosa"}},
+    ]
     assert not any(read(file, replace(plan, **other)) for other in others)
     extension.write_text("1")
     assert not read(file, plan)
