@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +15,29 @@ def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
     return x.flatten(start, end).clone(memory_format=torch.contiguous_format)
 
 
+def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A copy at other strides; PyTorch's own implementation writes into memory of its own."""
+    room = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+    return torch.ops.aten.copy.default(room, x)
+
+
+def normal(shape: Sequence[int], *, mean: float, std: float, **form: Any) -> torch.Tensor:
+    generator = form.pop("generator", None)
+    return torch.ops.aten.normal_functional.default(torch.empty(shape, **form), mean, std, generator=generator)
+
+
+def uniform(shape: Sequence[int], *, low: float, high: float, **form: Any) -> torch.Tensor:
+    generator = form.pop("generator", None)
+    return torch.ops.aten.uniform.default(torch.empty(shape, **form), low, high, generator=generator)
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """A rule for each op of `torch.ops.prims` that gives no views."""
-    own = {torch.ops.prims.collapse.default: collapse}
+    prims = torch.ops.prims
+    own = {
+        prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
+        prims.uniform.default: uniform,
+    }  # fmt: skip
     return {op: op.impl_aten for op in _ops() if not _gives_views(op)} | own
 
 
