@@ -96,7 +96,8 @@ def values_by_prims(x: torch.Tensor) -> list[torch.Tensor]:
         prims.collapse(x, 1, 2), prims.where(x > 0, x, prims.neg(x)), prims.rev(x, [0, 2]),
         prims.sqrt(prims.abs(x)), prims.maximum(x, prims.trunc(x)), prims.reshape(x, [6, 12]),
         prims.iota(5, start=2, step=3, dtype=torch.int64, device=x.device, requires_grad=False),
-        prims.copy_strided(x, [1, 3, 12]), prims.full_like(x, 2.5, dtype=x.dtype, device=x.device, requires_grad=False), prims.eq(x, x),
+        prims.copy_strided(x, [1, 3, 12]), prims.eq(x, x),
+        prims.full_like(x, 2.5, dtype=x.dtype, device=x.device, requires_grad=False),
     ]  # fmt: skip
 
 
