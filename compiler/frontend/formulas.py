@@ -282,7 +282,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten._assert_async.default: assert_nonzero,
     aten.threshold_backward.default: threshold_backward,
-    aten.addcdiv.default: computed_wide(torch._decomp.decomposition_table[aten.addcdiv.default]),
+    aten.addcmul.default: of_reals(torch._decomp.decomposition_table[aten.addcmul.default]),
+    aten.addcdiv.default: of_reals(computed_wide(torch._decomp.decomposition_table[aten.addcdiv.default])),
     aten.softshrink.default: softshrink,
     aten.logit.default: of_halves(logit, torch._decomp.decomposition_table[aten.logit.default]),
     **{

@@ -117,12 +117,14 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
     shape, meta = shape_of(value), node.tensor_meta
     wide = summed_in(meta.dtype)
     order = float(argument(node, 1, "ord", 2))
-    initial, term, finish = _norm(order)
+    axes = axes_of(argument(node, 2, "dim"), len(shape))
+    # Of one element every norm but the count is its absolute value, whose powers might overflow.
+    alone = order and all(shape[axis] == 1 for axis in axes)
+    initial, term, finish = _norm(1.0 if alone else order)
 
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         return term(cast(cast(x, meta.dtype), wide), accumulated)
 
-    axes = axes_of(argument(node, 2, "dim"), len(shape))
     folded = reshape(reduce([(value, dtype)], shape, axes, False, initial, wide, body), meta.shape, wide)
     return pointwise([(folded, wide)], meta.shape, meta.dtype, lambda x: cast(finish(x), meta.dtype))
 

@@ -19,14 +19,15 @@ def _operands(out: torch.Tensor, *values: Any) -> list[Pair]:
 
 @rule(aten.add.Tensor, aten.add.Scalar)
 def add(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+    """Eager multiplies by `alpha` also where that is 1, which makes NaN of the real part of `inf` as imaginary one."""
     a, b = _operands(out, x, y)
-    return a + b if alpha == 1 else a + b * alpha
+    return a + b * alpha
 
 
 @rule(aten.sub.Tensor, aten.sub.Scalar)
 def sub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
     a, b = _operands(out, x, y)
-    return a - b if alpha == 1 else a - b * alpha
+    return a + b * -alpha
 
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
@@ -64,13 +65,13 @@ def square(out: torch.Tensor, x: Pair) -> Pair:
 @rule(aten.addcmul.default)
 def addcmul(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
     a, b, c = _operands(out, x, y, z)
-    return a + b * c if value == 1 else a + b * value * c
+    return a + b * value * c
 
 
 @rule(aten.addcdiv.default)
 def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
     a, b, c = _operands(out, x, y, z)
-    return a + b / c if value == 1 else a + b * value / c
+    return a + b * value / c
 
 
 @rule(aten.lerp.Tensor, aten.lerp.Scalar)
@@ -87,8 +88,9 @@ def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> Pair:
 @rule(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_(out: torch.Tensor, base: Any, exponent: Any) -> Pair:
     x, n = _operands(out, base, exponent)
-    known = {2: lambda: x * x, 3: lambda: x * x * x, 0.5: lambda: square_root(x), -0.5: lambda: _one(square_root(x)),
-             -1: lambda: _one(x), -2: lambda: _one(x * x), 1: lambda: x}  # fmt: skip
+    known = {0: lambda: Pair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
+             0.5: lambda: square_root(x), -0.5: lambda: _one(square_root(x)),
+             -1: lambda: _one(x), -2: lambda: _one(x * x)}  # fmt: skip
     if not isinstance(exponent, (torch.Tensor, Pair)) and exponent in known:
         return known[exponent]()
     return power(x, n)

@@ -1,7 +1,8 @@
 """Elementary functions of complex numbers, on their two parts.
 
-Branch cuts are those of ISO C99, annex G, which eager follows too. Where a formula is not the definition it is from
-W. Kahan, "Branch cuts for complex elementary functions", 1987.
+Branch cuts, the signs of zeros there, and what infinities and NaN give are those of ISO C99, annex G, which eager
+follows too. Where a formula is not the definition it is from W. Kahan, "Branch cuts for complex elementary functions",
+1987. A sum with 1 leaves the imaginary part alone: the sign of its zero tells the side of a cut.
 """
 
 from __future__ import annotations
@@ -30,9 +31,31 @@ def argument(x: Pair) -> torch.Tensor:
     return torch.atan2(x.im, x.re)
 
 
+def _is_infinite(x: Pair) -> torch.Tensor:
+    return x.re.isinf() | x.im.isinf()
+
+
+def _infinite_like(part: torch.Tensor) -> torch.Tensor:
+    """Infinity with the sign of `part`."""
+    return torch.copysign(torch.full_like(part, math.inf), part)
+
+
+def _grown(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two numbers with the sum |x|, of which `exp` of the first does not overflow.
+
+    Their exponentials are factors one after the other, since a small sine between them keeps a product finite.
+    """
+    most = 700.0 if x.dtype == torch.float64 else 80.0
+    return x.abs().clamp_max(most), (x.abs() - most).clamp_min(0.0)
+
+
 def exp(x: Pair) -> Pair:
-    length = x.re.exp()
-    return Pair(length * x.im.cos(), length * x.im.sin())
+    near, rest = _grown(x.re)
+    length, more = torch.where(x.re < 0, x.re, near).exp(), torch.where(x.re < 0, 0.0, rest).exp()
+    endless, nowhere = x.re.isinf(), ~x.im.isfinite()
+    re = torch.where(endless & nowhere, x.re.exp(), length * x.im.cos() * more)
+    im = torch.where(nowhere & (x.re == -math.inf), torch.copysign(x.re.exp(), x.im), length * x.im.sin() * more)
+    return Pair(re, torch.where(x.im == 0, x.im, im))
 
 
 def expm1(x: Pair) -> Pair:
@@ -54,55 +77,81 @@ def _log_modulus(x: Pair) -> torch.Tensor:
 
 
 def log1p(x: Pair) -> Pair:
-    """By |1 + x|^2 - 1 = a (2 + a) + b^2 where that is small."""
+    """By |1 + x|^2 - 1 = a (2 + a) + b^2 where that is small.
+
+    Eager multiplies log(1 + x) by x / ((1 + x) - 1), which is NaN for numbers with an infinity unless it is left out.
+    """
     small = (x.re * (x.re + 2.0) + x.im * x.im).log1p() * 0.5
-    shifted = x + 1.0
+    shifted = x.shifted(1.0)
     is_small = (x.re.abs() < 0.5) & (x.im.abs() < 0.5)
-    return Pair(torch.where(is_small, small, _log_modulus(shifted)), argument(shifted))
+    re = torch.where(is_small, small, _log_modulus(shifted))
+    re = torch.where((shifted.re == 1) & (x.im == 0), x.re, re)
+    lost = _is_infinite(x) & ((shifted.re - 1.0 != x.re) | x.im.isnan())
+    return Pair(re, argument(shifted)).map(lambda part: torch.where(lost, math.nan, part))
 
 
 def square_root(x: Pair) -> Pair:
     """sqrt((|x| + |a|) / 2) is the larger part of the root, the other one b / 2 divided by it; 0 for 0."""
-    larger = ((modulus(x) + x.re.abs()) * 0.5).sqrt()
-    less = torch.where(larger == 0, 0.0, x.im.abs() / (larger * 2.0))
-    right = x.re >= 0
-    return Pair(torch.where(right, larger, less), torch.copysign(torch.where(right, less, larger), x.im))
+    half = x.scaled(0.5)
+    larger = (modulus(half) + half.re.abs()).sqrt()
+    less = torch.where(larger == 0, 0.0, half.im.abs() / larger)
+    right, endless = x.re >= 0, x.im.isinf()
+    re = torch.where(endless, x.im.abs(), torch.where(right, larger, less))
+    return Pair(re, torch.where(endless, x.im, torch.copysign(torch.where(right, less, larger), x.im)))
+
+
+def product(x: Pair, y: Pair) -> Pair:
+    """As C multiplies: where both parts would be NaN, infinite operands, or products, give infinities."""
+    found = x * y
+    lost = found.re.isnan() & found.im.isnan()
+    endless_x, endless_y = _is_infinite(x), _is_infinite(y)
+    overflows = (x.re * y.re).isinf() | (x.im * y.im).isinf() | (x.re * y.im).isinf() | (x.im * y.re).isinf()
+
+    def boxed(z: Pair, endless: torch.Tensor) -> Pair:
+        """1 for infinity and 0 for other parts, with their signs; without infinities 0 for NaN."""
+        return z.map(
+            lambda part: torch.copysign(
+                torch.where(endless, part.isinf() * 1.0, torch.where(part.isnan(), 0.0, part.abs())), part
+            )
+        )
+
+    again = boxed(x, endless_x) * boxed(y, endless_y)
+    lost = lost & (endless_x | endless_y | overflows)
+    return Pair(torch.where(lost, again.re * math.inf, found.re), torch.where(lost, again.im * math.inf, found.im))
 
 
 def power(x: Pair, n: Pair) -> Pair:
-    """|x|^c exp(-d arg(x)) at the angle d log|x| + c arg(x), for n = c + di; 0 to a power is 0, but 0^0 is 1.
-
-    Where one operand is a number, its parts are.
-    """
-    if not isinstance(x.re, torch.Tensor):
-        length, angle = abs(complex(x.re, x.im)), math.atan2(x.im, x.re)
-        if not length:
-            one = ((n.re == 0) & (n.im == 0)).to(n.re.dtype)
-            return Pair(one, one * 0.0)
-        logarithm = math.log(length)
-        return exp(Pair(n.re * logarithm - n.im * angle, n.im * logarithm + n.re * angle))
-    length_, angle_ = modulus(x), argument(x)
-    is_zero = length_ == 0
-    safe = torch.where(is_zero, 1.0, length_)
-    found, turn = safe**n.re * (angle_ * n.im * -1.0).exp(), safe.log() * n.im + angle_ * n.re
-    at_zero = ((n.re == 0) & (n.im == 0)) * 1.0
-    return Pair(torch.where(is_zero, at_zero, found * turn.cos()), torch.where(is_zero, 0.0, found * turn.sin()))
-
-
-def sin(x: Pair) -> Pair:
-    return Pair(x.re.sin() * x.im.cosh(), x.re.cos() * x.im.sinh())
+    """exp(n log(x)), also of 0, whose logarithm is -inf; parts may be numbers where one operand is a number."""
+    dtype = next(part.dtype for part in (x.re, n.re) if isinstance(part, torch.Tensor))
+    base, exponent = (
+        z.map(lambda part: part if isinstance(part, torch.Tensor) else torch.full((), part, dtype=dtype))
+        for z in (x, n)
+    )
+    return exp(product(exponent, log(base)))
 
 
 def cos(x: Pair) -> Pair:
-    return Pair(x.re.cos() * x.im.cosh(), -(x.re.sin() * x.im.sinh()))
+    return cosh(x.turned())
+
+
+def _hyperbolic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The factors of which the first and the last make sinh(x), the second and the last cosh(x), without overflow."""
+    near, rest = _grown(x)
+    return torch.copysign(near.sinh(), x), near.cosh(), rest.exp()
 
 
 def sinh(x: Pair) -> Pair:
-    return Pair(x.re.sinh() * x.im.cos(), x.re.cosh() * x.im.sin())
+    s, c, more = _hyperbolic(x.re)
+    re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, s * x.im.cos() * more)
+    re = torch.where((x.re == 0) & ~x.im.isfinite(), x.re, re)
+    return Pair(re, torch.where(x.im == 0, x.im, c * x.im.sin() * more))
 
 
 def cosh(x: Pair) -> Pair:
-    return Pair(x.re.cosh() * x.im.cos(), x.re.sinh() * x.im.sin())
+    s, c, more = _hyperbolic(x.re)
+    re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, c * x.im.cos() * more)
+    im = torch.where((x.re == 0) & ~x.im.isfinite(), 0.0, s * x.im.sin() * more)
+    return Pair(re, torch.where(x.im == 0, torch.where(x.re.signbit(), -x.im, x.im), im))
 
 
 def tanh(x: Pair) -> Pair:
@@ -110,48 +159,67 @@ def tanh(x: Pair) -> Pair:
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()
     norm = s * s + cos_b * cos_b
-    far = x.re.abs() > 20
+    far, endless = x.re.abs() > 20, x.re.isinf()
     wave = x.im.sin() * cos_b
     limit = 4.0 * wave * (x.re.abs() * -2.0).exp()
-    return Pair(torch.where(far, x.re.sign(), s * c / norm), torch.where(far, limit, wave / norm))
-
-
-def asinh(x: Pair) -> Pair:
-    return _around_i(asin, x)
+    re = torch.where(far, x.re.sign() + torch.where(endless, 0.0, wave * 0.0), s * c / norm)
+    im = torch.where(far, limit, wave / norm)
+    im = torch.where(endless & ~x.im.isfinite(), torch.copysign(torch.zeros_like(x.im), x.im), im)
+    return Pair(torch.where(x.re == 0, x.re, re), torch.where(x.im == 0, x.im, im))
 
 
 def asin(x: Pair) -> Pair:
     """Kahan's CASIN: no sum of large numbers that cancel."""
-    left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x + 1.0)
+    left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re = torch.atan2(x.re, left.re * right.re - left.im * right.im)
-    return Pair(re, (left.re * right.im - left.im * right.re).asinh())
+    im = (left.re * right.im - left.im * right.re).asinh()
+    endless = _is_infinite(x)
+    re = torch.where(endless, torch.atan2(x.re, x.im.abs()), re)
+    return Pair(torch.where(x.re == 0, x.re, re), torch.where(endless, _infinite_like(x.im), im))
 
 
 def acos(x: Pair) -> Pair:
-    left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x + 1.0)
-    return Pair(torch.atan2(left.re, right.re) * 2.0, (right.re * left.im - right.im * left.re).asinh())
+    left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
+    re, im = torch.atan2(left.re, right.re) * 2.0, (right.re * left.im - right.im * left.re).asinh()
+    endless = _is_infinite(x)
+    re = torch.where(endless, math.pi / 2 - torch.atan2(x.re, x.im.abs()), re)
+    return Pair(torch.where(x.re == 0, math.pi / 2, re), torch.where(endless, -_infinite_like(x.im), im))
 
 
 def acosh(x: Pair) -> Pair:
-    left, right = square_root(x - 1.0), square_root(x + 1.0)
-    return Pair((left.re * right.re + left.im * right.im).asinh(), torch.atan2(left.im, right.re) * 2.0)
+    left, right = square_root(x.shifted(-1.0)), square_root(x.shifted(1.0))
+    re, im = (left.re * right.re + left.im * right.im).asinh(), torch.atan2(left.im, right.re) * 2.0
+    endless = _is_infinite(x)
+    im = torch.where((x.re == 0) & x.im.isnan(), math.pi / 2, torch.where(endless, argument(x), im))
+    return Pair(torch.where(endless, math.inf, re), im)
 
 
 def atanh(x: Pair) -> Pair:
-    """Of numbers to the right of 0, and turned round: to the left the logarithm would be of what is nearly 0."""
-    apart, length = 1.0 - x.re, x.re.abs()
-    near = 1.0 - length
-    re = (4.0 * length / (near * near + x.im * x.im)).log1p() * 0.25
-    return Pair(torch.copysign(re, x.re), torch.atan2(x.im * 2.0, apart * (1.0 + x.re) - x.im * x.im) * 0.5)
+    """Of numbers to the right of 0, and turned round: to the left the logarithm would be of what is nearly 0.
+
+    log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), which is log(q) / 2 where q^2 would overflow.
+    """
+    length = x.re.abs()
+    q = 2.0 * length.sqrt() / torch.hypot(1.0 - length, x.im)
+    re = torch.where(q < 1e10, (q * q).log1p() * 0.25, q.log() * 0.5)
+    im = torch.atan2(x.im * 2.0, (1.0 - x.re) * (1.0 + x.re) - x.im * x.im) * 0.5
+    endless = _is_infinite(x)
+    re = torch.where(endless | (x.re == 0), 0.0, re)
+    im = torch.where(endless, torch.copysign(torch.where(x.im.isnan(), x.im, math.pi / 2), x.im), im)
+    return Pair(torch.copysign(re, x.re), im)
 
 
-def _around_i(function: Function, x: Pair) -> Pair:
-    """-i f(ix): how a function of angles becomes the hyperbolic one, or the other way round."""
-    return -function(x.turned()).turned()
+def _of_swapped(function: Function) -> Function:
+    """How sinh becomes sin, asin asinh, and so on: by -i f(ix), which for these is f of the parts swapped, swapped."""
+    return lambda x: function(x.swapped()).swapped()
 
 
 def sigmoid(x: Pair) -> Pair:
     return Pair(1.0, 0.0) / (exp(-x) + 1.0)
+
+
+def silu(x: Pair) -> Pair:
+    return x / (exp(-x) + 1.0)
 
 
 _FUNCTIONS: dict[object, Function] = {
@@ -164,20 +232,20 @@ _FUNCTIONS: dict[object, Function] = {
     aten.log1p.default: log1p,
     aten.sqrt.default: square_root,
     aten.rsqrt.default: lambda x: Pair(1.0, 0.0) / square_root(x),
-    aten.sin.default: sin,
+    aten.sin.default: _of_swapped(sinh),
     aten.cos.default: cos,
-    aten.tan.default: lambda x: _around_i(tanh, x),
+    aten.tan.default: _of_swapped(tanh),
     aten.sinh.default: sinh,
     aten.cosh.default: cosh,
     aten.tanh.default: tanh,
     aten.asin.default: asin,
     aten.acos.default: acos,
-    aten.atan.default: lambda x: _around_i(atanh, x),
-    aten.asinh.default: asinh,
+    aten.atan.default: _of_swapped(atanh),
+    aten.asinh.default: _of_swapped(asin),
     aten.acosh.default: acosh,
     aten.atanh.default: atanh,
     aten.sigmoid.default: sigmoid,
-    aten.silu.default: lambda x: x * sigmoid(x),
+    aten.silu.default: silu,
 }
 for _op, _function in _FUNCTIONS.items():
     _register(_op, _function)

@@ -48,6 +48,13 @@ class Pair:
         """The product with a real number or tensor, as two products."""
         return Pair(self.re * factor, self.im * factor)
 
+    def shifted(self, number: Any) -> Pair:
+        """The sum with a real number; the imaginary part stays, and so does the sign of a zero."""
+        return Pair(self.re + number, self.im)
+
+    def swapped(self) -> Pair:
+        return Pair(self.im, self.re)
+
     def turned(self) -> Pair:
         """The product with the imaginary unit."""
         return Pair(-self.im, self.re)
@@ -68,12 +75,32 @@ class Pair:
         return Pair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
 
     def __truediv__(self, other: Any) -> Pair:
-        """Both operands are divided by the larger part of the divisor first, so that no square overflows."""
+        """R. L. Smith's division (1962), as eager divides: by the larger part of the divisor first, so that no square
+        overflows. What 0 divides is divided part by part."""
         y = pair_of(other)
-        larger = maximum(absolute(y.re), absolute(y.im))
-        a, b, c, d = self.re / larger, self.im / larger, y.re / larger, y.im / larger
-        norm = c * c + d * d
-        return Pair((a * c + b * d) / norm, (b * c - a * d) / norm)
+        c, d = y.re, y.im
+        if not isinstance(c, torch.Tensor) and not isinstance(d, torch.Tensor):
+            return self._over_number(float(c), float(d))
+        wide = absolute(c) >= absolute(d)
+        zero = (c == 0) & (d == 0)
+        large, less = torch.where(wide, c, d), torch.where(wide, d, c)
+        ratio = less / large
+        scale = 1.0 / (large + less * ratio)
+        a, b = self.re, self.im
+        re = torch.where(wide, a + b * ratio, a * ratio + b) * scale
+        im = torch.where(wide, b - a * ratio, b * ratio - a) * scale
+        return Pair(torch.where(zero, a / absolute(c), re), torch.where(zero, b / absolute(c), im))
+
+    def _over_number(self, c: float, d: float) -> Pair:
+        if c == d == 0:
+            return self.map(lambda part: part / 0.0)
+        if abs(c) >= abs(d):
+            ratio = d / c
+            scale = 1.0 / (c + d * ratio)
+            return Pair((self.re + self.im * ratio) * scale, (self.im - self.re * ratio) * scale)
+        ratio = c / d
+        scale = 1.0 / (d + c * ratio)
+        return Pair((self.re * ratio + self.im) * scale, (self.im * ratio - self.re) * scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +142,3 @@ def made(out: torch.Tensor, value: Any) -> Pair:
 
 def absolute(part: Part) -> Part:
     return abs(part)
-
-
-def maximum(x: Part, y: Part) -> Part:
-    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
-        return torch.maximum(x, y)
-    if isinstance(x, torch.Tensor):
-        return x.clamp_min(y) if y else x
-    return maximum(y, x) if isinstance(y, torch.Tensor) else max(x, y)

@@ -58,7 +58,7 @@ def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
     """By doubling: after each step every number is the product of twice as many."""
     if not isinstance(x, Pair) or not isinstance(x.re.numel(), int):
         return NotImplemented
-    found, reach = pair_of(x, part_type(out.dtype)), 1
+    found, reach = _begun(pair_of(x, part_type(out.dtype))), 1
     while x.re.dim() and reach < (size := x.re.size(dim)):
         first, before, behind = (
             found.map(lambda part, at=at, count=count: part.narrow(dim, at, count))  # type: ignore[misc]
@@ -74,15 +74,20 @@ def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
 def prod(out: torch.Tensor, x: Any, dtype: Any = None) -> Any:
     if not isinstance(x, Pair) or not isinstance(x.re.numel(), int):
         return NotImplemented
-    return _product(pair_of(x, part_type(out.dtype)).map(torch.flatten), 0)
+    return _product(_begun(pair_of(x, part_type(out.dtype))).map(torch.flatten), 0)
 
 
 @rule(aten.prod.dim_int)
 def prod_of_dim(out: torch.Tensor, x: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
     if not isinstance(x, Pair) or (x.re.dim() and not isinstance(x.re.size(dim), int)):
         return NotImplemented
-    found = _product(pair_of(x, part_type(out.dtype)), dim)
+    found = _product(_begun(pair_of(x, part_type(out.dtype))), dim)
     return found.map(lambda part: part.unsqueeze(dim)) if keepdim and out.dim() else found
+
+
+def _begun(x: Pair) -> Pair:
+    """Eager's products begin with 1, as a complex number: `inf` as imaginary part makes NaN of the real one."""
+    return x * Pair(1.0, 0.0)
 
 
 def _product(x: Pair, dim: int) -> Pair:

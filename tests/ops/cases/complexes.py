@@ -66,6 +66,40 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pow with a number": lambda x, y: x**1.5,
     "reciprocal of the root": lambda x, y: x**-0.5,
 }
+# Each part is each of these: zeros tell the side of a branch cut, large numbers overflow on the way.
+PARTS = torch.tensor([0.0, -0.0, 1.0, -2.5, torch.inf, -torch.inf, torch.nan, 1e30, 1e10, -1e-30])
+SPECIAL = torch.complex(PARTS.repeat_interleave(len(PARTS)), PARTS.repeat(len(PARTS)))
+FEWER = SPECIAL[:70].reshape(7, 10)[:, :7].flatten()
+
+
+def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Comparisons take one NaN for both parts of a complex number."""
+    return lambda *inputs: torch.view_as_real(function(*inputs))
+
+
+OF_SPECIAL: dict[str, Callable[..., Any]] = {
+    **{name: in_parts(FUNCTIONS[name]) for name in OF_ONE},
+    "reciprocal": in_parts(lambda x, y: torch.reciprocal(x)),
+    "silu": in_parts(lambda x, y: torch.nn.functional.silu(x)),
+    "to the power 0": in_parts(lambda x, y: x**0),
+    "to a real power": in_parts(lambda x, y: x**1.5),
+    "power of 2": in_parts(lambda x, y: torch.pow(2, x)),
+    "power of 0": in_parts(lambda x, y: torch.pow(0, x)),
+    "over a number": in_parts(lambda x, y: x / (1 + 2j)),
+    "sub of a number": in_parts(lambda x, y: 2 - x),
+    "products of one": in_parts(lambda x, y: x.reshape(-1, 1).prod(1)),
+    "norm of one": lambda x, y: torch.linalg.vector_norm(x.reshape(-1, 1), 2, 1),
+}
+OF_SPECIAL_PAIRS: dict[str, Callable[..., Any]] = {
+    name: in_parts(lambda x, y, op=op: op(x[:, None], y))
+    for name, op in {
+        "add": torch.add,
+        "sub, scaled": lambda x, y: torch.sub(x, y, alpha=2),
+        "div": torch.div,
+        "pow": torch.pow,
+        "addcdiv": lambda x, y: torch.addcdiv(x, x, y),
+    }.items()
+}
 MOVED: dict[str, Callable[..., Any]] = {
     "cat": lambda x, m: torch.cat([x, x.real, m], 0),
     "stack": lambda x, m: torch.stack([x, 2 * x], 1),
@@ -139,6 +173,11 @@ GROUPS: dict[str, Group] = {
     "functions of complex128": Group(
         (numbers(4, 5, dtype=torch.complex128), numbers(4, 5, dtype=torch.complex128)),
         {name: FUNCTIONS[name] for name in ("exp", "log", "log1p", "sqrt", "tanh", "asin", "acosh", "atanh", "pow")},
+    ),
+    "special complex numbers": Group((SPECIAL, SPECIAL), OF_SPECIAL),
+    "special numbers of complex128": Group((SPECIAL.to(torch.complex128), FEWER.to(torch.complex128)), OF_SPECIAL),
+    "pairs of special complex numbers": Group(
+        (FEWER.to(torch.complex128), FEWER.to(torch.complex128)), OF_SPECIAL_PAIRS
     ),
     "moves and sums of complex numbers": Group((numbers(3, 4), numbers(4, 4)), MOVED),
     "fourier": Group((normal(2, 300), numbers(2, 300)), FOURIER),
