@@ -300,8 +300,10 @@ def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("ModeOp")
 def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The least of the keys that occur most often, and the last place it is at. Each NaN counts for itself."""
+    """The least of the keys that occur most often, and the last place it is at."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
+    if dtype.is_float:
+        raise LoweringError("eager sorts by `<` alone, so that a NaN divides equal floats as its algorithm has it")
     rows, length = shape_of(keys)[0], _length(keys)
     if not length:
         raise LoweringError("no element occurs most often")

@@ -204,7 +204,7 @@ CASES: dict[str, OneOp] = {
     "KthvalueOp": cube(lambda x: x.kthvalue(2)[1], "no sort", LOOPS),
     "MedianOp": cube(lambda x: x.median(1)[1], "no sort", LOOPS),
     "NanmedianOp": cube(lambda x: x.nanmedian(1)[1], "no sort", LOOPS),
-    "ModeOp": cube(lambda x: x.mode(1)[1], "no sort", LOOPS),
+    "ModeOp": _of(whole(0, 3, 2, 3, 4))(lambda x: x.mode(1)[1], "no sort", LOOPS),
     "SearchsortedOp": _of(normal(5), normal(2, 3))(torch.searchsorted, "no lowering of SearchsortedOp"),
     "BucketizeOp": _of(normal(2, 3), normal(5))(torch.bucketize, "no lowering of BucketizeOp"),
     "HistcOp": one(lambda x: x.histc(5, -1, 1), "no lowering of HistcOp", LOOPS),

@@ -56,3 +56,10 @@ def test_a_backward_pass_with_an_op_in_eager_is_compiled_around_it() -> None:
 def test_an_op_in_eager_sees_lazy_conjugates_at_the_first_call_too() -> None:
     x = torch.complex(normal(5, 5), normal(5, 5))
     assert_same([torch.compile(lambda x: torch.linalg.pinv(x), backend="buddy")(x)], [torch.linalg.pinv(x)])
+
+
+def test_the_mode_of_floats_is_eagers_whose_order_of_nan_is_its_algorithms() -> None:
+    nan = torch.nan
+    x = torch.tensor([[nan, 2, nan, 2, nan, 1], [1, nan, 1, 2, nan, 2], [nan] * 6])
+    found = torch.compile(lambda x: (x.mode(0), x.mode(1)), backend="buddy")(x)
+    assert_same([t for pair in found for t in pair], [*x.mode(0), *x.mode(1)])

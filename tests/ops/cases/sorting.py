@@ -24,8 +24,9 @@ MIDDLES: dict[str, Callable[..., Any]] = {
     "median": torch.median,
     "median over a dim": lambda x: x.median(1, keepdim=True)[0],
     "nanmedian": lambda x: x.nanmedian(-1)[0],
-    "mode": lambda x: x.mode(-1)[0],
 }
+# Of floats it is eager's: it orders by `<` alone, so that with NaN among the keys their order is whatever comes.
+MODE = {"mode": lambda x: x.mode(-1)[0], "where mode is": lambda x: x.mode(-1)[1]}
 # Those of equal keys are where eager's own algorithms leave them, which differ from 17 elements on.
 SEARCHES: dict[str, Callable[..., Any]] = {
     "searchsorted": lambda x: torch.searchsorted(x.sort(-1)[0], x),
@@ -44,7 +45,6 @@ PLACES: dict[str, Callable[..., Any]] = {
     "where few of many are": lambda x: x.topk(x.shape[-1] // 64 + 1, largest=False)[1],
     "where the median is": lambda x: x.median(-1)[1],
     "where nanmedian is": lambda x: x.nanmedian(-1)[1],
-    "where mode is": lambda x: x.mode(-1)[1],
     "where half of them are": lambda x: x.topk(x.shape[-1] // 2, -1, sorted=False)[1],
     "where the least half is": lambda x: x.topk(x.shape[-1] // 2, -1, largest=False)[1],
     "where sort leaves them": lambda x: x.sort(-1, descending=True)[1],
@@ -54,17 +54,20 @@ LONG[0, ::5] = float("nan")
 
 GROUPS: dict[str, Group] = {
     "sorting": Group((normal(2, 3, 7),), {**ORDERS, **MIDDLES, **PLACES, **SEARCHES, **HISTOGRAMS}),
-    "sorting of int64": Group((whole(-3, 4, 2, 3, 7),), {**ORDERS, **MIDDLES, "bucketize": SEARCHES["bucketize"]}),
+    "sorting of int64": Group(
+        (whole(-3, 4, 2, 3, 7),), {**ORDERS, **MIDDLES, **MODE, "bucketize": SEARCHES["bucketize"]}
+    ),
     "sorting of bfloat16": Group((normal(2, 3, 7).bfloat16(),), {**ORDERS, **MIDDLES}),
-    "sorting of uint8": Group((whole(0, 255, 2, 3, 7).byte(),), {**ORDERS, **MIDDLES}),
+    "sorting of uint8": Group((whole(0, 255, 2, 3, 7).byte(),), {**ORDERS, **MIDDLES, **MODE}),
     "sorting of bools": Group((normal(2, 3, 7) > 0,), {n: f for n, f in ORDERS.items() if "sort" in n}),
     "sorting of mixed values": Group((MIXED,), {**ORDERS, **MIDDLES}),
-    "sorting of long lines": Group((whole(-9, 9, 2, 300),), {"argsort": lambda x: x.argsort(stable=True), **PLACES}),
-    # Eager's mode orders by `<` alone, so that with NaN among the keys their order is whatever comes.
-    "sorting of long lines with NaN": Group((LONG,), {n: f for n, f in PLACES.items() if "mode" not in n}),
-    "sorting of a scalar": Group(
-        (normal(),), {"sort": ORDERS["sort"], "median": torch.median, "mode": MIDDLES["mode"]}
+    "sorting of long lines": Group(
+        (whole(-9, 9, 2, 300),),
+        {"argsort": lambda x: x.argsort(stable=True), **PLACES, "where mode is": MODE["where mode is"]},
     ),
+    "sorting of long lines with NaN": Group((LONG,), PLACES),
+    "sorting of a scalar": Group((normal(),), {"sort": ORDERS["sort"], "median": torch.median}),
+    "mode of a scalar": Group((whole(0, 9),), MODE),
     "sorting of nothing": Group(
         (normal(2, 0),),
         {
