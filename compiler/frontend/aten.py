@@ -19,6 +19,7 @@ from buddy.compiler.frontend import (
     dropout,
     effects,
     encoder_layer,
+    formats,
     formulas,
     grid_sampling,
     linear_algebra,
@@ -136,7 +137,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     """
     known = default_ops_map() if ops_map is None else ops_map
     own = {op: rule for op, (key, rule) in _rules().items() if key not in known}
-    return own | counted_sizes.BESIDE_CLASSES | decompositions_of_others()
+    return own | counted_sizes.BESIDE_CLASSES | formats.BESIDE_CLASSES | decompositions_of_others()
 
 
 @lru_cache(maxsize=1)
@@ -145,7 +146,7 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     table = prims.decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
     for own in (
-        recurrent, dropout, encoder_layer, quantization, formulas, grid_sampling, resampling, linear_algebra,
+        recurrent, dropout, encoder_layer, formats, quantization, formulas, grid_sampling, resampling, linear_algebra,
         counted_sizes,
     ):  # fmt: skip
         table |= own.DECOMPOSITIONS

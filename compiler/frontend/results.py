@@ -97,7 +97,8 @@ def converted(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
 def _bases_missing(module: GraphModule) -> list[Node]:
     """The nodes that give the memory of results, in so far as results see that they are views, and are none themselves.
 
-    Of a result that shares its memory with no other and begins where it begins, nobody can tell.
+    Of a result that shares its memory with no other and begins where it begins, nobody can tell, unless it is
+    conjugated or negated lazily, which it says.
     """
     returned: list[Node] = []
     map_arg(module.graph.output_node().args, returned.append)
@@ -108,8 +109,12 @@ def _bases_missing(module: GraphModule) -> list[Node]:
             views.setdefault(root, []).append(node)
     return [
         root for root, nodes in views.items()
-        if root not in nodes and (len(nodes) > 1 or not _begins_its_memory(nodes[0].meta["val"]))
+        if root not in nodes and (len(nodes) > 1 or _is_seen_to_be_a_view(nodes[0].meta["val"]))
     ]  # fmt: skip
+
+
+def _is_seen_to_be_a_view(value: torch.Tensor) -> bool:
+    return value.is_conj() or value.is_neg() or not _begins_its_memory(value)
 
 
 class Results:

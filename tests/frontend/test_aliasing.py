@@ -69,6 +69,7 @@ PROGRAMS: list[Callable[[torch.Tensor], Sequence[torch.Tensor]]] = [
     lambda x: (x[1:], x[:2], x),
     lambda x: (lambda y: (y[0].expand(3), y[:2].expand(2, 2)))(x + 1),
     lambda x: (lambda y: (y.as_strided((2,), (2,), 1), y.unsqueeze(1)))(x + 1),
+    lambda x: (torch.complex(x, x).conj(), torch.fft.ifft(x), torch.complex(x, x).view(2, 2).mH),
 ]  # fmt: skip
 
 
@@ -76,7 +77,10 @@ def memory(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Which of `tensors` share memory, and where they lie in it."""
     numbers: dict[int, int] = {}
     return [
-        (numbers.setdefault(t.untyped_storage().data_ptr(), len(numbers)), t.stride(), t.storage_offset())
+        (
+            numbers.setdefault(t.untyped_storage().data_ptr(), len(numbers)),
+            *(t.stride(), t.storage_offset(), t.is_conj(), t.is_neg()),
+        )
         for t in tensors
     ]
 
@@ -120,3 +124,22 @@ def test_gradients_go_through_what_is_written_outside() -> None:
         b.sum().backward()
         grads.append(weight.grad)
     torch.testing.assert_close(grads[1], grads[0])
+
+
+# PyTorch says of these while it traces that they are in another format.
+FORMATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "roll": lambda x: x.roll(1, 2),
+    "roll of two dims": lambda x: x.roll((1, -2), (0, 3)),
+    "roll of all": lambda x: x.roll(3),
+    "fftshift": torch.fft.fftshift,
+    "channel_shuffle": lambda x: torch.nn.functional.channel_shuffle(x, 2),
+    "logsigmoid": torch.nn.functional.logsigmoid,
+}
+
+
+def test_results_are_in_eagers_format() -> None:
+    x = torch.randn(2, 4, 3, 5)
+    for operand in (x, x.to(memory_format=torch.channels_last), x.mT, x[:1].expand(2, 4, 3, 5), x[:, :, :, ::2]):
+        results = torch.compile(lambda x: [f(x) for f in FORMATS.values()], backend="buddy")(operand)
+        for (name, function), found in zip(FORMATS.items(), results, strict=True):
+            torch.testing.assert_close(found, function(operand), check_stride=True, msg=lambda text, n=name: n + text)

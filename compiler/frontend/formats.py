@@ -1,0 +1,54 @@
+"""Ops whose results PyTorch lays out in memory otherwise than it says while it traces: decompositions that say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+aten = torch.ops.aten
+
+
+def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """Of an operand that is not contiguous eager's way: the two parts put together again, dim by dim.
+
+    What is put together is in the format of its parts; the op itself is said to be contiguous, and stays where it is.
+    """
+    if x.is_contiguous() or not dims:
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.size(dim)
+        if not isinstance(size, int):
+            return NotImplemented
+        start = -shift % size if size else 0
+        x = torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim) if size else x.clone()
+    return x
+
+
+def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
+    """[batch, channels, ...] with the channels of `groups` taken in turn, in the format of `x`."""
+    parts = x.reshape(x.size(0), groups, x.size(1) // groups, *x.shape[2:])
+    return parts.transpose(1, 2).reshape(x.shape).contiguous(memory_format=suggest_memory_format(x))
+
+
+def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `rule` for an op whose first result is contiguous whatever its operand is."""
+
+    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+        first, *others = rule(x, *rest)
+        return first.contiguous(), *others
+
+    return decomposed
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.channel_shuffle.default: channel_shuffle,
+    aten.native_channel_shuffle.default: channel_shuffle,
+    aten.log_sigmoid_forward.default: first_is_contiguous(
+        torch._decomp.decomposition_table[aten.log_sigmoid_forward.default]
+    ),
+}
+# Of an op that has a class; the rule leaves it alone where what is said of it is right.
+BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {aten.roll.default: roll}
