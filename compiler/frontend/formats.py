@@ -43,12 +43,37 @@ def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+def of_dense_operand(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule` of an op whose result is contiguous, or has channels last where the operand seems to."""
+
+    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+        return rule(x.contiguous(memory_format=suggest_memory_format(x)), *rest)
+
+    return decomposed
+
+
+def batch_norm(x: torch.Tensor, *rest: Any) -> Any:
+    wanted = suggest_memory_format(x)
+    if x.is_contiguous(memory_format=wanted):
+        return NotImplemented
+    return aten._native_batch_norm_legit_no_training(x.contiguous(memory_format=wanted), *rest)
+
+
+_BATCH_NORMS = [
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+]
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.channel_shuffle.default: channel_shuffle,
     aten.native_channel_shuffle.default: channel_shuffle,
     aten.log_sigmoid_forward.default: first_is_contiguous(
         torch._decomp.decomposition_table[aten.log_sigmoid_forward.default]
     ),
+    **{op: of_dense_operand(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
 }
-# Of an op that has a class; the rule leaves it alone where what is said of it is right.
-BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {aten.roll.default: roll}
+# Of ops that have a class; the rules leave those alone of which what is said is right.
+BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
+    aten.roll.default: roll,
+    aten._native_batch_norm_legit_no_training.default: batch_norm,
+}

@@ -65,7 +65,7 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     result = node.tensor_meta.dtype
-    wide, keep = summed_in(result), bool(argument(node, 2, "keepdim", False))
+    wide, keep = summed_in(result, _count(shape_of(value), axes)), bool(argument(node, 2, "keepdim", False))
 
     def body(x: Scalar, summed: Scalar) -> Scalar:
         return summed + cast(cast(x, result), wide)  # eager casts the elements to the result's type before it adds
@@ -115,10 +115,10 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
     """The `ord`-norm over the dims that the third argument names; 0 counts what is not 0, infinities take extremes."""
     value, dtype = _operand(node, symbol_table)
     shape, meta = shape_of(value), node.tensor_meta
-    wide = summed_in(meta.dtype)
     order = float(argument(node, 1, "ord", 2))
     axes = axes_of(argument(node, 2, "dim"), len(shape))
     # Of one element every norm but the count is its absolute value, whose powers might overflow.
+    wide = summed_in(meta.dtype, _count(shape, axes))
     alone = order and all(shape[axis] == 1 for axis in axes)
     initial, term, finish = _norm(1.0 if alone else order)
 
@@ -150,8 +150,8 @@ def mean(node: Op, symbol_table: SymbolTable) -> Any:
     value, dtype = _operand(node, symbol_table)
     shape = shape_of(value)
     axes = axes_of(argument(node, 1, "dim"), len(shape))
-    result = node.tensor_meta.dtype
-    wide, count = summed_in(result), _count(shape, axes)
+    result, count = node.tensor_meta.dtype, _count(shape, axes)
+    wide = summed_in(result, count)
     summed = total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide)
     return pointwise([(summed, wide)], shape_of(summed), result, lambda x: cast(x / count, result))
 
@@ -174,19 +174,19 @@ def _extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
 
 def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: float) -> tuple[Any, Any, TensorDType]:
     """Mean and variance over `axes`, which stay as unit dims; two passes, so that nothing cancels."""
-    wide = summed_in(dtype)
     shape = shape_of(value)
     count = _count(shape, axes)
-    summed = total(value, dtype, axes, True, wide)
-    average = pointwise([(summed, wide)], shape_of(summed), wide, lambda x: x / count)
+    wide, long = summed_in(dtype), summed_in(dtype, count)
+    summed = total(value, dtype, axes, True, long)
+    average = pointwise([(summed, long)], shape_of(summed), wide, lambda x: cast(x / count, wide))
 
     def squares(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
-        off = cast(x, wide) - m
+        off = cast(cast(x, wide) - m, long)
         return accumulated + off * off
 
-    spread = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, wide, squares)
+    spread = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, long, squares)
     divisor = largest(0, count - int(correction)) if isinstance(count, Size) else max(0.0, count - correction)
-    variance = pointwise([(spread, wide)], shape_of(spread), wide, lambda x: x / divisor)
+    variance = pointwise([(spread, long)], shape_of(spread), wide, lambda x: cast(x / divisor, wide))
     return average, variance, wide
 
 

@@ -14,12 +14,18 @@ from buddy.compiler.ops.scalar import Scalar, cast
 # The places that an element goes to, each along the last dims, with its weight there: 1 where there is none.
 Taps = Callable[[Sequence[Any]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
 
+MANY = 1 << 16
 _WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 
 
-def summed_in(dtype: TensorDType) -> TensorDType:
-    """The type that elements of `dtype` are summed in: f32 for halves, as PyTorch does."""
-    return _WIDE.get(dtype, dtype)
+def summed_in(dtype: TensorDType, count: Any = 1) -> TensorDType:
+    """The type that `count` elements of `dtype` are summed in: f32 for halves, as PyTorch does, and f64 for many.
+
+    PyTorch adds many numbers in pairs of sums. Here one sum may take them all, in which f32 loses the digits that a
+    sum has more than its terms: 16 bits of 24 at 65,536 equal ones.
+    """
+    wide = _WIDE.get(dtype, dtype)
+    return TensorDType.Float64 if wide is TensorDType.Float32 and isinstance(count, int) and count >= MANY else wide
 
 
 def in_type(value: Any, dtype: TensorDType, result: TensorDType) -> Any:

@@ -134,9 +134,12 @@ FORMATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "fftshift": torch.fft.fftshift,
     "channel_shuffle": lambda x: torch.nn.functional.channel_shuffle(x, 2),
     "logsigmoid": torch.nn.functional.logsigmoid,
+    "batch_norm": lambda x: torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4)),
+    "batch_norm in training": lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
 }
 
 
+@pytest.mark.slow
 def test_results_are_in_eagers_format() -> None:
     x = torch.randn(2, 4, 3, 5)
     for operand in (x, x.to(memory_format=torch.channels_last), x.mT, x[:1].expand(2, 4, 3, 5), x[:, :, :, ::2]):
