@@ -66,7 +66,8 @@ class EagerCall(msgspec.Struct, frozen=True):
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
     `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each
     of `results`, all dense and row-major, those without elements left out. Between the two come the values of
-    `symbols`, an `i64` each, of which sizes among shapes and arguments are made.
+    `symbols`, an `i64` each, of which sizes among shapes and arguments are made. A call that `asks` is made on values
+    that compiled code has no answer to: what comes after it is of no use, whether `target` raises or not.
     """
 
     symbol: str
@@ -76,6 +77,7 @@ class EagerCall(msgspec.Struct, frozen=True):
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     symbols: tuple[str, ...] = ()
+    asks: bool = False
 
 
 class Symbol(msgspec.Struct, frozen=True):

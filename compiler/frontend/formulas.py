@@ -197,6 +197,18 @@ def assert_nonzero(condition: torch.Tensor) -> None:
     aten._assert_async.msg(condition, "Expected Tensor with single nonzero value, but got zero")
 
 
+def within_0_and_1(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Torch's `rule` of a loss whose input and target eager refuses outside of [0, 1]; NaN is outside."""
+
+    def decomposed(x: torch.Tensor, target: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        for what, values in (("input", x), ("target", target)):
+            inside = ((values >= 0) & (values <= 1)).all()
+            aten._assert_async.msg(inside, f"all elements of {what} should be between 0 and 1")
+        return rule(x, target, *rest, **named)
+
+    return decomposed
+
+
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
     """In the type that both promote to, as eager; torch's rule has that of the gradient."""
     found = torch.where(x <= threshold, 0, gradient)
@@ -282,6 +294,9 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten._assert_async.default: assert_nonzero,
     aten.threshold_backward.default: threshold_backward,
+    aten.binary_cross_entropy.default: within_0_and_1(
+        torch._decomp.decomposition_table[aten.binary_cross_entropy.default]
+    ),
     aten.addcmul.default: of_reals(torch._decomp.decomposition_table[aten.addcmul.default]),
     aten.addcdiv.default: of_reals(computed_wide(torch._decomp.decomposition_table[aten.addcdiv.default])),
     aten.softshrink.default: softshrink,

@@ -11,8 +11,8 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.carried import compare, minus, pick, plus
-from buddy.compiler.ops.loops import element, for_each, index_position, insert, position
-from buddy.compiler.ops.ranges import refuse_outside
+from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
+from buddy.compiler.ops.ranges import is_data, refuse_outside, refuse_where
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import filled, pointwise, shape_of
@@ -39,6 +39,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     rows, count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
     # What an offset may be is one more than what an index into the indices may be.
     refuse_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
+    _refuse_disorder(node, symbol_table)
     start = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
     read = _reader(node, symbol_table, wide)
     padding = argument(node, 8, "padding_idx", -1)
@@ -68,6 +69,28 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
         return cast(x / cast(s.maximum(count, 1), wide) if mode == MEAN else x, meta.dtype)
 
     return [pointwise([(sums, wide), (counts, TensorDType.Int64)], meta.shape, meta.dtype, finished)]
+
+
+def _refuse_disorder(node: Op, symbol_table: SymbolTable) -> None:
+    """Ask eager where offsets do not begin with 0, or fall, or where the last one is to be the end and is not."""
+    if 0 in node.args[2].tensor_meta.shape or not is_data(node.args[2], symbol_table):
+        return
+    offsets, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
+    count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
+
+    def offset(at: Any) -> Scalar:
+        return cast(element(offsets, [at], kind), TensorDType.Int64)
+
+    def visit(at: list[Any], held: list[Any]) -> list[Any]:
+        before = pick(compare("eq", at[0], 0), position(0), minus(at[0], 1))
+        falls = offset(before) > offset(at[0])
+        return [(Scalar(held[0], TensorDType.Int64) + cast(falls, TensorDType.Int64)).value]
+
+    (falls,) = for_each([count], [number(0, TensorDType.Int64).value], visit)
+    wrong = Scalar(falls, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
+    if argument(node, 7, "include_last_offset", False):
+        wrong = wrong | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
+    refuse_where(node, symbol_table, wrong)
 
 
 def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:

@@ -49,7 +49,7 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 def ask_eager(node: Op, symbol_table: SymbolTable) -> None:
     """A call on the node's tensor arguments for what eager raises alone; its results are nobody's."""
-    call = _describe(node, ())
+    call = msgspec.structs.replace(_describe(node, ()), asks=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
     func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])

@@ -1,11 +1,12 @@
-"""Indices out of range, which eager refuses: they are looked through first, and where one is outside, eager is asked.
+"""Indices out of range and other values that eager refuses: they are looked through first, and where one is wrong,
+eager is asked.
 
 What reads and writes by them stays inside its tensors anyhow (`bounds`), so that nothing depends on the look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.bindings import arith, ir
@@ -23,24 +24,34 @@ _FLAG = TensorDType.Int32
 
 
 def refuse_outside(
-    node: Op, symbol_table: SymbolTable, indices: Sequence[tuple[Op, Extent]], wraps: bool = False
+    node: Op,
+    symbol_table: SymbolTable,
+    indices: Sequence[tuple[Op, Extent]],
+    wraps: bool = False,
+    read: Callable[[Scalar], Scalar] = lambda x: x,
 ) -> None:
     """Ask eager for `node` where an element of an index tensor is outside the dim of the size beside it.
 
-    Where they may `wrap`, negative ones count from the end. Indices that no input tells are PyTorch's own, and right.
+    Where they may `wrap`, negative ones count from the end; `read` makes the index, from 0, of an element. Indices that
+    no input tells are PyTorch's own, and right.
     """
-    told = [(op, size) for op, size in indices if 0 not in op.tensor_meta.shape and _is_data(op, symbol_table)]
+    told = [(op, size) for op, size in indices if 0 not in op.tensor_meta.shape and is_data(op, symbol_table)]
     for op, size in told:
-        flag = element(_outside(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps), [], _FLAG)
-        Carried([]).choose(flag.compare("ne", 0), lambda: ask_eager(node, symbol_table))
+        flag = element(_outside(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG)
+        refuse_where(node, symbol_table, flag.compare("ne", 0))
 
 
-def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool) -> Any:
+def refuse_where(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
+    """Ask eager for `node` where `wrong`, a bool, holds."""
+    Carried([]).choose(wrong, lambda: ask_eager(node, symbol_table))
+
+
+def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]) -> Any:
     """A tensor without dims: 1 where some index is outside. As unsigned numbers both ends are one comparison."""
     shape = st.shape_of(value)
 
     def body(x: Scalar, found: Scalar) -> Scalar:
-        at, length = index_position(x), position(size)
+        at, length = index_position(read(x)), position(size)
         at, count = (arith.addi(at, length), arith.addi(length, length)) if wraps else (at, length)
         outside = arith.cmpi(arith.CmpIPredicate.uge, at, count)
         return found | cast(Scalar(outside, TensorDType.Bool), _FLAG)
@@ -48,7 +59,7 @@ def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool) -> Any:
     return st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, _FLAG, body)
 
 
-def _is_data(index: Op, symbol_table: SymbolTable) -> bool:
+def is_data(index: Op, symbol_table: SymbolTable) -> bool:
     """Whether a tensor is made of what comes from outside of the function, and not of numbers and positions alone."""
     waiting, seen = [index], set[Op]()
     while waiting:

@@ -13,8 +13,8 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.loops import element, for_each, insert, number, position
-from buddy.compiler.ops.ranges import refuse_outside
+from buddy.compiler.ops.loops import element, for_each, index_of, insert, number, position
+from buddy.compiler.ops.ranges import refuse_outside, refuse_where
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.subscripts import Subscripts, is_mask, subscripts_of
@@ -293,12 +293,18 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     (target, flags, source), meta = (value_of(arg, symbol_table) for arg in node.args[:3]), node.tensor_meta
     kind = node.args[2].tensor_meta.dtype
     count = product(st.shape_of(source))
-    if count == 0 or 0 in meta.shape:
+    if 0 in meta.shape:
+        return target
+    mask, dims = st.broadcast(flags, meta.shape, TensorDType.Bool), list(range(len(meta.shape)))
+    set_ = st.reduce(
+        [(mask, TensorDType.Bool)], meta.shape, dims, False, 0, TensorDType.Int64,
+        lambda x, counted: counted + cast(x, TensorDType.Int64),
+    )  # fmt: skip
+    refuse_where(node, symbol_table, element(set_, [], TensorDType.Int64) > index_of(position(count)))
+    if count == 0:
         return target
     line = st.reshape(source, [count], kind)
-    ones = _Ones(
-        st.broadcast(flags, meta.shape, TensorDType.Bool), TensorDType.Bool, list(range(len(meta.shape))), count
-    )
+    ones = _Ones(mask, TensorDType.Bool, dims, count)
     start = st.broadcast(target, meta.shape, meta.dtype)
 
     def given(_at: Positions, before: Any) -> Scalar:

@@ -15,7 +15,7 @@ from buddy.compiler.ops.carried import compare, half, minus, pick, plus
 from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.matrices.failures import or_eager
-from buddy.compiler.ops.ranges import refuse_outside
+from buddy.compiler.ops.ranges import refuse_outside, refuse_where
 from buddy.compiler.ops.reductions import extreme
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -95,6 +95,8 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in shape_of(value):
         return filled(0, meta.shape, meta.dtype)
     low, high = _range(value, dtype, argument(node, 2, "min", 0), argument(node, 3, "max", 0))
+    finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
+    refuse_where(node, symbol_table, finite.compare("eq", 0))
 
     def count(at: list[Any], held: list[Any]) -> list[Any]:
         x = element(value, at, dtype)

@@ -45,6 +45,8 @@ class EagerOps:
             if getattr(self._kept, "error", None) is None:
                 try:
                     run(addresses)
+                    if call.asks:
+                        raise UnansweredError(f"compiled code has no answer for these values of {call.target}")
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):
                         _mark(error)
@@ -54,6 +56,10 @@ class EagerOps:
         sizes = [ctypes.c_int64] * len(call.symbols)
         words = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
         return ctypes.CFUNCTYPE(None, *words)(guarded)
+
+
+class UnansweredError(Exception):
+    """Compiled code asked eager about values that it takes for wrong, and eager has an answer: it is to run all."""
 
 
 def _mark(error: Exception) -> None:

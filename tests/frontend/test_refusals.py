@@ -13,6 +13,8 @@ TABLE, NOTHING = torch.arange(12.0).reshape(4, 3), torch.empty(0, 3)
 INSIDE, OUTSIDE, ONE = torch.tensor([1, 3, 0]), torch.tensor([1, 4, 0]), torch.tensor([0])
 F32, F64, I64 = torch.ones(4, 4), torch.ones(4, 4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.int64)
 BYTES, GONE = torch.ones(4, dtype=torch.uint8), torch.empty(0)
+PART, SQUARE = torch.tensor([0.25, 0.75]), torch.eye(3) + 1
+PIVOTS = torch.tensor([2, 2, 3], dtype=torch.int32)
 STACK, WIDE = torch.ones(2, 4, 4), torch.ones(2, 4, 4, dtype=torch.float64)
 
 # Each with inputs that eager refuses for their shapes, their element types or the program's numbers.
@@ -74,6 +76,29 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torc
         (TABLE, INSIDE, torch.tensor([0, 4])),
         (TABLE, INSIDE, torch.tensor([0, 2])),
     ),
+    "first offset of bags": (
+        lambda w, i, o: F.embedding_bag(i, w, o),
+        (TABLE, INSIDE, torch.tensor([1, 2])),
+        (TABLE, INSIDE, torch.tensor([0, 2])),
+    ),
+    "falling offsets of bags": (
+        lambda w, i, o: F.embedding_bag(i, w, o, mode="sum"),
+        (TABLE, INSIDE, torch.tensor([0, 2, 1])),
+        (TABLE, INSIDE, torch.tensor([0, 1, 2])),
+    ),
+    "masked_scatter": (
+        lambda x, y: x.masked_scatter(x > 8, y),
+        (TABLE, torch.tensor([1.0, 2.0])),
+        (TABLE, torch.tensor([1.0, 2.0, 3.0])),
+    ),
+    "masked_scatter of nothing": (lambda x, y: x.masked_scatter(x > 8, y), (TABLE, GONE), (TABLE - 9, GONE)),
+    "binary_cross_entropy": (F.binary_cross_entropy, (PART * 2, PART), (PART, PART)),
+    "binary_cross_entropy of NaN": (F.binary_cross_entropy, (PART * torch.nan, PART), (PART, PART)),
+    "target of binary_cross_entropy": (F.binary_cross_entropy, (PART, -PART), (PART, PART)),
+    "histc of infinity": (lambda x: x.histc(3), (TABLE / 0,), (TABLE,)),
+    "lu_solve": (torch.linalg.lu_solve, (SQUARE, PIVOTS + 1, SQUARE), (SQUARE, PIVOTS, SQUARE)),
+    "lu_unpack": (lambda a, p: torch.lu_unpack(a, p)[0], (SQUARE, PIVOTS * 2), (SQUARE, PIVOTS)),
+    "ldl_solve": (torch.linalg.ldl_solve, (SQUARE, PIVOTS - 7, SQUARE), (SQUARE, PIVOTS, SQUARE)),
     "a sorter": (
         lambda x, y, s: torch.searchsorted(x, y, sorter=s),
         (TABLE[0], TABLE[1], torch.tensor([0, 1, 3])),
@@ -116,3 +141,14 @@ def test_a_value_that_eager_refuses_is_refused_in_its_words_and_the_next_call_is
         assert f"called at {__file__}" in str(found)
         with torch.no_grad():
             torch.testing.assert_close(program(*right), function(*right))
+
+
+def test_eager_gives_the_results_where_it_takes_values_that_compiled_code_takes_for_wrong() -> None:
+    """Eager's bags of maxima do not mind offsets that fall, and have a meaning of their own for them."""
+    given = (TABLE, torch.tensor([1, 3, 0, 2]), torch.tensor([0, 3, 1]))
+
+    def maxima(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(indices, table, offsets, mode="max")
+
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(maxima)(*given), maxima(*given))

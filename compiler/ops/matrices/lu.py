@@ -23,6 +23,7 @@ from buddy.compiler.ops.matrices.stack import (
     turned,
 )
 from buddy.compiler.ops.matrices.triangular import identity, solution, triangle
+from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
@@ -90,6 +91,7 @@ def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
     """`a x = b` or `aᵀ x = b` from `a = p l u`; of `x a = b` the transposed system is solved."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     factors, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
+    refuse_outside(node, symbol_table, [(node.args[1], st.shape_of(factors)[1])], read=lambda pivot: pivot - 1)
     pivots = stacked(node.args[1], symbol_table, rank=1, batch=batch)
     left, adjoint = argument(node, 3, "left", True), argument(node, 4, "adjoint", False)
     b = b if left else turned(b, dtype)
@@ -112,6 +114,7 @@ def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
     metas = [meta_of(node, number) for number in range(3)]
     found = [st.empty(meta.shape, meta.dtype) for meta in metas]
     if argument(node, 3, "unpack_pivots", True):
+        refuse_outside(node, symbol_table, [(node.args[1], rows)], read=lambda pivot: pivot - 1)
         pivots = stacked(node.args[1], symbol_table, rank=1)
         found[0] = _permuted(identity((count, rows, rows), dtype), dtype, pivots, back=True)
     if argument(node, 2, "unpack_data", True):

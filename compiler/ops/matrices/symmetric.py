@@ -19,6 +19,7 @@ from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.matrices.lu import swap_rows
 from buddy.compiler.ops.matrices.stack import INT32, Problem, as_results, solved, stacked
 from buddy.compiler.ops.matrices.triangular import triangle
+from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, argument
@@ -161,6 +162,7 @@ def ldl_solve(node: Op, symbol_table: SymbolTable) -> Any:
     a, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
     pivots = stacked(node.args[1], symbol_table, rank=1, batch=batch)
     size = st.shape_of(a)[1]
+    refuse_outside(node, symbol_table, [(node.args[1], size)], read=lambda pivot: s.absolute(pivot) - 1)
 
     def steps(p: Problem) -> None:
         p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: forward(p, k, size))
