@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, linalg
+from buddy.compiler.bindings import arith, ir, linalg
 from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
 from buddy.compiler.kernels.reshapes import through_unit_reshapes
 from buddy.compiler.kernels.walk import cloned_body, collect
@@ -106,13 +106,36 @@ class _Fusion:
         of_consumer, of_producer = places
         inner = self.producer.regions[0].blocks[0]
         known = {argument: arguments[i] for argument, i in zip(inner.arguments, of_producer, strict=False)}
-        made = cloned_body(inner, known)[0]
+        (made,) = cloned_body(inner, known)
+        for op in _indices(inner):
+            self._reindex(known[op.results[0]].owner, _dim(op))
         outer = self.consumer.regions[0].blocks[0]
         outs = len(self.consumer.results)
         known = {a: made if i < 0 else arguments[i] for a, i in zip(outer.arguments, of_consumer, strict=False)}
         known |= dict(zip(list(outer.arguments)[-outs:], arguments[-outs:], strict=True))
         with self.consumer.location:
             linalg.yield_(cloned_body(outer, known))
+
+    def reads_positions(self) -> bool:
+        """Whether the producer's loops, where its body asks for their indices, are the consumer's own, or of size 1."""
+        kinds = (ir.AffineDimExpr, ir.AffineConstantExpr)
+        found = (self._expression(_dim(op)) for op in _indices(self.producer.regions[0].blocks[0]))
+        return all(isinstance(expression, kinds) for expression in found)
+
+    def _expression(self, loop: int) -> Any:
+        """What of the consumer's loops a loop of the producer is."""
+        written = indexing_maps(self.producer)[-1]
+        return next(e for w, e in zip(written.results, self.map_.results, strict=True) if w.position == loop)
+
+    def _reindex(self, index: Any, loop: int) -> None:
+        expression = self._expression(loop)
+        if isinstance(expression, ir.AffineDimExpr):
+            index.attributes["dim"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), expression.position)
+            return
+        with ir.InsertionPoint(index), index.location:
+            zero = arith.constant(ir.IndexType.get(), 0)
+        index.results[0].replace_all_uses_with(zero)
+        index.erase()
 
 
 def _find(consumer: Any) -> _Fusion | None:
@@ -123,7 +146,7 @@ def _find(consumer: Any) -> _Fusion | None:
             continue
         if loops <= _bare_loops([read]):
             fusion = _Fusion(consumer, number, source.owner.operation, read)
-            if fusion.tells_all_sizes():
+            if fusion.tells_all_sizes() and fusion.reads_positions():
                 return fusion
     return None
 
@@ -164,7 +187,15 @@ def _elementwise(value: Any) -> bool:
 
 
 def _is_scalar_arithmetic(name: str) -> bool:
-    return name.startswith(("arith.", "math.")) or name == "linalg.yield"
+    return name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")
+
+
+def _indices(block: Any) -> list[Any]:
+    return [op.operation for op in block.operations if op.operation.name == "linalg.index"]
+
+
+def _dim(index: Any) -> int:
+    return int(ir.IntegerAttr(index.attributes["dim"]).value)
 
 
 def _read_once(value: Any, source: Any) -> bool:

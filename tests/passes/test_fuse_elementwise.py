@@ -104,3 +104,56 @@ def test_contractions_stay_what_they_are() -> None:
     compiled = Compiled(CONTRACTION, [FuseElementwise()])
     assert "linalg.matmul" in compiled.text
     assert compiled.text.count("linalg.generic") == 1
+
+
+PLACES = generic(
+    "ij",
+    [("%seed", "tensor<f32>", "")],
+    [("%e", MATRIX, "i,j")],
+    """%i = linalg.index 0 : index
+    %j = linalg.index 1 : index
+    %c = arith.constant 40 : index
+    %row = arith.muli %i, %c : index
+    %at = arith.addi %row, %j : index
+    %word = arith.index_cast %at : index to i32
+    %place = arith.sitofp %word : i32 to f32
+    %r = arith.addf %place, %in0 : f32""",
+    results="%places",
+)
+TURNED = generic(
+    "ij",
+    [("%places", MATRIX, "j,i"), ("%y", "tensor<40x6xf32>", "i,j")],
+    [("%y", "tensor<40x6xf32>", "i,j")],
+    "%r = arith.mulf %in0, %in1 : f32",
+    results="%z",
+)
+NUMBERED = f"""
+func.func @f(%seed: tensor<f32>, %y: tensor<40x6xf32>) -> tensor<40x6xf32> {{
+  %e = tensor.empty() : {MATRIX}
+  {PLACES}
+  {TURNED}
+  return %z : tensor<40x6xf32>
+}}
+"""
+
+
+def test_a_producer_that_asks_for_its_indices_gets_the_loops_that_read_it() -> None:
+    compiled = Compiled(NUMBERED, [FuseElementwise()])
+    assert compiled.text.count("linalg.generic") == 1
+    row, column = (compiled.text.index(f"linalg.index {dim} : index") for dim in (1, 0))
+    assert row < column
+
+
+def test_numbers_of_places_stay() -> None:
+    store = """
+func.func @g(%seed: tensor<f32>, %y: tensor<40x6xf32>, %out: memref<40x6xf32>) attributes {llvm.emit_c_interface} {
+  %r = call @f(%seed, %y) : (tensor<f32>, tensor<40x6xf32>) -> tensor<40x6xf32>
+  bufferization.materialize_in_destination %r in restrict writable %out : (tensor<40x6xf32>, memref<40x6xf32>) -> ()
+  return
+}
+"""
+    y, out = random_array(40, 6), np.zeros((40, 6), np.float32)
+    expected = y * (np.arange(240, dtype=np.float32).reshape(6, 40).T + 3)  # now: the result takes the place of y
+    compiled = Compiled(NUMBERED + store, [FuseElementwise(), Upstream(BUFFERIZE), VectorizeGenerics()])
+    compiled("g", np.array(3, np.float32), y, out)
+    np.testing.assert_array_equal(out, expected)
