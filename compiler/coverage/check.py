@@ -18,6 +18,7 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
 from buddy.compiler.frontend.backend import Own, Settings, buddy_backend, compile_aten
 from buddy.compiler.frontend.pieces import BETWEEN, Pieces, computing
 from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operations.random import PhiloxOp
 from buddy.compiler.lowering import Lowered
 from buddy.compiler.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.straight import compile_graph
@@ -101,6 +102,9 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
     if recorder.fault:
         return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
     entry = database()[pair.op]
+    if _makes_random_numbers(recorder):
+        theirs = [call.fresh() for call in calls]
+        expected = _captured(program, theirs)
     expected = _with_captured_strides(program, calls, results, expected)
     values = entry.name not in UNINITIALISED
     said, error_ = _compared((results, ours), (expected, theirs), lambda dtype: tolerance_of(entry, dtype)[0], values)
@@ -125,14 +129,19 @@ def _with_captured_strides(
     """Eager's results; where PyTorch's own decompositions choose other strides than eager, those are the program's."""
     if _strided(results) == _strided(expected):
         return expected
-    return [tree_map(laid_out_as, *both) for both in zip(expected, _captured(program, calls), strict=True)]
+    captured = _captured(program, [call.fresh() for call in calls])
+    return [tree_map(laid_out_as, *both) for both in zip(expected, captured, strict=True)]
 
 
-def _captured(program: Callable[[list[Any]], list[Any]], calls: Sequence[Call]) -> list[Any]:
+def _makes_random_numbers(recorder: Recorder) -> bool:
+    """Whether compiled code makes numbers of a seed, which are others than those that PyTorch's ops draw."""
+    return any(isinstance(op, PhiloxOp) for graph in recorder.graphs for op in graph.operations)
+
+
+def _captured(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list[Any]:
     """What the captured program returns when it runs in eager, node by node."""
     torch._dynamo.reset()
-    captured = torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False)
-    return _seeded(captured, [call.fresh() for call in calls])
+    return _seeded(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls)
 
 
 def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from buddy.compiler.coverage.plan import CoreOp
 from buddy.compiler.frontend.aten import default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import RULES
 from buddy.compiler.frontend.pieces import BETWEEN
+from buddy.compiler.frontend.random_numbers import RULES as OF_RANDOM_BITS
 from buddy.compiler.graph.operation import default_ops_map
 from buddy.compiler.ops import registries
 
@@ -34,8 +35,8 @@ def core_ops() -> list[CoreOp]:
             lowered = (_BY_PARTS,)
         if op is torch.ops.aten._local_scalar_dense.default:
             lowered = (BETWEEN,)
-        why = "" if cls is None or lowered else cls.only_eager
-        decomposed = seen in rules or _is_composite(seen)
+        decomposed = seen in rules or seen in OF_RANDOM_BITS or _is_composite(seen)
+        why = "" if cls is None or lowered or seen in OF_RANDOM_BITS else cls.only_eager
         ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
     return ops
 

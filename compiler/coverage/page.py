@@ -26,7 +26,8 @@ pair and the in-place form of one of them are compiled as one program; where tha
 itself. Values are compared as `buddy-tui run` does, NaN being equal to NaN, with OpInfo's own tolerance for CPU where
 it declares a wider one; integers and bools exactly. Dtypes, shapes, strides of dense results and what became of the
 arguments have to be eager's too; where PyTorch's own decompositions choose other strides than eager, those count. Of
-uninitialised results (`empty`) values are not compared, and random operators start from the same seed.
+uninitialised results (`empty`) values are not compared. Random operators start from the same seed; what is compiled
+of them gives other numbers than eager, and is compared with the captured program in eager.
 
 The shares are of the pairs that PyTorch captures: *here* is compiled by the registries of this project alone, *without
 eager* includes what goes through torch-mlir.

@@ -17,6 +17,7 @@ import torch
 from buddy.compiler.extracts.parts import Part, part_of
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp
+from buddy.compiler.graph.operations.random import PhiloxOp
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.runner.callbacks import resolve
@@ -33,7 +34,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
+{imports}
 VALUES = np.load(Path(__file__).with_name({file!r}))
 
 
@@ -59,6 +60,8 @@ if __name__ == "__main__":
         for result in model(*example_inputs):
             print(tuple(result.shape), result.dtype, result.flatten()[:4])
 '''
+
+_RANDOM_BITS = "\nimport buddy.compiler.runner.philox  # defines torch.ops.buddy.philox32 and philox64\n"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def script_of(part: Part) -> Script:
     text = _SCRIPT.format(
         title=graph.name,
         file=f"{name}.npz",
+        imports=_RANDOM_BITS if any(isinstance(op, PhiloxOp) for op in graph.operations) else "",
         state="\n".join(state) or "        pass",
         code=_indented(code_of(graph)),
         inputs=inputs.strip(),

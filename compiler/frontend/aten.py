@@ -25,6 +25,7 @@ from buddy.compiler.frontend import (
     linear_algebra,
     prims,
     quantization,
+    random_numbers,
     recurrent,
     resampling,
 )
@@ -59,8 +60,8 @@ class AtenGraph:
     `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents),
     and `input_of[i]` is the Dynamo input that it is. Of a graph that is cut into pieces, each has a number in `part`,
     and `ends` says why it is one, and on which Python line; a branch or body of control flow has a name in `body`. The
-    Dynamo graph was captured where autocast converted to
-    the type `autocast`, if any: its calls do not say so.
+    Dynamo graph was captured where autocast converted to the type `autocast`, if any: its calls do not say so. Where
+    the last input of `module` is a seed, `drawing` is the graph without it, with PyTorch's own random ops.
     """
 
     module: GraphModule
@@ -72,6 +73,7 @@ class AtenGraph:
     ends: tuple[str, str] = ("", "")
     autocast: torch.dtype | None = None
     body: str = ""
+    drawing: GraphModule | None = None
 
 
 CompileGraph = Callable[[AtenGraph], Runner]
@@ -84,12 +86,15 @@ def run_aot(
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     origins: Sequence[Origin] | None = None,
     check: Callable[[GraphModule], None] | None = None,
+    fallback_random: bool = False,
 ) -> Callable[..., Any]:
     """Lower a Dynamo graph to ATen, give each ATen graph to `compile_graph`, and return what Dynamo is to call.
 
     Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes
     extra outputs that AOTAutograd writes back, so ATen graphs are functional. `origins` are taken from the graph, which
-    holds them while Dynamo compiles it and not afterwards. `check` may raise for what is no backward graph.
+    holds them while Dynamo compiles it and not afterwards. `check` may raise for what is no backward graph. Graphs that
+    draw random numbers have a seed as their last input, which is drawn at each call, unless `fallback_random` leaves
+    random ops as they are, for eager's own numbers.
     """
     table = default_decompositions() if decompositions is None else decompositions
     prims.views_by_aten(module)
@@ -105,7 +110,10 @@ def run_aot(
             strided_from_memory(aten)
             if kind == "backward":
                 _drop_draws_of_forward(aten)
-            return make_boxed_func(compile_graph(replace(_describe(aten, kind, module, known), autocast=autocast)))
+            drawing = None if fallback_random else random_numbers.by_counter(aten, table)
+            described = _describe(aten, kind, module, known)
+            run = compile_graph(replace(described, autocast=autocast, drawing=drawing))
+            return make_boxed_func(_with_seed(run) if drawing else run)
 
         return compile_one
 
@@ -123,6 +131,11 @@ def run_aot(
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         return backend(module, inputs)
+
+
+def _with_seed(run: Runner) -> Runner:
+    """`run`, which gets a new seed as its last argument at each call."""
+    return lambda *arguments: run(*arguments, random_numbers.new_seed())
 
 
 def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:

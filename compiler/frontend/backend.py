@@ -110,7 +110,10 @@ def buddy_backend(
             on_static(static, tensors)
 
         def trace(table: Mapping[Any, Callable[..., Any]], check: Any = None) -> Callable[..., Any]:
-            compiled = run_aot(static, tensors, lambda aten: compile_one(aten, settings), table, check=check)
+            compiled = run_aot(
+                static, tensors, lambda aten: compile_one(aten, settings), table, check=check,
+                fallback_random=settings.fallback_random,
+            )  # fmt: skip
             return refusing(static, compiled)
 
         table = default_decompositions() if decompositions is None else decompositions
@@ -340,7 +343,8 @@ def compiled_for_all_sizes(
         return _compiled(conversion, settings, aten)
 
     try:
-        return refusing(module, run_aot(module, inputs, compile_one, decompositions))
+        random = settings.fallback_random
+        return refusing(module, run_aot(module, inputs, compile_one, decompositions, fallback_random=random))
     except (UnsupportedGraphError, CompilationError, FallbackError) as error:
         warnings.warn(f"compiled anew for each set of sizes: {error}", stacklevel=2)
         return None

@@ -26,7 +26,7 @@ TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Fields of a recipe that a caller may set; the others say what is compiled, which is the caller's own program.
 FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "threads")
-OPTIONS = ("fallback", "freeze", "verify", "tune", "recipe", *FIELDS)
+OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
 # Says what the option `verify` is where it is not given: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
@@ -46,7 +46,8 @@ class Settings:
     recipe, the default one where it is None. `threads` share the loops of compiled code: as many as torch uses when it
     is compiled, where it is 0.
     `tune` is for how many seconds a faster recipe is looked for, once for each graph. `verify` is what happens where
-    the first call of a compiled graph gives other results than eager.
+    the first call of a compiled graph gives other results than eager. With `fallback_random` random ops run in eager,
+    and give the numbers that eager gives.
     """
 
     fallback: Fallback = "eager"
@@ -55,6 +56,7 @@ class Settings:
     threads: int = 0
     tune: float = 0.0
     verify: Verify = "off"
+    fallback_random: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
@@ -66,8 +68,9 @@ class Settings:
         """
         given = dict(options or {})
         found = cls(
-            _fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode), _verify(given)
-        )
+            _fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode), _verify(given),
+            _fallback_random(given),
+        )  # fmt: skip
         _check_passes(found.recipe())
         return found
 
@@ -86,6 +89,13 @@ def _fallback(given: Mapping[str, Any]) -> Fallback:
     found: Fallback = given.get("fallback", "eager")
     if found not in get_args(Fallback):
         raise ValueError(f"fallback is {found!r}; it may be {' or '.join(get_args(Fallback))}")
+    return found
+
+
+def _fallback_random(given: Mapping[str, Any]) -> bool:
+    found = given.get("fallback_random", False)
+    if not isinstance(found, bool):
+        raise ValueError(f"fallback_random is {found!r}; it may be True, for eager's own random numbers, or False")
     return found
 
 

@@ -12,13 +12,14 @@ import msgspec
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
-from buddy.compiler.frontend.captured import CapturedGraph, eager_program
+from buddy.compiler.frontend.captured import CapturedGraph, drawing_program, eager_program
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Pieces, cut_around
+from buddy.compiler.frontend.random_numbers import SEED
 from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
 from buddy.compiler.frontend.torch_dialect import imported
 from buddy.compiler.graph.graph import Graph
@@ -87,6 +88,8 @@ class Recorder:
                 table = fx_table(conversion)
                 captured = CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers)
                 captured.code = fx_code(conversion)
+                captured.timed = drawing_program(aten, arguments, len(conversion.constants))
+                captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
                 captured.torch_dialect = partial(imported, conversion.graph, conversion.fx_nodes)
                 self._keep(captured)
             return aten.module(*arguments)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, plain_index
 from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.random_numbers import restores_states
 from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
@@ -37,6 +38,8 @@ class CapturedGraph:
     `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
     the graph's results, in order, without writing to `tensors`; where it is `None`, there is nothing to compare with.
     `table` is the FX graph as `print_tabular` prints it, `code` as Python text.
+    `timed(tensors)` is what eager's time is measured of, where that is not `eager`: PyTorch's own random ops, for a
+    graph that makes its numbers of a seed, which is placeholder `seed`.
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
     sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
     `torch_dialect()` is what torch-mlir's importer makes of the graph. `spreads` is kept by `runner.sensitivity`.
@@ -52,6 +55,8 @@ class CapturedGraph:
     first: Callable[[], Mapping[str, Any] | None] = lambda: None
     code: str = ""
     torch_dialect: Callable[[], GivenIR] = _not_whole
+    timed: Eager | None = None
+    seed: int | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
 
 
@@ -73,6 +78,21 @@ def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int
         return program([*(next(left) if is_tensor else value for value, is_tensor in numbers), *left])
 
     return with_numbers
+
+
+def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 0) -> Eager | None:
+    """As `eager_program` with PyTorch's own random ops, which do not read the seed; None where there is none.
+
+    Nor is there one of a graph that is given another graph's seeds where PyTorch's ops want states of the generator.
+    """
+    if aten.drawing is None or restores_states(aten.drawing):
+        return None
+    drawing = replace(
+        aten, module=aten.drawing, origins=aten.origins[:-1], input_of=aten.input_of[:-1], drawing=None
+    )  # fmt: skip
+    program = eager_program(drawing, arguments[:-1], constants)
+    place = sum(isinstance(value, torch.Tensor) for value in arguments[:-1])
+    return lambda tensors: program([*tensors[:place], *tensors[place + 1 :]])
 
 
 class _AtenProgram:

@@ -144,7 +144,7 @@ class _Converter:
         _check_strides(node)
         _check_quantised(node)
         op.module, op.location = module_path(node), python_line(node)
-        packet = target_key(node.target).split(".")[0]
+        packet = _packet(node.target)
         op.stable = self.names.for_op(op.module, packet)
         op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
         op._arguments = list(self._plain(node, _of_form(node) if isinstance(op, RandomLikeOp) else node.args))
@@ -217,6 +217,12 @@ def _unfit(value: Any) -> str:
     if value.layout != torch.strided:
         return f"has the layout {str(value.layout).removeprefix('torch.')}"
     return "" if from_torch(value.dtype) else f"has the element type {value.dtype}"
+
+
+def _packet(target: Any) -> str:
+    """The name of an FX target without its overload, and without its namespace where that is spelled out."""
+    parts = target_key(target).split(".")
+    return parts[1] if len(parts) == 3 else parts[0]
 
 
 def _of_form(node: Node) -> tuple[Any, ...]:

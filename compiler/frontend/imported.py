@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.random_numbers import new_seed
 from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
@@ -30,6 +31,7 @@ class Imported:
         self._eager = captured.eager
         self._captured = list[Op](self.graph.placeholders)
         self._tensors = dict(zip(self._captured, captured.tensors, strict=True))
+        self._seed = None if captured.seed is None else self._captured[captured.seed]
         first = {self._captured[position] for position in captured.parameters}
         inputs = {op: _place(op, arguments) for op in self.graph.inputs}
         places = {op: (2, *inputs[op]) if op in inputs else (op not in first,) for op in self._captured}
@@ -51,9 +53,13 @@ class Imported:
     def all_tensors(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors of all placeholders, in order, when a script gives the inputs or everything.
 
-        Raises `ValueError` when it gives another number of tensors.
+        A seed of random numbers that it does not give is drawn from PyTorch's default generator. Raises `ValueError`
+        when it gives another number of tensors.
         """
         inputs, everything = len(self.graph.inputs), len(self.graph.placeholders)
+        if self._seed in self.graph.inputs and len(given) in (inputs - 1, everything - 1):
+            place = len(given) + 1 - inputs + self.graph.inputs.index(self._seed)
+            given = [*given[:place], new_seed(), *given[place:]]
         if len(given) not in (inputs, everything):
             raise ValueError(
                 f"{len(given)} tensors were given; the graph takes {inputs} inputs, or {everything} with its state"

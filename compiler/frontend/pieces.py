@@ -284,5 +284,7 @@ def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, end
     places = {node: i for i, node in enumerate(n for n in aten.module.graph.nodes if n.op == "placeholder")}
     origins = tuple(aten.origins[places[node]] if node in places else None for node in inputs)
     module = GraphModule(aten.module, graph)
-    described = replace(aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, ends=ends)
+    described = replace(
+        aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, ends=ends, drawing=None
+    )
     return Piece(described, eager, inputs, outputs)

@@ -26,6 +26,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.recipe import TORCH_MLIR
+from buddy.compiler.runner import philox
 
 # What the importer takes for a file of Python.
 FILE = "graph"
@@ -125,7 +126,7 @@ def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     own = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
-    return {**torch_importer().decompositions(), **own}
+    return {**torch_importer().decompositions(), **own, **philox.DECOMPOSITIONS}
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:

@@ -41,10 +41,11 @@ def check(
 ) -> Verdict:  # fmt: skip
     """What became of the program that `script` defines; `options` are those of the back end.
 
-    `extensions` are Python files that this process runs once. Sizes are symbols in what is compiled where it is
-    `dynamic`. With `gradients`, those of inputs and weights are compared too.
+    Random numbers are those that eager draws. `extensions` are Python files that this process runs once. Sizes are
+    symbols in what is compiled where it is `dynamic`. With `gradients`, those of inputs and weights are compared too.
     """
     guards.leave_untimed()
+    options = {"fallback_random": True, **options}
     for path in extensions:
         if path not in _extended:
             _extended.add(path)
@@ -211,7 +212,7 @@ def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[
 
         return run
 
-    return run_aot(module, inputs, compiled)
+    return run_aot(module, inputs, compiled, fallback_random=True)
 
 
 def _compiled(recorder: Recorder) -> Histogram:

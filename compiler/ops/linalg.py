@@ -16,6 +16,7 @@ from buddy.compiler.ops import (
     moves,
     pads,
     pools,
+    random,
     reductions,
     resize,
     scans,
@@ -49,6 +50,7 @@ _FAMILIES = (
     resize,
     matrices,
     checks,
+    random,
 )
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

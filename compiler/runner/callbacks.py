@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from buddy.compiler.artifact import EagerCall
 from buddy.compiler.graph.sizes import parsed, value_of
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.runner import philox  # noqa: F401  (defines the ops of random bits)
 from buddy.compiler.runner.memory import tensor_at, torch_dtype
 from buddy.compiler.runner.observing import Observer as Observer  # defines the op that compiled code may call
 from buddy.compiler.runner.sizes import Shape

@@ -24,6 +24,7 @@ from buddy.compiler.runner.measure import (
     fingerprints,
     in_turn,
     reports,
+    run_to_time,
     summary,
     timed,
     with_threads,
@@ -67,7 +68,7 @@ def run_by_iree(
         expected = eager_results(captured)
         if on_values is not None:
             on_values(results, expected)
-        calls = [process.seconds, *beside.calls, lambda: timed(lambda: eager_results(captured))[1]]
+        calls = [process.seconds, *beside.calls, lambda: timed(lambda: run_to_time(captured))[1]]
         # IREE's runtime works in a process of its own.
         meter = LoadMeter(alone=False)
         seconds = in_turn(calls, repeats, tell)

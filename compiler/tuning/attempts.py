@@ -83,7 +83,7 @@ def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
         problem = _difference(captured, captured.eager, program)
         if problem:
             return AttemptDone(compile_seconds=seconds, problem=problem)
-        ours, theirs = _pairs(captured, captured.eager, program, request)
+        ours, theirs = _pairs(captured, captured.timed or captured.eager, program, request)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return AttemptDone(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
 

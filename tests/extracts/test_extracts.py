@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,6 +143,17 @@ def test_a_tensor_keeps_its_bits_and_strides_in_a_script(tmp_path: Path) -> None
     (given,) = world["example_inputs"]  # type: ignore[misc]
     assert given.stride() == part.tensors[0].stride()
     assert torch.equal(given, part.tensors[0])
+
+
+def test_a_script_with_random_numbers_gives_those_of_its_seed(tmp_path: Path) -> None:
+    (program,) = capture(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand(8), (torch.ones(4, 8),))
+    script = script_of(Part(program.graph, program.tensors))
+    (tmp_path / f"{script.name}.npz").write_bytes(script.values)
+    assert "import buddy.compiler.runner.philox" in script.text  # else a Python of its own has no such op
+    world: dict[str, Any] = {"__file__": str(tmp_path / "x.py"), "__name__": "x"}
+    exec(script.text, world)
+    assert program.eager is not None
+    torch.testing.assert_close(world["model"](*world["example_inputs"])[0], program.eager(program.tensors)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.complex32])

@@ -150,7 +150,7 @@ class Block(nn.Module):
 def test_a_training_step_and_an_evaluation_agree(strict: None, freeze: bool) -> None:
     model, eager, x = Block(), Block(), torch.randn(8, 16)
     eager.load_state_dict(model.state_dict())
-    function = torch.compile(model, backend="buddy", options={"verify": True, "freeze": freeze})
+    function = compiled(model, verify=True, freeze=freeze, fallback_random=True)
     for side in (function, eager):
         torch.manual_seed(3)  # the comparison draws no further numbers from the generator
         side(x).sum().backward()
@@ -184,7 +184,8 @@ def test_views_keep_their_memory(strict: None) -> None:
     assert b.tolist() == [101, 101, 1]
 
 
-def test_random_numbers_are_those_without_verifying(strict: None) -> None:
+@pytest.mark.parametrize("fallback_random", [False, True])
+def test_random_numbers_are_those_without_verifying(strict: None, fallback_random: bool) -> None:
     def noisy(x: torch.Tensor) -> torch.Tensor:
         return x + torch.nn.functional.dropout(x, 0.5)
 
@@ -192,7 +193,7 @@ def test_random_numbers_are_those_without_verifying(strict: None) -> None:
     for verify in (True, False):
         torch._dynamo.reset()
         torch.manual_seed(5)
-        function = compiled(noisy, verify=verify)
+        function = compiled(noisy, verify=verify, fallback_random=fallback_random)
         found.append((function(INPUTS[0]), function(INPUTS[0])))
     torch.testing.assert_close(*found)
 

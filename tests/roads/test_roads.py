@@ -107,6 +107,18 @@ def test_what_attention_keeps_for_its_gradient_is_eagers() -> None:
     assert_same(LoadedProgram(artifact)(found.tensors), _attention(*inputs))
 
 
+def _dropped(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x.exp(), 0.4) + torch.rand_like(x)
+
+
+def test_random_numbers_by_torch_mlir_are_those_of_the_seed() -> None:
+    found = captured(_dropped, torch.ones(16, 16))
+    found.graph.given = found.torch_dialect()
+    artifact = Compiler(found.graph).compile(presets()["torch-mlir"].recipe).artifact
+    assert found.eager is not None
+    assert_same(LoadedProgram(artifact)(found.tensors), found.eager(found.tensors))
+
+
 def test_a_pass_of_torch_mlirs_that_is_off_leaves_its_ops(imported: Any) -> None:
     recipe = presets()["torch-mlir"].recipe
     number = next(i for i, step in enumerate(recipe.steps) if step.name == "convert-torch-to-linalg")

@@ -27,7 +27,7 @@ class Emitter(TorchDispatchMode):
         super().__init__()
         self.graph = graph
         self.constants: dict[str, torch.Tensor] = {}
-        self._fake_mode = fake_mode
+        self.fake_mode = fake_mode
         self._table = table
         self._nodes: dict[int, tuple[torch.Tensor, Node]] = {}
         self._known: dict[int, torch.Tensor] = {}
@@ -39,19 +39,19 @@ class Emitter(TorchDispatchMode):
 
     def know(self, tensor: torch.Tensor, node: Node) -> torch.Tensor:
         """What `node` gives, a tensor of the form of `tensor`, with lazy conjugation and negation carried out."""
-        with _disable_current_modes(), self._fake_mode:
+        with _disable_current_modes(), self.fake_mode:
             view = torch.ops.aten.alias.default(tensor.resolve_conj().resolve_neg())
         self._nodes[id(view)] = (view, node)
         return view
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._fake_mode.from_tensor(tensor, static_shapes=True)
+        return self.fake_mode.from_tensor(tensor, static_shapes=True)
 
     @contextmanager
     def at(self, origin: Node) -> Iterator[None]:
         """Nodes emitted inside stand for `origin`, are named after it and come from where it comes from."""
         self._origin = origin
-        with torch.no_grad(), self._fake_mode, self:
+        with torch.no_grad(), self.fake_mode, self:
             yield
 
     def drop_unused(self) -> None:
@@ -92,7 +92,7 @@ class Emitter(TorchDispatchMode):
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = (value, node)
             return value
-        for index, item in enumerate(tree_leaves(value)):
+        for index, item in enumerate(tree_leaves(value) if value is not None else ()):
             picked = self.graph.create_node("call_function", getitem, (node, index), name=f"{node.name}_{index}")
             picked.meta = {**node.meta, "val": item}
             self._emitted.append(picked)

@@ -1,10 +1,10 @@
-"""Ops that draw from PyTorch's random number generator. They run in eager, in order, so that its stream is eager's."""
+"""Ops that draw from PyTorch's random number generator, in eager and in order; and bits made by a counter."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operation import Op, OpType
 
 
 class RandomOp(Op):
@@ -29,3 +29,16 @@ class RandomLikeOp(RandomOp):
         "uniform.default", "normal_functional.default", "exponential.default", "geometric.default",
         "log_normal.default", "cauchy.default", "random.default", "random.to", "random.from",
     )  # fmt: skip
+
+
+class PhiloxOp(Op):
+    """Random bits by Philox 4x32-10, a function of a seed, the number of a stream and each element's own number."""
+
+    op_type = OpType.ElementwiseType
+    targets = ("buddy.philox32.default", "buddy.philox64.default")
+
+
+# Philox 4x32 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), and its code, Random123.
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)

@@ -1,0 +1,73 @@
+"""The ops `buddy::philox32` and `buddy::philox64`: random bits by a counter, in eager those of compiled code.
+
+Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
+few rounds that makes four words of 32 bits of a counter of four words and a key of two. Here the key is the seed, and
+the counter of an element is its number in row-major order (two words) and that of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from buddy.compiler.graph.operations.random import KEY_STEPS, MULTIPLIERS, ROUNDS
+
+_WORD = 0xFFFFFFFF
+
+_library = torch.library.Library("buddy", "FRAGMENT")
+# Word `word` (0 to 3) of each block as int32, and words 2 * `pair` (the low half) and 2 * `pair` + 1 as int64.
+_library.define("philox32(Tensor seed, int stream, SymInt[] size, int word=0) -> Tensor")
+_library.define("philox64(Tensor seed, int stream, SymInt[] size, int pair=0) -> Tensor")
+
+
+def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The four words of Philox 4x32-10, each in the low half of an int64 as those of the counter and of the key are.
+
+    The operands are broadcast.
+    """
+    a, b, c, d = counter
+    one, other = key
+    for _ in range(ROUNDS):
+        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, b, c, d = _high(right) ^ b ^ one, right & _WORD, _high(left) ^ d ^ other, left & _WORD
+        one, other = (one + KEY_STEPS[0]) & _WORD, (other + KEY_STEPS[1]) & _WORD
+    return a, b, c, d
+
+
+def _high(product: torch.Tensor) -> torch.Tensor:
+    return (product >> 32) & _WORD
+
+
+def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    count = 1
+    for extent in size:
+        count *= extent
+    place, seed = torch.arange(count).reshape(list(size)), seed.reshape(())
+    zero = seed & 0  # as a tensor: torch-mlir takes no numbers for operands of all of these ops, and few literals
+    return philox((place & _WORD, _high(place), zero + stream, zero), (seed & _WORD, _high(seed)))
+
+
+def _philox32(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
+    return _block(seed, stream, size)[word].to(torch.int32)
+
+
+def _philox64(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
+    words = _block(seed, stream, size)
+    return words[2 * pair] | (words[2 * pair + 1] << 32)
+
+
+_library.impl("philox32", _philox32, "CPU")
+_library.impl("philox64", _philox64, "CPU")
+# In terms of torch's own ops, for who knows no others.
+DECOMPOSITIONS = {torch.ops.buddy.philox32.default: _philox32, torch.ops.buddy.philox64.default: _philox64}
+
+
+@torch.library.register_fake("buddy::philox32", lib=_library)
+def _(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
+    return seed.new_empty(list(size), dtype=torch.int32)
+
+
+@torch.library.register_fake("buddy::philox64", lib=_library)
+def _(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
+    return seed.new_empty(list(size), dtype=torch.int64)
