@@ -111,9 +111,11 @@ def run_aot(
             if kind == "backward":
                 _drop_draws_of_forward(aten)
             drawing = None if fallback_random else random_numbers.by_counter(aten, table)
+            if kind == "inference" and not fallback_random:
+                random_numbers.in_bodies(aten, table)
             described = _describe(aten, kind, module, known)
             run = compile_graph(replace(described, autocast=autocast, drawing=drawing))
-            return make_boxed_func(_with_seed(run) if drawing else run)
+            return make_boxed_func(random_numbers.with_seed(run) if drawing else run)
 
         return compile_one
 
@@ -131,11 +133,6 @@ def run_aot(
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         return backend(module, inputs)
-
-
-def _with_seed(run: Runner) -> Runner:
-    """`run`, which gets a new seed as its last argument at each call."""
-    return lambda *arguments: run(*arguments, random_numbers.new_seed())
 
 
 def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:

@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, plain_index
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.random_numbers import restores_states
+from buddy.compiler.frontend.random_numbers import draws_seeds, restores_states
 from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
@@ -66,7 +66,7 @@ def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int
     Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. What is
     no tensor among `arguments`, those of the call, stays what it was.
     """
-    mapping = _output_mapping(aten)
+    mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
     program = _AtenProgram(aten.module, constants) if mapping is None else _DynamoProgram(aten, mapping)
     # Without the tensors: they are given anew, and need not be kept.
     numbers = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]

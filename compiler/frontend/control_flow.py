@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
+from buddy.compiler.frontend.random_numbers import seed_as_input, with_seed
 
 _OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph"}
 
@@ -35,8 +36,17 @@ def with_compiled_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], R
     for op in filter(is_control_flow, aten.module.graph.nodes):
         for name in _names_of_bodies(op, aten.module):
             single = isinstance(getattr(aten.module, name).graph.output_node().args[0], Node)
-            setattr(made, name, _Body(compile_graph(_described(aten, name)), single))
+            setattr(made, name, _Body(_compiled(_described(aten, name), compile_graph), single))
     return made
+
+
+def _compiled(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> Runner:
+    """What `compile_graph` makes of a body; one that draws a seed for random numbers gets it as an input."""
+    seeded = seed_as_input(body.module)
+    if seeded is None:
+        return compile_graph(body)
+    inputs = len(body.origins) + 1
+    return with_seed(compile_graph(replace(body, module=seeded, origins=(None,) * inputs, input_of=(None,) * inputs)))
 
 
 def _names_of_bodies(op: Node, module: GraphModule) -> list[str]:
@@ -54,7 +64,7 @@ def _described(aten: AtenGraph, name: str) -> AtenGraph:
         graph.output((graph.graph_copy(module.graph, {}),))
         module = GraphModule(module, graph)
     body = f"{aten.body}, {name}" if aten.body else name
-    return replace(aten, module=module, origins=(None,) * inputs, input_of=(None,) * inputs, body=body)
+    return replace(aten, module=module, origins=(None,) * inputs, input_of=(None,) * inputs, body=body, drawing=None)
 
 
 class _Body(torch.nn.Module):

@@ -38,25 +38,62 @@ _NARROW = (torch.float16, torch.bfloat16)
 # Up to this, the product of a range and a fraction of 43 bits fits into 63.
 _SHORT = 1 << 20
 _GREATEST = (1 << 63) - 1
+_SEEDS = (-(1 << 63), _GREATEST)
 
 
 def new_seed() -> torch.Tensor:
     """A seed for one call of a graph, int64 without dims, from PyTorch's default generator."""
-    return torch.randint(-(1 << 63), _GREATEST, ())
+    return torch.randint(*_SEEDS, ())
 
 
-def by_counter(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> GraphModule | None:
+def with_seed(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which gets a new seed as its last argument at each call."""
+    return lambda *arguments: run(*arguments, new_seed())
+
+
+def in_bodies(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> None:
+    """Make random ops in branches and bodies of control flow bits by a counter, each body of a seed that it draws."""
+    for inner in module.modules():
+        if isinstance(inner, GraphModule) and inner is not module:
+            by_counter(inner, table, draws_seed=True)
+
+
+def draws_seeds(module: GraphModule) -> bool:
+    """Whether a body in a graph draws a seed."""
+    bodies = (inner for inner in module.modules() if isinstance(inner, GraphModule))
+    return any(SEED in node.meta for body in bodies for node in body.graph.nodes if node.op == "call_function")
+
+
+def seed_as_input(body: GraphModule) -> GraphModule | None:
+    """A body that draws a seed, with the seed as its last input instead; None for another."""
+    body = _copied(body)
+    seed = next((node for node in body.graph.nodes if SEED in node.meta and node.op == "call_function"), None)
+    if seed is None:
+        return None
+    with body.graph.inserting_before(next(node for node in body.graph.nodes if node.op != "placeholder")):
+        given = body.graph.placeholder("random_seed")
+    given.meta = dict(seed.meta)
+    seed.replace_all_uses_with(given)
+    body.graph.erase_node(seed)
+    body.recompile()
+    return body
+
+
+def by_counter(
+    module: GraphModule, table: Mapping[Any, Callable[..., Any]], *, draws_seed: bool = False
+) -> GraphModule | None:
     """Put bits by a counter in the place of the random ops of an ATen graph; what it was, if it needs a seed now.
 
-    What they are made into is decomposed by `table`. The seed is the last input.
+    What they are made into is decomposed by `table`. The seed is the last input, or where the graph `draws_seed` its
+    first node.
     """
-    drawing = [node for node in module.graph.nodes if _drawn(node).op in RULES]
+    drawing = [node for node in module.graph.nodes if _drawn(node).op in RULES and SEED not in node.meta]
     read = [parent for node in drawing for parent in (node, *node.all_input_nodes)]
     mode = detect_fake_mode([leaf for node in read for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
         return None
     before = _copied(module)
-    rewriting = _Rewriting(module, Emitter(module.graph, mode, table))
+    rewriting = _Rewriting(module, Emitter(module.graph, mode, table), draws_seed)
     for node in drawing:
         rewriting.replace(node)
     return before if rewriting.finish() else None
@@ -97,11 +134,14 @@ def _copied(module: GraphModule) -> GraphModule:
 
 
 class _Rewriting:
-    def __init__(self, module: GraphModule, emitter: Emitter) -> None:
+    def __init__(self, module: GraphModule, emitter: Emitter, draws_seed: bool) -> None:
         self._module, self._emitter = module, emitter
         graph = module.graph
         with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
-            self._seed = graph.placeholder("random_seed")
+            if draws_seed:
+                self._seed = graph.call_function(aten.randint.low, (*_SEEDS, []), {"dtype": torch.int64})
+            else:
+                self._seed = graph.placeholder("random_seed")
         self._seed.meta = {"val": self._form(), SEED: True}
         self._streams = 0
 

@@ -353,3 +353,23 @@ def test_an_imported_graph_has_a_seed_that_a_script_may_give(by: str) -> None:
     assert not torch.equal(first, second)
     (one,), (other,) = run(X, torch.tensor(4)), run(X, torch.tensor(4))
     assert torch.equal(one, other)
+
+
+def branching(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: F.dropout(x, 0.5) + torch.rand(64), lambda x: x * 2, (x,))
+
+
+def repeated(x: torch.Tensor) -> torch.Tensor:
+    def more(count: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return count + 1, torch.cat([x[1:], torch.rand(1)])
+
+    return torch._higher_order_ops.while_loop(lambda count, _: count < 6, more, (torch.tensor(0), x))[1]
+
+
+@pytest.mark.parametrize("function", [branching, repeated], ids=lambda f: f.__name__)
+def test_branches_and_bodies_draw_a_seed_each_time(function: Callable[..., Any]) -> None:
+    run, x = compiled(function, verify=True), torch.ones(64)
+    first, second = from_seed(4, run, x), run(x)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(from_seed(4, run, x), first, rtol=0, atol=0)
+    assert len(first[-6:].unique()) == 6
