@@ -15,8 +15,13 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops import registries
 from buddy.compiler.ops.utils import LoweringError
 
-# Torch's decompositions for overloads with `out` are never met: graphs are functional.
-OVERLOADS = {op: rule for op, rule in default_decompositions().items() if not op._schema.is_mutable}
+# Torch's decompositions for overloads with `out` are never met: graphs are functional. What prims are in ATen is torch's
+# own pairing, and often a builtin that tells no signature.
+OVERLOADS = {
+    op: rule
+    for op, rule in default_decompositions().items()
+    if not op._schema.is_mutable and rule is not getattr(op, "impl_aten", None)
+}
 RESULT = {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
 
 
