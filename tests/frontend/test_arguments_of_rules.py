@@ -15,8 +15,8 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops import registries
 from buddy.compiler.ops.utils import LoweringError
 
-# Torch's decompositions for overloads with `out` are never met: graphs are functional. What prims are in ATen is torch's
-# own pairing, and often a builtin that tells no signature.
+# Torch's decompositions for overloads with `out` are never met: graphs are functional. What prims are in ATen is
+# torch's own pairing, and often a builtin that tells no signature.
 OVERLOADS = {
     op: rule
     for op, rule in default_decompositions().items()
