@@ -157,7 +157,7 @@ async def test_broken_plugins_are_named_with_their_line_and_keep_nothing_from_wo
     assert "plug-in broken.py raised AttributeError" in raised
     assert f"{broken}:3" in raised
     assert f"{wrong}:1" in unparsed
-    assert [found.node for found in await in_eager(bench, recipe)] == ["plugged.1"]
+    assert [found.node for found in await in_eager(bench, recipe)] == ["cube.0"]
     missing = Open(bench.client.next_request(), str(model), plugins=(PluginFile(str(tmp_path / "none.py")),))
     failed = await bench.ask(missing)
     assert "none.py: No such file" in failed.diagnostic.what
@@ -202,7 +202,7 @@ async def test_what_a_script_registers_compiles(bench: Bench, root: Path) -> Non
 async def test_a_script_whose_lowering_has_changed_is_compiled_anew(bench: Bench, tmp_path: Path) -> None:
     model = written(tmp_path / "model.py", LOWERING + MODEL.format(width=11))
     _, recipe = await opened(bench, model)
-    assert [found.node for found in await in_eager(bench, recipe)] == ["plugged.1"]
+    assert [found.node for found in await in_eager(bench, recipe)] == ["cube.0"]
     assert await verdict(bench, recipe) == "ok"
     written(model, model.read_text().replace("lambda x: 0.5 *", "lambda x: 0.75 *"))
     _, recipe = await opened(bench, model)
@@ -225,4 +225,4 @@ async def test_a_faulty_lowering_costs_its_node_and_a_crashing_one_its_compilati
     failed = await bench.ask(Compile(bench.client.next_request(), recipe))
     assert isinstance(failed, Failed)
     assert "the compiler crashed (SIGABRT" in failed.diagnostic.what
-    assert await in_eager(bench, recipe.with_choice("plugged.0", EAGER)), "the engine goes on"
+    assert await in_eager(bench, recipe.with_choice("squareplus.0", EAGER)), "the engine goes on"

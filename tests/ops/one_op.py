@@ -127,6 +127,9 @@ CASES: dict[str, OneOp] = {
     "IntMatmulOp": _of(whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8))(
         torch._int_mm, ("matmul",), ("linalg.contract",)
     ),
+    "PhiloxOp": _of(torch.tensor(7))(
+        lambda seed: torch.ops.buddy.philox32(seed, 3, [3, 5], 1), "no lowering of PhiloxOp"
+    ),
     "GroupedMatmulOp": _of(
         normal(9, 8).bfloat16(), normal(3, 8, 16).bfloat16(), torch.tensor([2, 2, 9], dtype=torch.int32)
     )(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), "no lowering of GroupedMatmulOp", ("linalg.contract",)),

@@ -25,8 +25,8 @@ from tests.ops.one_op import CASES, NOT_CAPTURED, WITHOUT_VALUES
 from tests.programs import Line, assert_same, captured
 
 SPELLING = {
-    torch.float32: "f32", torch.int8: "i8", torch.int32: "i32", torch.int64: "i64", torch.uint64: "i64",
-    torch.bool: "i1",
+    torch.float32: "f32", torch.bfloat16: "bf16", torch.int8: "i8", torch.int32: "i32", torch.int64: "i64",
+    torch.uint64: "i64", torch.bool: "i1",
 }  # fmt: skip
 # All that the specification has, so that only what it has not is refused.
 TARGET = (

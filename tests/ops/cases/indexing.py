@@ -81,7 +81,14 @@ WRITES: dict[str, Callable[..., Any]] = {
 MULTIPLIED = {"scatter that multiplies": _along("scatter", 3, reduce="multiply")}
 
 # Indices out of range are in tests/ops/test_bounds.py: eager refuses them.
+RANDOM_BITS: dict[str, Callable[..., Any]] = {
+    "words": lambda seed: torch.stack([torch.ops.buddy.philox32(seed, 3, [3, 5], word) for word in range(4)]),
+    "pairs": lambda seed: torch.stack([torch.ops.buddy.philox64(seed, 0, [2, 17], pair) for pair in range(2)]),
+    "one": lambda seed: torch.ops.buddy.philox32(seed, 1, []),
+    "another seed": lambda seed: torch.ops.buddy.philox64(-seed, 2**31, [40]),
+}
 GROUPS: dict[str, Group] = {
+    "random bits": Group((torch.tensor(0x0123456789ABCDEF),), RANDOM_BITS),
     "indexing": Group((normal(6, 4), whole(0, 4, 2, 3)), {**INDEXING, **BAGS, **SEGMENTS}),
     "indexing by int32": Group((normal(6, 4), whole(0, 4, 2, 3).int()), {"embedding": INDEXING["embedding"]}),
     "writes by index": Group((normal(6, 4), whole(0, 4, 2, 3)), {**WRITES, **MULTIPLIED}),
