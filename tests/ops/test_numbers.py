@@ -153,3 +153,13 @@ def test_ops_of_graphs_built_by_hand(
     artifact = Compiler(graph).compile(default_recipe(flavour=flavour)).artifact
     assert callable(reference)
     assert_same(LoadedProgram(artifact)([x]), [reference(x)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tosa_rounds_halves_once_where_eager_does_and_as_often_as_it_does(dtype: torch.dtype) -> None:
+    functions = {"sigmoid": torch.sigmoid, "logit": torch.logit, **{f"power {n}": lambda x, n=n: x**n for n in (3, -2)}}
+    x = torch.linspace(0.05, 0.95, 400).to(dtype)
+    graph = captured(lambda x: [f(x) for f in functions.values()], x)
+    results = LoadedProgram(compile_graph(graph.graph, default_recipe(flavour="tosa")))(graph.tensors)
+    for (name, function), ours in zip(functions.items(), results, strict=True):
+        assert (ours != function(x)).float().mean() < 0.03, name

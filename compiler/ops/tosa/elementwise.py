@@ -107,6 +107,8 @@ def power_or_refusal(node: Op, symbol_table: SymbolTable) -> Any:
         raise LoweringError(f"the exponent would not be rounded to {dtype.value}")
     if exponent == -0.5 and dtype is TensorDType.Float16:
         raise LoweringError("a reciprocal root differs from eager's power of f16 at -0.0 and -inf")
+    if exponent in (3, -2) and dtype is TensorDType.BFloat16:
+        raise LoweringError("the square, which eager rounds to bf16, would not be rounded")
     return _power(node, symbol_table)
 
 
@@ -165,9 +167,14 @@ def _one(name: str, op: str) -> None:
 for _name, _op in {
     "AbsOp": "abs", "FloorOp": "floor", "CeilOp": "ceil", "ReciprocalOp": "reciprocal", "RsqrtOp": "rsqrt",
     "ExpOp": "exp", "LogOp": "log", "ErfOp": "erf", "SinOp": "sin", "CosOp": "cos", "TanhOp": "tanh",
-    "SigmoidOp": "sigmoid",
 }.items():  # fmt: skip
     _one(_name, _op)
+
+
+@elementwise("SigmoidOp", composed=True)
+def sigmoid(x: Tensor) -> Tensor:
+    """TOSA has an op for it, which is lowered to several."""
+    return unary("sigmoid", x)
 
 
 @elementwise("Exp2Op", composed=True)
