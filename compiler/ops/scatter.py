@@ -209,10 +209,15 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     axes: list[int | None] = [axis for axis in range(len(st.shape_of(target))) if axis not in inside]
     axes.insert(first, None)
     sizes = st.shape_of(values)
-    if 0 in sizes:
-        # Eager refuses this where the mask has a one, for which there would be no value.
+    if 0 in st.shape_of(target):
         return target
     axes = axes[len(axes) - len(sizes) :]
+    for axis, size in zip(axes, sizes, strict=True):
+        if axis is None and size != 1:
+            found = _how_many(value_of(mask, symbol_table), mask.tensor_meta.dtype)
+            refuse_where(node, symbol_table, found.compare("ne", index_of(position(size))))
+    if 0 in sizes:
+        return target
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
         return _chosen(node, symbol_table, inside, axes, add)
     kind = node.args[2].tensor_meta.dtype
@@ -261,6 +266,16 @@ class _Ones:
     count: Any
 
 
+def _how_many(flags: Any, dtype: TensorDType) -> Scalar:
+    """How many elements of a mask are set, as int64."""
+    shape = st.shape_of(flags)
+    found = st.reduce(
+        [(flags, dtype)], shape, list(range(len(shape))), False, 0, TensorDType.Int64,
+        lambda x, counted: counted + cast(cast(x, TensorDType.Bool), TensorDType.Int64),
+    )  # fmt: skip
+    return element(found, [], TensorDType.Int64)
+
+
 def _one_by_one(
     target: Any, dtype: TensorDType, ones: _Ones, given: Callable[[Positions, Any], Scalar],
     combine: Combine = _replace,
@@ -295,16 +310,12 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     count = product(st.shape_of(source))
     if 0 in meta.shape:
         return target
-    mask, dims = st.broadcast(flags, meta.shape, TensorDType.Bool), list(range(len(meta.shape)))
-    set_ = st.reduce(
-        [(mask, TensorDType.Bool)], meta.shape, dims, False, 0, TensorDType.Int64,
-        lambda x, counted: counted + cast(x, TensorDType.Int64),
-    )  # fmt: skip
-    refuse_where(node, symbol_table, element(set_, [], TensorDType.Int64) > index_of(position(count)))
+    mask = st.broadcast(flags, meta.shape, TensorDType.Bool)
+    refuse_where(node, symbol_table, _how_many(mask, TensorDType.Bool) > index_of(position(count)))
     if count == 0:
         return target
     line = st.reshape(source, [count], kind)
-    ones = _Ones(mask, TensorDType.Bool, dims, count)
+    ones = _Ones(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
     start = st.broadcast(target, meta.shape, meta.dtype)
 
     def given(_at: Positions, before: Any) -> Scalar:

@@ -91,6 +91,18 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torc
         (TABLE, torch.tensor([1.0, 2.0])),
         (TABLE, torch.tensor([1.0, 2.0, 3.0])),
     ),
+    "a mask with fewer values": (
+        lambda x, y: x.index_put((x > 8,), y),
+        (TABLE, torch.tensor([1.0, 2.0])),
+        (TABLE, torch.tensor([1.0, 2.0, 3.0])),
+    ),
+    "a mask with more values": (
+        lambda x, y: x.index_put((x > 8,), y),
+        (TABLE, torch.arange(4.0)),
+        (TABLE, torch.arange(3.0)),
+    ),
+    "a mask of rows with fewer": (lambda x, y: x.index_put((x[:, 0] > 2,), y), (TABLE, TABLE[:2]), (TABLE, TABLE[:3])),
+    "a mask and no values": (lambda x, y: x.index_put((x > 8,), y), (TABLE, GONE), (TABLE - 9, GONE)),
     "masked_scatter of nothing": (lambda x, y: x.masked_scatter(x > 8, y), (TABLE, GONE), (TABLE - 9, GONE)),
     "binary_cross_entropy": (F.binary_cross_entropy, (PART * 2, PART), (PART, PART)),
     "binary_cross_entropy of NaN": (F.binary_cross_entropy, (PART * torch.nan, PART), (PART, PART)),

@@ -83,4 +83,7 @@ def test_a_sorter_out_of_range_is_refused_in_eagers_words() -> None:
 
 def test_a_mask_with_ones_but_no_values_writes_nothing() -> None:
     line = Line(lambda x: x.index_put((x > 99,), x.new_empty(0)), TABLE)
-    assert_same(LoadedProgram(line.compile().artifact)([TABLE + 99]), [TABLE + 99])
+    program = LoadedProgram(line.compile().artifact)
+    assert_same(program([TABLE]), [TABLE])
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        program([TABLE + 99])
