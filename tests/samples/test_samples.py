@@ -16,6 +16,7 @@ from buddy.compiler.compilation import Compiler
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import run_and_compare
 from buddy.compiler.sources import CapturedGraph, load_program
+from tests.support.tiers import sampled
 
 SAMPLES = [
     ("arith_add.py", (), "model"),
@@ -106,7 +107,14 @@ def test_a_sample_runs_as_plain_python(
         assert float(lines[-1].rsplit(" ", 1)[1]) < 1e-5, "it says how far its results are from eager's"
 
 
-@pytest.fixture(scope="module", params=SAMPLES, ids=lambda sample: " ".join((sample[0], *sample[1])))
+# What others have as well: convolutions by depth, attention with a cache, patches of images.
+LIKE_OTHERS = ("mobilenet_v3.py", "whisper.py", "vit.py", "llama.py")
+COMPILED = sampled(
+    SAMPLES, [s for s in SAMPLES if s[0] not in LIKE_OTHERS or "--decode" in s[1]], "a model of ops that others have"
+)
+
+
+@pytest.fixture(scope="module", params=COMPILED, ids=lambda sample: " ".join((sample[0], *sample[1])))
 def sample(request: pytest.FixtureRequest, root: Path) -> tuple[str, tuple[CapturedGraph, ...]]:
     """A sample's name and its graphs, captured once for all flavours."""
     name, arguments, model = request.param
