@@ -22,6 +22,8 @@ from buddy.app import client
 from tests.support import tiers
 from tests.support.warm_processes import warm_processes
 
+# More processes than cores: threads that wait for others of theirs give up the core, before any OpenMP is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 COLD = client.default_command
 ROOT = Path(__file__).resolve().parent.parent
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -53,6 +53,7 @@ def test_a_script_is_timed_beside_eager_and_written_down(bench: Bench, script: P
 
 
 @pytest.mark.slow
+@pytest.mark.full("compiles three times; one whose results are wrong is always tried")
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
     broken = Subject("broken", str(script.with_name("absent.py")))
     plan = Plan((broken, Subject("small", str(script))), ("buddy", "eager"), rounds=5)
