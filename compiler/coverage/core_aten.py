@@ -10,8 +10,8 @@ import torch
 from buddy.compiler.coverage.plan import CoreOp
 from buddy.compiler.frontend.aten import default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import RULES
+from buddy.compiler.frontend.distributions import RULES as OF_RANDOM_BITS
 from buddy.compiler.frontend.pieces import BETWEEN
-from buddy.compiler.frontend.random_numbers import RULES as OF_RANDOM_BITS
 from buddy.compiler.graph.operation import default_ops_map
 from buddy.compiler.ops import registries
 

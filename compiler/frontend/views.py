@@ -39,10 +39,11 @@ def strided_from_memory(module: GraphModule) -> None:
     Left alone are those of memory that is not all in the tensor at the end of the views (an input that is itself a
     view of something larger, or one with gaps).
     """
-    for node in list(module.graph.nodes):
-        if node.target in (_READ, _WRITE) and not _is_vector(node.args[0]):
-            _rewrite(module, node)
-    module.recompile()
+    found = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
+    for node in found:
+        _rewrite(module, node)
+    if found:
+        module.recompile()
 
 
 def _is_vector(node: Node) -> bool:

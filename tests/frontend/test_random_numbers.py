@@ -14,7 +14,7 @@ from torch import nn
 from buddy.compiler.compilation import Compiler
 from buddy.compiler.frontend import DynamoCompiler
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.frontend.random_numbers import RULES
+from buddy.compiler.frontend.distributions import RULES
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.recipe import EAGER
 from buddy.compiler.runner.philox import philox

@@ -1,0 +1,307 @@
+"""Random numbers of each distribution that PyTorch draws, made of random bits by a counter (`runner.philox`).
+
+Distributions are eager's, of element types and ranges too; the numbers are others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.runner import philox  # noqa: F401  (defines the ops)
+
+aten = torch.ops.aten
+
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {}
+
+# The bits of a random fraction: as many as eager's has, the digits of the element type.
+_DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+_NARROW = (torch.float16, torch.bfloat16)
+# Up to this, the product of a range and a fraction of 43 bits fits into 63.
+_SHORT = 1 << 20
+_GREATEST = (1 << 63) - 1
+
+
+class Bits:
+    """The random numbers of one node, whose result has the form of `made`, in the order of its memory."""
+
+    def __init__(self, seed: torch.Tensor, stream: int, made: torch.Tensor) -> None:
+        self._seed, self._stream, self.made, self.dtype = seed, stream, made, made.dtype
+
+    def of_form(self, made: torch.Tensor) -> Bits:
+        """As many numbers as `made` has elements."""
+        return Bits(self._seed, self._stream, made)
+
+    def words(self, word: int = 0) -> torch.Tensor:
+        """Every int32 is as likely as every other. There are 4 words for each element, from 0."""
+        return self._in_memory(lambda shape: torch.ops.buddy.philox32.default(self._seed, self._stream, shape, word))
+
+    def doubles(self, pair: int = 0) -> torch.Tensor:
+        """Every int64 is as likely as every other. There are 2 for each element, from 0, made of its 4 words."""
+        return self._in_memory(lambda shape: torch.ops.buddy.philox64.default(self._seed, self._stream, shape, pair))
+
+    def all(self, value: float) -> torch.Tensor:
+        """The same number for each element."""
+        return self._in_memory(lambda shape: torch.full(shape, value, dtype=self.dtype))
+
+    def _in_memory(self, make: Callable[[list[Any]], torch.Tensor]) -> torch.Tensor:
+        made = self.made
+        if made.is_contiguous():
+            return make(list(made.shape))
+        strides = made.stride()
+        order = sorted(range(made.dim()), key=lambda dim: -strides[dim])
+        return make([made.shape[dim] for dim in order]).permute([order.index(dim) for dim in range(made.dim())])
+
+    def fractions(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Multiples of a power of two from 0 on, below 1: as many as `dtype` has between 1/2 and 1, and as many again.
+
+        In float32 at least. `number` tells those that are drawn for one element apart.
+        """
+        dtype = dtype or self.dtype
+        digits = _DIGITS.get(dtype, 24)
+        bits = self.doubles(number) if dtype == torch.float64 else self.words(number)
+        return (bits & ((1 << digits) - 1)).to(_wide(dtype)) * 2.0**-digits
+
+    def positive(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Above 0, and up to 1, in float32 at least and with all of its digits."""
+        return 1 - self.fractions(number, _wide(dtype or self.dtype))
+
+    def normal(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Normally distributed, of mean 0 and deviation 1, in float32 at least (Box and Muller 1958)."""
+        dtype = _wide(dtype or self.dtype)
+        radius = (self.positive(0, dtype).log() * -2).sqrt()
+        return radius * (self.fractions(1, dtype) * (2 * math.pi)).cos()
+
+    def exponential(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Exponentially distributed, of mean 1, in float32 at least."""
+        return -self.positive(0, dtype).log()
+
+    def uniform(self, low: float, high: float) -> torch.Tensor:
+        """From `low` on and below `high`, of the node's element type; `low` itself where there is nothing between."""
+        found = self.fractions() * (high - low) + low
+        if low == 0 and high == 1:
+            return found
+        with _disable_current_modes():
+            last = torch.tensor(high, dtype=self.dtype).nextafter(torch.tensor(low, dtype=self.dtype)).item()
+        return found.to(self.dtype).clamp_max(last)
+
+    def below(self, count: Any) -> torch.Tensor:
+        """Whole numbers from 0 on and below `count`, as int64: of it a fraction of 63 bits, or of 43 where it is small.
+
+        So they are spread evenly; remainders would prefer the small ones where there are very many.
+        """
+        if isinstance(count, int) and count & (count - 1) == 0:
+            bits = self.words().to(torch.int64) if count <= 1 << 32 else self.doubles()
+            return bits & (count - 1)
+        if isinstance(count, int) and count <= _SHORT:
+            return ((self.doubles() & ((1 << 43) - 1)) * count) >> 43
+        if not isinstance(count, int):
+            return (self.doubles() & _GREATEST) % count  # a size, which is small beside 2**63
+        return _times_fraction(self.doubles() & _GREATEST, count)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in where eager rounds once: whole numbers, and halves, are no exception."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _times_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
+    """`bits * count >> 63` of numbers below 2**63: products of halves, whose sums wrap, but fit without a sign."""
+    half = (1 << 32) - 1
+    (high, low), (upper, lower) = (bits >> 32, bits & half), (count >> 32, count & half)
+    middle = high * lower + low * upper + (((low * lower) >> 32) & half)
+    return high * (2 * upper) + ((middle >> 31) & ((1 << 33) - 1))
+
+
+def rule(*overloads: Any) -> Callable[[Rule], Rule]:
+    """Have a function say what these ops are: it takes the node's `Bits`, then the arguments but those of the form."""
+
+    def registered(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(overloads, function))
+        return function
+
+    return registered
+
+
+# ---- floats ----------------------------------------------------------------------------------------------------------
+
+
+@rule(aten.rand.default, aten.rand_like.default)
+def rand(bits: Bits, _form: Any) -> torch.Tensor:
+    return bits.fractions().to(bits.dtype)
+
+
+@rule(aten.randn.default, aten.randn_like.default)
+def randn(bits: Bits, _form: Any) -> torch.Tensor:
+    return bits.normal().to(bits.dtype)
+
+
+@rule(aten.uniform.default)
+def uniform(bits: Bits, _like: Any, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+    return bits.uniform(low, high).to(bits.dtype) if low <= high and math.isfinite(high - low) else NotImplemented
+
+
+@rule(aten.normal_functional.default)
+def normal(bits: Bits, _like: Any, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
+    return (bits.normal() * deviation + mean).to(bits.dtype)
+
+
+@rule(aten.normal.float_float)
+def normal_of_numbers(bits: Bits, mean: float, deviation: float, _size: Any) -> torch.Tensor:
+    return (bits.normal() * deviation + mean).to(bits.dtype)
+
+
+@rule(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor)
+def normal_of_tensors(bits: Bits, mean: Any, deviation: Any = 1.0) -> torch.Tensor:
+    if isinstance(deviation, torch.Tensor):
+        _demand((deviation >= 0).all(), "normal expects all elements of std >= 0.0")
+    mean, deviation = (v.to(_wide(v.dtype)) if isinstance(v, torch.Tensor) else v for v in (mean, deviation))
+    return (bits.normal() * deviation + mean).to(bits.dtype)
+
+
+@rule(aten.log_normal.default)
+def log_normal(bits: Bits, _like: Any, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
+    return (bits.normal() * deviation + mean).exp().to(bits.dtype)
+
+
+@rule(aten.exponential.default)
+def exponential(bits: Bits, _like: Any, rate: float = 1.0) -> torch.Tensor:
+    return (bits.exponential() / rate).to(bits.dtype)
+
+
+@rule(aten.cauchy.default)
+def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
+    """By the cotangent, whose pole is at 0, where floats are finest; odd multiples of half a step never meet it."""
+    wide = _wide(bits.dtype)
+    digits = _DIGITS[wide] - 1
+    drawn = bits.doubles() if wide == torch.float64 else bits.words()
+    odd = ((drawn & ((1 << digits) - 1)) * 2 + (1 - (1 << digits))).to(wide)
+    angle = odd * (math.pi / (1 << (digits + 1)))
+    return (angle.cos() / angle.sin() * scale + median).to(bits.dtype)
+
+
+@rule(aten.geometric.default)
+def geometric(bits: Bits, _like: Any, p: float) -> torch.Tensor:
+    """In double precision, so that no rounding of a logarithm makes another whole number of it."""
+    if not 0 < p < 1:
+        return NotImplemented
+    fractions = ((bits.doubles() & ((1 << 52) - 1)).to(torch.float64) + 0.5) * 2.0**-52
+    return (fractions.log() / math.log1p(-p)).ceil().to(bits.dtype)
+
+
+@rule(aten.rrelu_with_noise_functional.default)
+def rrelu(
+    bits: Bits, x: torch.Tensor, noise: torch.Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    _generator: Any = None,
+) -> Any:  # fmt: skip
+    if _generator is not None:
+        return NotImplemented
+    if not training:
+        return aten.leaky_relu.default(x, (low + high) / 2), noise.clone()
+    slopes = torch.where(x <= 0, bits.uniform(low, high).to(x.dtype), 1)
+    return x * slopes, slopes
+
+
+# ---- whole numbers and choices ---------------------------------------------------------------------------------------
+
+
+@rule(aten.bernoulli.p)
+def bernoulli_of_a_number(bits: Bits, _like: Any, p: float = 0.5) -> torch.Tensor:
+    """Ones with probability `p`, to 32 bits."""
+    if not 0 <= p <= 1:
+        return NotImplemented
+    ones = round(p * (1 << 32))
+    if ones in (0, 1 << 32):
+        return bits.all(float(ones != 0))
+    return (bits.words() <= ones - 1 - (1 << 31)).to(bits.dtype)
+
+
+@rule(aten.bernoulli.default)
+def bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
+    return _bernoulli(bits, p)
+
+
+@rule(aten.bernoulli.Tensor)
+def bernoulli_like(bits: Bits, _like: Any, p: torch.Tensor) -> torch.Tensor:
+    return _bernoulli(bits, p)
+
+
+def _bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
+    _demand(((p >= 0) & (p <= 1)).all(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    wide = _wide(p.dtype)
+    return (bits.fractions(0, wide) < p.to(wide)).to(bits.dtype)
+
+
+@rule(aten.randint.default)
+def randint(bits: Bits, high: Any, _size: Any) -> torch.Tensor:
+    return _between(bits, 0, high)
+
+
+@rule(aten.randint.low)
+def randint_from(bits: Bits, low: Any, high: Any, _size: Any) -> torch.Tensor:
+    return _between(bits, low, high)
+
+
+@rule(aten.randint_like.default)
+def randint_like(bits: Bits, _like: Any, high: Any) -> torch.Tensor:
+    return _between(bits, 0, high)
+
+
+@rule(aten.randint_like.low_dtype, getattr(aten.random, "from"))
+def randint_like_from(bits: Bits, _like: Any, low: Any, high: Any) -> torch.Tensor:
+    return NotImplemented if high is None else _between(bits, low, high)
+
+
+@rule(aten.random.to)
+def random_to(bits: Bits, _like: Any, high: int) -> torch.Tensor:
+    return _between(bits, 0, high)
+
+
+@rule(aten.random.default)
+def random(bits: Bits, _like: Any) -> torch.Tensor:
+    """All whole numbers that the element type has from 0 on; of a float, those that it has all of."""
+    greatest = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
+    if not bits.dtype.is_floating_point and bits.dtype != torch.bool:
+        greatest = min(torch.iinfo(bits.dtype).max, _GREATEST)
+    return _between(bits, 0, greatest + 1)
+
+
+def _between(bits: Bits, low: Any, high: Any) -> torch.Tensor:
+    count = high - low
+    if isinstance(count, int) and not 0 < count <= 1 << 63:
+        return NotImplemented
+    found = bits.below(count)
+    return (found + low if not isinstance(low, int) or low else found).to(bits.dtype)
+
+
+@rule(aten.randperm.default)
+def randperm(bits: Bits, _count: Any) -> torch.Tensor:
+    """The order of as many random numbers: two of 64 bits are hardly ever equal."""
+    return bits.doubles().sort()[1].to(bits.dtype)
+
+
+@rule(aten.multinomial.default)
+def multinomial(bits: Bits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
+    """In double precision, so that no rounding of a sum or of a quotient makes another choice of it.
+
+    Without replacement by the least of exponential variables, as eager does it: what is first is drawn first.
+    """
+    message = "probability tensor contains either `inf`, `nan` or element < 0"
+    _demand(((weights >= 0) & (weights < math.inf)).all(), message)
+    _demand((weights.sum(-1) > 0).all(), "invalid multinomial distribution (sum of probabilities <= 0)")
+    wide = weights.to(torch.float64)
+    if replacement:
+        sums = wide.cumsum(-1)
+        places = bits.fractions(0, torch.float64) * sums[..., -1:]
+        return torch.searchsorted(sums.contiguous(), places.contiguous(), right=True)
+    chances = wide / bits.of_form(weights).exponential(torch.float64)
+    return chances.topk(count, -1)[1]
+
+
+def _demand(holds: torch.Tensor, message: str) -> None:
+    aten._assert_async.msg(holds, message)
