@@ -273,10 +273,18 @@ def random(bits: Bits, _like: Any) -> torch.Tensor:
 
 def _between(bits: Bits, low: Any, high: Any) -> torch.Tensor:
     count = high - low
-    if isinstance(count, int) and not 0 < count <= 1 << 63:
+    if isinstance(count, int) and not (0 < count <= 1 << 63 and _holds(bits.dtype, low, high - 1)):
         return NotImplemented
     found = bits.below(count)
     return (found + low if not isinstance(low, int) or low else found).to(bits.dtype)
+
+
+def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
+    """Whether the least and the greatest number are within the range of a type, which eager demands."""
+    if dtype == torch.bool:
+        return least >= 0 and greatest <= 1
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return bool(limits.min <= least and greatest <= limits.max)
 
 
 @rule(aten.randperm.default)
@@ -291,6 +299,8 @@ def multinomial(bits: Bits, weights: torch.Tensor, count: Any, replacement: bool
 
     Without replacement by the least of exponential variables, as eager does it: what is first is drawn first.
     """
+    if isinstance(count, int) and count <= 0:
+        return NotImplemented
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     _demand(((weights >= 0) & (weights < math.inf)).all(), message)
     _demand((weights.sum(-1) > 0).all(), "invalid multinomial distribution (sum of probabilities <= 0)")

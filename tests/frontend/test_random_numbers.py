@@ -212,6 +212,22 @@ def test_what_eager_refuses_raises(name: str) -> None:
         compiled(function)(X)
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: torch.randint(0, 300, (2,), dtype=torch.uint8) + x.sum(), "out of bounds for unsigned char"),
+        (lambda x: torch.randint(-10, 10**6, (2,), dtype=torch.float16) + x.sum(), "out of bounds"),
+        (lambda x: torch.multinomial(x, 0), "n_sample <= 0"),
+        (lambda x: torch.multinomial(x, 0, replacement=True), "n_sample <= 0"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:a graph of")
+def test_numbers_that_eager_refuses_are_left_to_it(function: Callable[..., torch.Tensor], message: str) -> None:
+    for run in (function, torch.compile(function, backend="buddy")):
+        with pytest.raises(RuntimeError, match=message):
+            run(X)
+
+
 # ---- seeds and streams -----------------------------------------------------------------------------------------------
 
 
