@@ -31,7 +31,7 @@ from buddy.compiler.frontend import (
 )
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.others import decompositions_of_others
-from buddy.compiler.frontend.views import strided_from_memory
+from buddy.compiler.frontend.views import copied, offsets_relied_on, or_in_eager, strided_from_memory
 from buddy.compiler.graph.operation import Op, default_ops_map
 
 GraphKind = Literal["inference", "forward", "backward"]
@@ -107,6 +107,8 @@ def run_aot(
                 check(aten)
             effects.without_tokens(aten)
             counted_sizes.keep_numbers_in_tensors(aten)
+            offsets = offsets_relied_on(aten)
+            read_in_eager = copied(aten) if offsets else aten
             strided_from_memory(aten)
             if kind == "backward":
                 _drop_draws_of_forward(aten)
@@ -115,7 +117,8 @@ def run_aot(
                 random_numbers.in_bodies(aten, table)
             described = _describe(aten, kind, module, known)
             run = compile_graph(replace(described, autocast=autocast, drawing=drawing))
-            return make_boxed_func(random_numbers.with_seed(run) if drawing else run)
+            run = random_numbers.with_seed(run) if drawing else run
+            return make_boxed_func(or_in_eager(run, read_in_eager, offsets) if offsets else run)
 
         return compile_one
 

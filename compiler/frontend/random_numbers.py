@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.emitter import Emitter
 from buddy.compiler.frontend.distributions import RULES, Bits
+from buddy.compiler.frontend.views import copied
 
 aten = torch.ops.aten
 
@@ -59,7 +60,7 @@ def draws_seeds(module: GraphModule) -> bool:
 
 def seed_as_input(body: GraphModule) -> GraphModule | None:
     """A body that draws a seed, with the seed as its last input instead; None for another."""
-    body = _copied(body)
+    body = copied(body)
     seed = next((node for node in body.graph.nodes if SEED in node.meta and node.op == "call_function"), None)
     if seed is None:
         return None
@@ -85,7 +86,7 @@ def by_counter(
     mode = detect_fake_mode([leaf for node in read for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
         return None
-    before = _copied(module)
+    before = copied(module)
     rewriting = _Rewriting(module, Emitter(module.graph, mode, table), draws_seed)
     for node in drawing:
         rewriting.replace(node)
@@ -118,12 +119,6 @@ def _drawn(node: Node) -> _Drawn:
 def restores_states(module: GraphModule) -> bool:
     """Whether a graph draws again what was drawn from a state of the generator that it is given."""
     return any(node.target is _AGAIN for node in module.graph.nodes)
-
-
-def _copied(module: GraphModule) -> GraphModule:
-    graph, output = Graph(), module.graph.output_node()
-    graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
-    return GraphModule(module, graph)
 
 
 class _Rewriting:

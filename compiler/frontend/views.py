@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
+Run = Callable[..., Sequence[Any]]
 _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
@@ -33,6 +35,13 @@ def storage_of(value: Any) -> int | None:
     return int(value.untyped_storage()._cdata)
 
 
+def copied(module: GraphModule) -> GraphModule:
+    """A module of the same graph, which can be changed apart; AOTAutograd's notes on the output are kept."""
+    graph, output = Graph(), module.graph.output_node()
+    graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
+    return GraphModule(module, graph)
+
+
 def strided_from_memory(module: GraphModule) -> None:
     """Let each `as_strided` and `as_strided_scatter` of an ATen graph have a dense vector, its operand's memory.
 
@@ -44,6 +53,31 @@ def strided_from_memory(module: GraphModule) -> None:
         _rewrite(module, node)
     if found:
         module.recompile()
+
+
+def offsets_relied_on(module: GraphModule) -> dict[int, int]:
+    """By its number, the offset in its storage that each input has whose storage is read from a place of its own.
+
+    Compiled code has memory from an input's first element on; `as_strided` with an offset counts from its storage's.
+    """
+    inputs = {node: number for number, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
+    found = {}
+    for node in module.graph.nodes:
+        if node.target in (_READ, _WRITE) and _given(node).get("storage_offset") is not None:
+            base, _ = behind_views(node.args[0])
+            if base in inputs:
+                found[inputs[base]] = base.meta["val"].storage_offset()
+    return found
+
+
+def or_in_eager(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
+    """`run`, or `module` where an input begins at another offset of its storage than it did when this was traced."""
+
+    def either(*arguments: Any) -> Sequence[Any]:
+        as_traced = all(arguments[number].storage_offset() == offset for number, offset in offsets.items())
+        return (run if as_traced else module)(*arguments)
+
+    return either
 
 
 def _is_vector(node: Node) -> bool:
@@ -65,7 +99,7 @@ def _rewrite(module: GraphModule, node: Node) -> None:
     value, memory = operand.meta["val"], base.meta["val"]
     if not isinstance(memory, torch.Tensor) or memory.dtype != value.dtype or not _is_all_memory(memory):
         return
-    given = dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)
+    given = _given(node)
     if given.get("storage_offset") is None:
         given["storage_offset"] = value.storage_offset()
     with module.graph.inserting_before(node):
@@ -80,6 +114,10 @@ def _rewrite(module: GraphModule, node: Node) -> None:
     for dead in (node, *views):
         if not dead.users:
             module.graph.erase_node(dead)
+
+
+def _given(node: Node) -> dict[str, Any]:
+    return dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)
 
 
 def _names(node: Node) -> list[str]:

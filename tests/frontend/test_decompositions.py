@@ -213,6 +213,17 @@ def test_as_strided_reads_the_memory_behind_views() -> None:
         assert found.equal(expected), name
 
 
+def test_as_strided_of_an_input_counts_from_the_beginning_of_its_storage() -> None:
+    """PyTorch does not compile anew for an input at another offset."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x[1:], (2, 2), (1, 3), 1).exp()
+
+    run, storage = torch.compile(call, backend="buddy"), torch.arange(24.0) / 9
+    for x in (storage[:12].clone().view(4, 3), storage[12:].view(4, 3), storage[:12].view(4, 3)):
+        torch.testing.assert_close(run(x), call(x))
+
+
 def copies_of_views(x: torch.Tensor) -> list[torch.Tensor]:
     c = torch.complex(x, x + 1)
     return [
