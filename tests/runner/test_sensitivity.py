@@ -173,3 +173,53 @@ def test_verifying_allows_the_same(deep: CapturedGraph) -> None:
             moved = [expected[0] + MULTIPLE * times * spread[0].rms]
             assert _difference(moved, expected) is not None
             assert (_difference(moved, expected, spread) is None) is is_right
+
+
+class Choosing(nn.Module):
+    """Each number stands twice, the second time a rounding larger; `choose` takes positions among them."""
+
+    def __init__(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layers, self.choose = Amplifying(), choose
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(x)
+        return self.choose(torch.cat([y, y * (1 + 1e-6)], -1))
+
+
+CHOOSE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "argmax": lambda y: y.argmax(-1),
+    "argmin": lambda y: y.argmin(-1, keepdim=True),
+    "max": lambda y: y.max(-1)[1],
+    "topk": lambda y: y.topk(3, -1)[1],
+    "sort": lambda y: y.sort(-1)[1],
+    "argmax of all": lambda y: y.argmax(),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSE)
+def test_of_two_numbers_that_roundings_tell_apart_either_may_be_chosen(name: str) -> None:
+    with torch.no_grad():
+        captured = capture(Choosing(CHOOSE[name]).eval(), (inputs(),))[0]
+        assert captured.eager is not None
+        (eager,) = captured.eager(captured.tensors)
+    other = eager + torch.where(eager % (2 * WIDTH) < WIDTH, WIDTH, -WIDTH)
+    assert judged([other], captured).verdict == "ok"
+    assert judged([eager], captured).tolerance != judged([other], captured).tolerance
+    far = other.clone()
+    far.view(-1)[0] = (far.view(-1)[0] + 7) % WIDTH
+    assert judged([far], captured).verdict == "mismatch"
+    outside = other + 1000000
+    assert judged([outside], captured).verdict == "mismatch"
+    if eager.dim() and eager.shape[-1] == 3:
+        twice = other.clone()
+        twice[:, 1] = twice[:, 0]
+        assert judged([twice], captured).verdict == "mismatch"
+
+
+def test_positions_of_numbers_without_roundings_are_exact() -> None:
+    x = torch.tensor([1.0, 3.0, 3.0, 2.0])
+    with torch.no_grad():
+        captured = capture(lambda x: x.argmax(), (x,))[0]
+    assert judged([torch.tensor(1)], captured).verdict == "ok"
+    assert judged([torch.tensor(2)], captured).verdict == "mismatch"
