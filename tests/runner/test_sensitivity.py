@@ -211,6 +211,9 @@ def test_of_two_numbers_that_roundings_tell_apart_either_may_be_chosen(name: str
     assert judged([far], captured).verdict == "mismatch"
     outside = other + 1000000
     assert judged([outside], captured).verdict == "mismatch"
+    measured = spreads(captured, [eager])
+    assert _difference([other], [eager], measured, captured) is None
+    assert _difference([far], [eager], measured, captured) is not None
     if eager.dim() and eager.shape[-1] == 3:
         twice = other.clone()
         twice[:, 1] = twice[:, 0]
