@@ -66,9 +66,10 @@ def nans(output: OutputReport) -> str:
 
 
 def spread(output: OutputReport) -> str:
-    """How far correct runs may be apart, where that was measured."""
+    """How far correct runs may be apart, where that was measured; of other positions, what they point to."""
     if output.spread < 0:
-        return ""
+        others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
+        return f"other positions, of numbers within {output.tolerance}" if others else ""
     return f"error {error(output.max_abs)}; two correct runs differ by up to {error(output.spread)}"
 
 

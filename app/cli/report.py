@@ -73,6 +73,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
             [_output_row(output) for output in report.outputs],
             _LEFT,
         ),
+        *(f"{output.name}: {figures.spread(output)}" for output in report.outputs if figures.spread(output)),
         f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
         *(_side_text(side) for side in report.beside),
         *_beside_eager(report),
@@ -218,7 +219,7 @@ def _output_row(output: OutputReport) -> list[object]:
         told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
         return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
-    facts = [output.where, figures.nans(output), figures.spread(output)]
+    facts = [output.where, figures.nans(output)]
     told = "; ".join(fact for fact in facts if fact)
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", told]
 

@@ -1,0 +1,27 @@
+"""The text of `buddy-tui run`: a row for each output, and beneath them what was measured of roundings."""
+
+from __future__ import annotations
+
+from buddy.app.cli.report import as_text
+from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, Timing
+
+
+def text_of(*outputs: OutputReport) -> str:
+    timing = Timing(2e-3, 2e-3, 2e-3, 5)
+    return as_text(GraphInfo("model", ()), RunReport(0, outputs, timing, timing, 3, 0, 1.0, ratio=1.0))
+
+
+def test_what_two_correct_runs_differ_by_is_said_beneath_the_table() -> None:
+    lines = text_of(OutputReport("y", (2,), "float32", 3.1e-5, 1e-6, "ok", spread=2.4e-5)).splitlines()
+    row = next(number for number, line in enumerate(lines) if line.startswith("y "))
+    assert lines[row].split() == ["y", "2", "float32", "ok", "3.10e-05", "1.00e-06"]
+    assert lines[row + 1] == "y: error 3.1e-05; two correct runs differ by up to 2.4e-05"
+
+
+def test_other_positions_are_said_to_be_as_good() -> None:
+    near = OutputReport("argmax", (2,), "int64", 64.0, 1.0, "ok", tolerance="1.2e-04 of what eager chose")
+    assert "argmax: other positions, of numbers within 1.2e-04 of what eager chose" in text_of(near)
+
+
+def test_nothing_is_said_of_what_was_within_its_tolerance() -> None:
+    assert "y:" not in text_of(OutputReport("y", (2,), "float32", 1e-7, 1e-6, "ok"))
