@@ -7,6 +7,7 @@ import ctypes
 import mmap
 from collections.abc import Iterable, Sequence
 from typing import Literal
+from unittest.mock import patch
 
 import torch
 
@@ -42,5 +43,6 @@ def empty(shape: Iterable[int], dtype: torch.dtype, edge: Edge) -> torch.Tensor:
 
 def run_guarded(program: LoadedProgram, tensors: Sequence[torch.Tensor], edge: Edge) -> list[torch.Tensor]:
     """The results of `program`, in guarded memory, as its inputs are."""
-    program._memory.tensor = lambda _number, shape, dtype: empty(shape, dtype, edge)  # type: ignore[method-assign]
-    return program([guarded(tensor, edge) for tensor in tensors])
+    inputs = [guarded(tensor, edge) for tensor in tensors]
+    with patch.object(program._memory, "tensor", lambda _number, shape, dtype: empty(shape, dtype, edge)):
+        return program(inputs)

@@ -81,9 +81,10 @@ def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int
 
 
 def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 0) -> Eager | None:
-    """As `eager_program` with PyTorch's own random ops, which do not read the seed; None where there is none.
+    """As `eager_program`, with PyTorch's random ops in the place of bits from a seed; None for a graph without a seed.
 
-    Nor is there one of a graph that is given another graph's seeds where PyTorch's ops want states of the generator.
+    It is None, too, for a graph that recomputes another one's random numbers: PyTorch's ops need the generator's state
+    for that, and the graph is given a seed.
     """
     if aten.drawing is None or restores_states(aten.drawing):
         return None

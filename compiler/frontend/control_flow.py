@@ -30,7 +30,7 @@ def has_control_flow(module: GraphModule) -> bool:
 def with_compiled_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
     """The graph with each branch and body of control flow replaced by what `compile_graph` makes of it.
 
-    Bodies take and give tensors; their graphs are told apart by `AtenGraph.body`. Raises what `compile_graph` raises.
+    The arguments and results of a body are tensors, and `AtenGraph.body` names it. Raises what `compile_graph` raises.
     """
     made = GraphModule(aten.module, aten.module.graph)
     for op in filter(is_control_flow, aten.module.graph.nodes):

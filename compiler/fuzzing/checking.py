@@ -136,9 +136,10 @@ class _Trial:
 def _with_gradients(
     model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The results, and the gradients of inputs and weights for random ones of the results, nothing where there is none.
+    """The results, then the gradients of inputs and weights, where the gradients of the results are random numbers.
 
-    The program is given copies, since eager refuses writes to what gradients are taken of.
+    Where there is no gradient, an empty tensor is in its place. The program is called with copies of its inputs, since
+    eager does not allow it to write to leaves of autograd's graph.
     """
     leaves = [x for x in inputs if x.is_floating_point() or x.is_complex()]
     for leaf in leaves:

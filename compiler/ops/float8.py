@@ -70,7 +70,6 @@ def to_f32(value: Any, dtype: TensorDType) -> Any:
     bits = arith.select(is_normal, normal, arith.bitcast(_i32(), steps))
     if form.infinity is not None:
         at_least = arith.cmpi(arith.CmpIPredicate.uge, magnitude, _int(form.infinity))
-        bits = arith.select(at_least, arith.addi(bits, _int((_F32_BIAS - form.bias) << _F32_MANTISSA)), bits)
         bits = arith.select(at_least, arith.ori(bits, _int(0xFF << _F32_MANTISSA)), bits)
     else:
         code, compared = (0x80, byte) if form.one_zero else (0x7F, magnitude)
