@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
+from functools import lru_cache
 from pathlib import Path
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -11,16 +13,25 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 def own_files(script: Path | None) -> tuple[str, ...]:
     """Whole paths, the script first. What lies in a folder of installed packages or is our own is left out."""
-    others = _folders_of_others()
-    found = [script.resolve()] if script is not None else []
+    others = tuple(f"{folder}{os.sep}" for folder in _folders_of_others())
+    found = [str(script.resolve())] if script is not None else []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):
             continue
-        path = Path(file).resolve()
-        if path.is_file() and not any(path.is_relative_to(folder) for folder in others):
+        folder, name = os.path.split(file)
+        if f"{_resolved(folder)}{os.sep}".startswith(others):
+            continue
+        path = os.path.realpath(os.path.join(_resolved(folder), name))
+        if os.path.isfile(path) and not f"{path}{os.sep}".startswith(others):
             found.append(path)
-    return tuple(dict.fromkeys(map(str, found)))
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=4096)
+def _resolved(folder: str) -> str:
+    """`folder` without links. Thousands of modules lie in a few hundred folders, and each link is a system call."""
+    return os.path.realpath(folder)
 
 
 def _folders_of_others() -> list[Path]:

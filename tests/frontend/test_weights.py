@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import re
 import subprocess
 import sys
@@ -71,7 +70,6 @@ def new_parameters(net: Net) -> None:
             p.data = torch.empty(0)
             setattr(module, name, None)
             del p
-            gc.collect()
             setattr(module, name, nn.Parameter(made.clone()))
 
 

@@ -8,12 +8,14 @@ from functools import cache
 import pytest
 import torch
 
+from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.compilation import Compiler
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
 from buddy.compiler.graph.operations import ReshapeOp, SquareOp
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.lowering import lower_top_level
 from buddy.compiler.ops import registries
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Assignment
@@ -27,6 +29,11 @@ from tests.programs import assert_same, captured
 from tests.support.tiers import sampled
 
 MATH = registries()["math"]
+# All that the specification has, so that only what it has not is refused.
+TARGET = (
+    '#tosa.target_env<specification_version = "1.1.draft", level = none, profiles = [pro_int, pro_fp], '
+    "extensions = [int64, bf16, int16]>"
+)
 
 
 @cache
@@ -89,7 +96,7 @@ RARE = ("places in images", "floats resampled")
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "flavour", "preset"), CASES)
 def test_compiled_agrees_with_eager(name: str, flavour: str, preset: str) -> None:
-    shown = (flavour, preset) == ("linalg", "default")
+    shown = (flavour, preset) == ("tosa", "default")  # tests of passes look at stages too
     assert_agrees(name, default_recipe(flavour=flavour, preset=preset), shown)
 
 
@@ -106,6 +113,16 @@ def test_other_types_and_shapes_agree_with_eager(name: str) -> None:
 @pytest.mark.slow
 def test_other_types_and_shapes_of_tosa_agree_with_eager(name: str) -> None:
     assert_agrees(name, default_recipe(flavour="tosa", preset="upstream"))
+
+
+@pytest.mark.parametrize("name", dict.fromkeys((*CORE, *TYPES_OF_TOSA)))
+@pytest.mark.slow
+def test_what_tosa_first_emits_is_valid_by_the_specification(name: str) -> None:
+    module = lower_top_level(program(name).graph, "tosa")
+    with module.context, ir.Location.unknown():
+        module.operation.attributes["tosa.target_env"] = ir.Attribute.parse(TARGET)
+        passes = "builtin.module(tosa-validate{strict-op-spec-alignment=true})"
+        passmanager.PassManager.parse(passes).run(module.operation)
 
 
 @pytest.mark.parametrize("name", ["functions", "functions of float64", "special values"])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.bindings import ir, passmanager
 from buddy.compiler.compilation import Compiler
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
@@ -20,20 +19,17 @@ from buddy.compiler.lowering import lower_top_level
 from buddy.compiler.ops import registries
 from buddy.compiler.presets import default_recipe
 from buddy.compiler.runner import LoadedProgram
-from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group, normal
+from buddy.compiler.straight import compile_graph
+from tests.guarded_memory import run_guarded
+from tests.ops.cases import normal
 from tests.ops.one_op import CASES, NOT_CAPTURED, WITHOUT_VALUES
-from tests.programs import Line, assert_same, captured
+from tests.programs import assert_same, captured
 from tests.support.tiers import sampled
 
 SPELLING = {
     torch.float32: "f32", torch.bfloat16: "bf16", torch.int8: "i8", torch.int32: "i32", torch.int64: "i64",
     torch.uint64: "i64", torch.bool: "i1",
 }  # fmt: skip
-# All that the specification has, so that only what it has not is refused.
-TARGET = (
-    '#tosa.target_env<specification_version = "1.1.draft", level = none, profiles = [pro_int, pro_fp], '
-    "extensions = [int64, bf16, int16]>"
-)
 
 
 def in_parts(names: Iterable[str], count: int) -> Any:
@@ -158,9 +154,10 @@ def test_all_of_them_agree_with_eager(flavour: Any) -> None:
         given = iter(tensors)
         return [case.function(*(next(given) for _ in case.inputs)) for case in CASES.values()]
 
-    line = Line(program, *every)
+    graph = captured(program, *every)
+    loaded = LoadedProgram(compile_graph(graph.graph, default_recipe(flavour=flavour)))
     with torch.no_grad():
-        assert_same(line.run(default_recipe(flavour=flavour)), program(*every), list(CASES))
+        assert_same(run_guarded(loaded, graph.tensors, "last"), program(*every), list(CASES))
 
 
 @pytest.mark.parametrize("flavour", ["linalg", "tosa"])
@@ -177,18 +174,3 @@ def test_products_by_a_transpose_made_by_graph_passes(cls: type[Op], flavour: An
     compilation = Compiler(graph).compile(default_recipe(flavour=flavour))
     assert [a.lowering for a in compilation.assignments] == [flavour]
     assert_same(LoadedProgram(compilation.artifact)(tensors), [torch.nn.functional.linear(*tensors)])
-
-
-@in_parts(dict.fromkeys((*CORE, *TYPES_OF_TOSA)), 14)
-@pytest.mark.slow
-def test_what_tosa_first_emits_is_valid_by_the_specification(names: list[str]) -> None:
-    def mismatch(name: str) -> str:
-        group: Group = GROUPS[name]
-        module = lower_top_level(captured(group, *group.inputs).graph, "tosa")
-        with module.context, ir.Location.unknown():
-            module.operation.attributes["tosa.target_env"] = ir.Attribute.parse(TARGET)
-            passes = "builtin.module(tosa-validate{strict-op-spec-alignment=true})"
-            passmanager.PassManager.parse(passes).run(module.operation)
-        return ""
-
-    assert_each(names, mismatch)
