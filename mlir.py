@@ -1,7 +1,7 @@
 """`import mlir` in a script: MLIR's Python bindings, also where they come from a package of another name.
 
 A build of MLIR that is on the path comes first. Only where there is none do these names mean the bindings that
-`buddy.compiler.bindings` has found; `mlir.ir` is then the very module that they come from.
+`buddy.compiler.mlir.bindings` has found; `mlir.ir` is then the very module that they come from.
 """
 
 import os
@@ -12,6 +12,6 @@ _builds = [os.path.join(entry or os.curdir, "mlir") for entry in sys.path]
 __path__ = [folder for folder in _builds if os.path.isfile(os.path.join(folder, "ir.py"))]
 
 if not __path__:
-    from buddy.compiler.mlir_alias import install
+    from buddy.compiler.mlir.mlir_alias import install
 
     sys.modules[__name__] = install(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from buddy.app.bounded import TEXTS, keep_newest
 from buddy.compiler.protocol import LongType
-from buddy.compiler.regular import INSIDE
+from buddy.compiler.protocol.regex import INSIDE
 
 # What is shorter says more than an ellipsis saves.
 LONGEST = 16

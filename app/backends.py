@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo, FlagsChecked
-from buddy.compiler.recipe import BACKENDS, IREE, NATIVE, Backend
+from buddy.compiler.protocol.recipe import BACKENDS, IREE, NATIVE, Backend
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

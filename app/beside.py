@@ -8,7 +8,7 @@ from typing import NamedTuple
 from buddy.app.roads import flavours_of, on_road
 from buddy.app.stages import Key, keyed
 from buddy.compiler.protocol import Preset, Stage
-from buddy.compiler.recipe import OWN_FRONTENDS, TORCH_MLIR, Flavour, Recipe, preset_of
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Flavour, Recipe, preset_of
 
 
 class Road(NamedTuple):

@@ -10,7 +10,7 @@ import msgspec
 
 from buddy.app.whole_files import write_whole
 from buddy.compiler.protocol import Criterion, Finding
-from buddy.compiler.recipe import to_toml
+from buddy.compiler.protocol.recipe import to_toml
 
 _SHOWN = 6
 CRITERIA = (

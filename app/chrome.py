@@ -12,7 +12,7 @@ from buddy.app.state import State
 from buddy.app.widgets.look import Cells, cut, ends, length
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.recipe import NATIVE
+from buddy.compiler.protocol.recipe import NATIVE
 
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (kept)"}
 MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")

@@ -44,9 +44,9 @@ from buddy.compiler.protocol import (
     TryPasses,
     Welcome,
 )
-from buddy.compiler.recipe import PassStep, Recipe
-from buddy.compiler.run_report import OWN_INPUTS, InputChoice
-from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
 Interim = Callable[[Any], None]

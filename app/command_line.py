@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.compiler.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, preset_of
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, preset_of
 
 
 class Shown(NamedTuple):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from buddy.app.locks import FileLock, is_held
 from buddy.app.whole_files import write_whole
-from buddy.compiler.recipe import digest
+from buddy.compiler.protocol.recipe import digest
 
 _ENDING = ".unsaved"
 

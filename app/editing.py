@@ -12,7 +12,7 @@ from buddy.app.state import ALL
 from buddy.app.typed import typed_path
 from buddy.app.whole_files import write_whole
 from buddy.app.workspace import Workspace
-from buddy.compiler.recipe import Recipe, to_toml
+from buddy.compiler.protocol.recipe import Recipe, to_toml
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

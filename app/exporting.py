@@ -14,7 +14,7 @@ from buddy.app.command_line import Shown
 from buddy.app.lines import UnavailableError
 from buddy.app.typed import typed_path
 from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
-from buddy.compiler.recipe import TARGETS
+from buddy.compiler.protocol.recipe import TARGETS
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

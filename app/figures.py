@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from buddy.compiler.run_report import Load, OutputReport
+from buddy.compiler.protocol.run_report import Load, OutputReport
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from buddy.app.panes.comparison import OtherStages
 from buddy.app.panes.navigation import Place
 from buddy.app.roads import SUMMARIES, flavours_of, on_road
-from buddy.compiler.recipe import FRONTENDS, TORCH_MLIR, Flavour, Frontend
+from buddy.compiler.protocol.recipe import FRONTENDS, TORCH_MLIR, Flavour, Frontend
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

@@ -12,7 +12,7 @@ from buddy.app.state import State
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace import Workspace
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.protocol.recipe import EAGER
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 MERGE_SECONDS = 1.0
 LENGTH = 500

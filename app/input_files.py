@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from buddy.compiler.run_report import InputChoice
+from buddy.compiler.protocol.run_report import InputChoice
 
 # A frame has to hold it, together with all else.
 LONGEST_FILE = 512 << 20

@@ -17,7 +17,7 @@ import msgspec
 from buddy.app.locks import alone
 from buddy.app.runs import LENGTH, RunRecord
 from buddy.app.whole_files import Stamp, stamp_of, write_whole_bytes
-from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 FIRST_SCRIPT = "opening a Python script runs it; files of other kinds run no code"
 T = TypeVar("T")

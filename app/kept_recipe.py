@@ -16,7 +16,7 @@ import msgspec
 from buddy.app.history import KEPT_BYTES, Edit, Edits
 from buddy.app.locks import alone
 from buddy.app.whole_files import Stamp, stamp_of, write_whole, write_whole_bytes
-from buddy.compiler.recipe import Recipe, from_toml, to_toml
+from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 
 # Workbenches of which the edits are kept beside one's own, those that kept something last.
 _OTHERS = 8

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.compiler.recipe import OptionValue, Recipe
+from buddy.compiler.protocol.recipe import OptionValue, Recipe
 
 
 class Without(NamedTuple):

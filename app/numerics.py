@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from buddy.app.plots import Axis, Kind, Plot, Series
-from buddy.compiler.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.protocol.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
 
 REFERENCES = {"eager": "eager", "float64": "double precision"}
 _KINDS = {"nan": "NaN", "inf": "infinity"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from buddy.compiler.regular import compiled
+from buddy.compiler.protocol.regex import compiled
 
 PLAIN = "\\V"
 

@@ -16,7 +16,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import groupby
 
 from buddy.compiler.protocol import PassInfo
-from buddy.compiler.recipe import Level, OptionValue, PassStep, digest, is_plain_number
+from buddy.compiler.protocol.recipe import Level, OptionValue, PassStep, digest, is_plain_number
 
 MODULE, GRAPH = "builtin.module", "graph"
 LONGEST_VALUE = 200

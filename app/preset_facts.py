@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.protocol import Compiled, RunReport, Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 @dataclass(frozen=True)

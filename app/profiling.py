@@ -10,7 +10,7 @@ from buddy.app.lines import UnavailableError
 from buddy.app.panes.navigation import Place
 from buddy.app.plots import Axis, Plot, Series
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport, Progress
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

@@ -19,7 +19,7 @@ from buddy.compiler.protocol import (
     PythonOpened,
     Stage,
 )
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

@@ -19,7 +19,7 @@ import msgspec
 from buddy.app.cli.dump import file_name
 from buddy.app.cli.report import as_json
 from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome
-from buddy.compiler.recipe import Recipe, to_toml
+from buddy.compiler.protocol.recipe import Recipe, to_toml
 
 FORMAT = 1
 # Of what is opened without running anything, by suffix; whether it is what it is called, the engine sees.

@@ -12,7 +12,16 @@ from collections.abc import Callable
 from buddy.app.log_file import Log
 from buddy.app.ssh import Remote
 from buddy.app.transport import EngineLost, ProcessTransport
-from buddy.compiler.resuming import BEAT, SILENCE, UNANSWERED, GoneError, Greeted, LinkError, ResumableStream, greeting
+from buddy.compiler.protocol.resuming import (
+    BEAT,
+    SILENCE,
+    UNANSWERED,
+    GoneError,
+    Greeted,
+    LinkError,
+    ResumableStream,
+    greeting,
+)
 
 # A login over a slow link, and Python's start on a slow machine.
 _CONNECT_SECONDS = 60.0

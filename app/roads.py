@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import Preset
-from buddy.compiler.recipe import NATIVE, TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
-from buddy.compiler.recipe import flavours_of as flavours_of
+from buddy.compiler.protocol.recipe import NATIVE, TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+from buddy.compiler.protocol.recipe import flavours_of as flavours_of
 
 # How each frontend is told to a person.
 SUMMARIES: Mapping[Frontend, str] = {

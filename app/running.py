@@ -14,7 +14,7 @@ from buddy.app.input_files import file_choice
 from buddy.app.runs import RunRecord, content_hash
 from buddy.app.typed import typed_path, typed_seconds, typed_seed
 from buddy.app.versus import Side
-from buddy.compiler.run_report import InputChoice
+from buddy.compiler.protocol.run_report import InputChoice
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import OutputReport, RunReport
-from buddy.compiler.recipe import EAGER, Recipe
-from buddy.compiler.run_report import InputChoice
+from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.protocol.run_report import InputChoice
 
 LENGTH = 50
 

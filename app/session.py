@@ -18,9 +18,9 @@ from buddy.app.state import ALL, STATUS, State, Topic
 from buddy.app.watching import Watcher, told
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
-from buddy.compiler.numerics_report import NumericsReport, Reference
-from buddy.compiler.recipe import TORCH_MLIR, Frontend, PassStep, PluginFile, Recipe
-from buddy.compiler.run_report import InputChoice
+from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.run_report import InputChoice
 
 if TYPE_CHECKING:
     from buddy.app.client import EngineClient, Place

@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from buddy.compiler.resuming import UNANSWERED
+from buddy.compiler.protocol.resuming import UNANSWERED
 
 # Long enough for a lunch break's worth of bad network, short enough that a machine is not held for a day.
 PATIENCE = 600.0

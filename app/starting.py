@@ -17,7 +17,7 @@ from buddy.app.log_file import NO_LOG, Log
 from buddy.app.settings import settings_path, take_up
 from buddy.app.workbench import Workbench
 from buddy.app.workspace import default_store
-from buddy.compiler.recipe import PluginFile
+from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import no_such_theme
 
 # Seconds after which garbage is collected: the screen has been painted by then.

@@ -12,9 +12,9 @@ from buddy.app.long_jobs import Pace
 from buddy.app.runs import RunRecord, recorded, with_run, without_content
 from buddy.app.stages import StageBoard
 from buddy.compiler import protocol as p
-from buddy.compiler.numerics_report import NodeNumbers, NumericsReport
-from buddy.compiler.recipe import NATIVE, Recipe
-from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.numerics_report import NodeNumbers, NumericsReport
+from buddy.compiler.protocol.recipe import NATIVE, Recipe
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
 Job = Literal["open", "compile", "run"]

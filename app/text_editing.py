@@ -16,7 +16,7 @@ from buddy.app.lines import UnavailableError
 from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
 from buddy.app.stages import StageRow, phase_of
 from buddy.app.whole_files import write_whole
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.screens.editor import Wrong

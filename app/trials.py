@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.protocol import PassInfo, Tried
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.protocol.recipe import PassStep
 
 # They print, view or only check, or wait for files and options that nobody gives here.
 _IDLE = ("print-", "view-", "test-", "replace-ir", "irdl", "transform-", "location-snapshot", "gpu-", "spirv", "nvvm")

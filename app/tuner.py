@@ -8,7 +8,7 @@ from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.app.tuning import VariationError, plot_of, read_variation, summary, told
 from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.app.plots import Axis, Plot, Series
 from buddy.compiler.protocol import Attempted, Tuned, Variation
-from buddy.compiler.recipe import OptionValue, is_plain_number
+from buddy.compiler.protocol.recipe import OptionValue, is_plain_number
 
 
 class VariationError(ValueError):

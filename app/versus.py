@@ -11,8 +11,8 @@ from buddy.app.background import begin
 from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
 from buddy.app.typed import read_file, typed_path
-from buddy.compiler.recipe import Recipe, from_toml
-from buddy.compiler.recipe_claims import claims, refusal
+from buddy.compiler.protocol.recipe import Recipe, from_toml
+from buddy.compiler.protocol.recipe_claims import claims, refusal
 
 if TYPE_CHECKING:
     from buddy.app.workbench import Workbench

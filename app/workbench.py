@@ -65,7 +65,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace import Workspace, default_store
-from buddy.compiler.recipe import PluginFile
+from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 

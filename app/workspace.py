@@ -13,9 +13,9 @@ import msgspec
 from buddy.app.history import Edit, History
 from buddy.app.kept_recipe import KeptRecipe
 from buddy.app.whole_files import write_whole
-from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.recipe import PluginFile, Recipe, digest, rebased
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
 
 # The phase that a graph's IR is at when it begins, and the dialects that are in it.
 Begin = tuple[str, tuple[str, ...]]

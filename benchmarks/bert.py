@@ -17,7 +17,7 @@ from support.engine import TimedEngine, empty_object_cache, run, warm_engine
 from support.timing import ratios, spread
 
 from buddy.compiler.protocol import Compiled, RunReport
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 WANTED = {"max_abs": 1e-4, "ratio": 1.0, "first_result_seconds": 15.0, "nodes_eager": 0}
 

@@ -19,8 +19,8 @@ import msgspec
 from support import printing
 from support.engine import BERT, TimedEngine, empty_object_cache, run, warm_engine
 
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Bisect, Bisected, Captured, Criterion, Finding, Open, Progress
+from buddy.compiler.protocol.presets import default_recipe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "bisect"))
 

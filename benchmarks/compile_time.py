@@ -58,10 +58,10 @@ def measure_here(kind: str, layers: int) -> dict[str, float]:
 
     import torch
 
+    from buddy.compiler.driver.compile_graph import compile_graph
     from buddy.compiler.frontend.capture import capture
-    from buddy.compiler.presets import default_recipe
-    from buddy.compiler.runner import LoadedProgram
-    from buddy.compiler.straight import compile_graph
+    from buddy.compiler.protocol.presets import default_recipe
+    from buddy.compiler.runtime import LoadedProgram
 
     torch.set_num_threads(1)
     model, x = build("equal", 1)

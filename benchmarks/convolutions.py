@@ -31,9 +31,9 @@ from convolution_calls import weights_of
 from mlir_jit import Compiled
 from windows import Array, Window
 
-from buddy.compiler.bench import limits
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+from buddy.compiler.tools.bench import limits
 
 
 def _square(size: int, channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Window:

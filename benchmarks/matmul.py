@@ -20,10 +20,10 @@ import torch
 from support import printing
 from support.timing import Call, in_turn, ratios, spread
 
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
 
 SIZES, TINY = (256, 512, 1024, 2048), (32, 64)
 WANTED = {"2048": {"of_numpy": 0.85}}

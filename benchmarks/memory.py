@@ -17,12 +17,12 @@ from msgspec import json as msgspec_json
 from msgspec import structs
 from support import printing
 
-from buddy.compiler.bench.plan import Subject, read_suite
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner.allocations import with_peak
-from buddy.compiler.runner.loaded import LoadedProgram
-from buddy.compiler.sources import load_program
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.importers.sources import load_program
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime.allocations import with_peak
+from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.tools.bench.plan import Subject, read_suite
 
 SUITE = Path(__file__).resolve().parent / "models.toml"
 WANTED = {"ratio": 1.1}

@@ -21,16 +21,16 @@ import torch
 from support import printing
 from support.timing import seconds_of
 
-from buddy.compiler.bench.figures import spread
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.numerics import observed_program
-from buddy.compiler.numerics_report import ObservedProgram
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.measure import eager_results
-from buddy.compiler.runner.nodes import compare_nodes
-from buddy.compiler.sources import load_program
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.importers.sources import load_program
+from buddy.compiler.protocol.numerics_report import ObservedProgram
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.measure import eager_results
+from buddy.compiler.runtime.nodes import compare_nodes
+from buddy.compiler.tools.bench.figures import spread
+from buddy.compiler.tools.numerics import observed_program
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 MODELS = ("bert", "gpt2")

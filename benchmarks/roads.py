@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.entering import entering
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.types import NodeType
-from buddy.compiler.presets import default_recipe, presets
-from buddy.compiler.recipe import TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.sources import load_program
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.importers.sources import load_program
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.presets import default_recipe, presets
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+from buddy.compiler.runtime import LoadedProgram
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 PROGRAMS = ("mlp", "resnet18", "bert")

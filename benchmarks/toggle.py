@@ -17,7 +17,7 @@ from support.engine import TimedEngine, empty_object_cache, run, warm_engine
 from support.timing import spread
 
 from buddy.compiler.protocol import Compiled, GraphInfo, StageDone
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.protocol.recipe import EAGER, Recipe
 
 LATE, EARLY, OP = "cse", "fuse-elementwise", "gelu"
 SCREEN = 50

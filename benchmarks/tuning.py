@@ -25,9 +25,9 @@ from support import printing
 from support.engine import TimedEngine, run, warm_engine
 from support.timing import ratios, spread
 
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Attempted, Captured, Open, Tune, Tuned, Variation
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 WANTED = 1.7
 WORKERS = (1, 2)

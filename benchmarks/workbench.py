@@ -28,9 +28,9 @@ from support import printing
 from support.terminal import Terminal, environment
 
 from buddy.app.workspace import Workspace
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import PassStep
-from buddy.compiler.text.diff import difference
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.text.diff import difference
 
 PROGRAM = """
 import torch

@@ -8,15 +8,19 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from buddy.compiler.support import renamed_modules
+
 if TYPE_CHECKING:
-    from buddy.compiler.recording import Session
+    from buddy.compiler.tools.record import Session
 
 if __name__ != "buddy.compiler":
     raise ImportError(f"`import {__name__}` would load a second copy of buddy.compiler: write `import buddy.compiler`")
 
+renamed_modules.install()
+
 
 def record() -> AbstractContextManager[Session]:
     """`with buddy.compiler.record() as session:` around any code: its graphs are then in the session."""
-    from buddy.compiler.recording import record
+    from buddy.compiler.tools.record import record
 
     return record()

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import torch
 
-from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.runtime import LoadedProgram
 
 Edge = Literal["first", "last"]
 EDGES: tuple[Edge, ...] = ("first", "last")

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.compilation import Compilation, CompilationError, Compiler
+from buddy.compiler.driver.compilation import Compilation, CompilationError, Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Stage
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.text.stage_text import StageText
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.runtime import LoadedProgram
 from tests.guarded_memory import run_guarded
 
 

@@ -13,16 +13,16 @@ TORCH_AND_MLIR = ("torch", "torch_mlir", "mlir", "llvmlite")
 TERMINAL = ("textual", "rich")
 DOOR = (
     "buddy.app",
-    "buddy.compiler.recipe",
-    "buddy.compiler.recipe_claims",
+    "buddy.compiler.protocol.recipe",
+    "buddy.compiler.protocol.recipe_claims",
     "buddy.compiler.protocol",
-    "buddy.compiler.plain_values",
-    "buddy.compiler.entering",
-    "buddy.compiler.numerics_report",
-    "buddy.compiler.regular",
-    "buddy.compiler.resuming",
-    "buddy.compiler.run_report",
-    "buddy.compiler.wire",
+    "buddy.compiler.protocol.plain_values",
+    "buddy.compiler.protocol.entry_phase",
+    "buddy.compiler.protocol.numerics_report",
+    "buddy.compiler.protocol.regex",
+    "buddy.compiler.protocol.resuming",
+    "buddy.compiler.protocol.run_report",
+    "buddy.compiler.protocol.wire",
     "buddy.compiler.engine",
 )
 
@@ -102,7 +102,7 @@ def test_the_headless_commands_load_no_terminal_library(loaded):
     assert loaded((*TORCH_AND_MLIR, *TERMINAL), names) == []
 
 
-@pytest.mark.parametrize("folder", ["compiler/graph", "compiler/text"])
+@pytest.mark.parametrize("folder", ["compiler/graph", "compiler/protocol/text"])
 def test_the_graph_and_the_stage_text_are_plain_data(loaded, folder):
     assert loaded((*TORCH_AND_MLIR, *TERMINAL), modules(folder)) == []
 

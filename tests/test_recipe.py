@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from buddy.compiler.presets import default_recipe, presets
-from buddy.compiler.recipe import SHARING_PASS, PassStep, Recipe, from_toml, prefix_keys, to_toml
+from buddy.compiler.protocol.presets import default_recipe, presets
+from buddy.compiler.protocol.recipe import SHARING_PASS, PassStep, Recipe, from_toml, prefix_keys, to_toml
 
 STEPS = (PassStep("a", "graph", ""), PassStep("b"), PassStep("c", options=(("size", 4),)), PassStep("d"))
 RECIPE = Recipe("model.py", ("--tiny",), steps=STEPS)

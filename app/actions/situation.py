@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
-from buddy.compiler.recipe import NATIVE, Backend, PassStep
+from buddy.compiler.protocol.recipe import NATIVE, Backend, PassStep
 
 
 @dataclass(frozen=True)

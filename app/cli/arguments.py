@@ -16,7 +16,7 @@ from pathlib import Path
 from buddy.app.log_file import Log
 from buddy.app.ssh import PATIENCE, PROGRAM, Remote, checked_host
 from buddy.app.typed import typed_seed
-from buddy.compiler.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
+from buddy.compiler.protocol.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a file of a program (docs/opening-files.md)"

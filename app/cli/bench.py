@@ -10,10 +10,10 @@ from typing import Any
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.compiler.bench import report, session
-from buddy.compiler.bench.plan import OURS, SIDES, Plan, PlanError, Subject, check_sides, read_suite
-from buddy.compiler.cluster import ClusterError
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.support.cluster import ClusterError
+from buddy.compiler.tools.bench import report, session
+from buddy.compiler.tools.bench.plan import OURS, SIDES, Plan, PlanError, Subject, check_sides, read_suite
 
 EPILOG = """
 SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that

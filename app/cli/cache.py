@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS
 from buddy.app.cli.console import Console, table
-from buddy.compiler import disk_cache
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.support import disk_cache
 
 
 def parser() -> argparse.ArgumentParser:

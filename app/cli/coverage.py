@@ -9,11 +9,11 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.compiler import json_lines
-from buddy.compiler.cluster import ClusterError
-from buddy.compiler.coverage import page, report, session
-from buddy.compiler.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.support import json_lines
+from buddy.compiler.support.cluster import ClusterError
+from buddy.compiler.tools.coverage import page, report, session
+from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
 
 EPILOG = """
 Samples are those of PyTorch's OpInfo database (torch.testing, which needs `pip install expecttest`). Each operator and

@@ -17,7 +17,7 @@ from buddy.app.cli.recipes import UsageError, graph_numbers, preset_named, recip
 from buddy.app.stages import keyed
 from buddy.app.unified import unified
 from buddy.compiler.protocol import Compared, ListPresets, Presets, Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 _EPILOG = """
 One side is the recipe that the options say. The other is that of --against (a preset or a file of a recipe) or of a

@@ -19,7 +19,7 @@ from buddy.app.cli.surroundings import Facts, short
 from buddy.app.client import RequestFailed
 from buddy.compiler.protocol import ListPasses, Passes
 
-SELF_TEST = "buddy.compiler.self_test:model"
+SELF_TEST = "buddy.compiler.support.self_test:model"
 # A program that compiles in a second, on a machine where torch takes a few to import.
 SOON = 10.0
 

@@ -13,7 +13,7 @@ from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import nodes_text
 from buddy.compiler.protocol import Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 _COMMENTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
 _SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}

@@ -10,7 +10,7 @@ from buddy.app.cli.headless import Headless
 from buddy.app.cli.recipes import UsageError
 from buddy.app.scripts import write_script
 from buddy.compiler.protocol import Script, WriteScript
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 @contextmanager

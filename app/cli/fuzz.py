@@ -11,11 +11,11 @@ from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.files import writing
 from buddy.app.cli.recipes import UsageError
-from buddy.compiler import json_lines
-from buddy.compiler.coverage.plan import PlanError, parse_shard
-from buddy.compiler.fuzzing import session
-from buddy.compiler.fuzzing.plan import BATCH, FAULTS, Batch, Plan, merged, read, total
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.support import json_lines
+from buddy.compiler.tools.coverage.plan import PlanError, parse_shard
+from buddy.compiler.tools.fuzz import session
+from buddy.compiler.tools.fuzz.plan import BATCH, FAULTS, Batch, Plan, merged, read, total
 
 EPILOG = f"""
 Programs are drawn {BATCH} at a time, each batch from a seed of its own, so that a campaign can be repeated, shared out

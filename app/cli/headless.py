@@ -23,7 +23,6 @@ from buddy.app.cli.recipes import (
     with_eager_nodes,
 )
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
-from buddy.compiler.entering import entering
 from buddy.compiler.protocol import (
     IN_VAIN,
     Assigned,
@@ -47,8 +46,9 @@ from buddy.compiler.protocol import (
     StageDone,
     WorkerState,
 )
-from buddy.compiler.recipe import Recipe, rebased
-from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.recipe import Recipe, rebased
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 Answer = TypeVar("Answer")
 

@@ -18,9 +18,9 @@ from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import failure_json
 from buddy.app.number_changes import without_each
-from buddy.compiler.numerics_report import NumericsReport
 from buddy.compiler.protocol import CompareNodes, Extract, Extracted, GraphInfo, NodesCompared
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.numerics_report import NumericsReport
+from buddy.compiler.protocol.recipe import Recipe
 
 _SHOWN = 12
 _LEFT = frozenset({"node", "op", "result", "seen", "without", "what it does"})

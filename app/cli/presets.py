@@ -12,7 +12,7 @@ from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import preset_named
 from buddy.app.preset_facts import PipelineFacts
 from buddy.compiler.protocol import ListPresets, Presets
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 def parser() -> arguments.Parser:

@@ -17,7 +17,7 @@ from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import failure_json
 from buddy.app.compile_times import by_function, compile_flame, compile_json
 from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport, Sampling, Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 _SHOWN, _HOT = 20, 10
 _LEFT = frozenset({"node", "op", "result", "with it"})

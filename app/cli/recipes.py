@@ -15,11 +15,11 @@ from buddy.app.input_files import file_choice
 from buddy.app.pipeline_text import PipelineError, parse, steps_of
 from buddy.app.roads import from_preset, on_road
 from buddy.app.typed import read_file
-from buddy.compiler.entering import entering
 from buddy.compiler.protocol import GraphInfo, Preset
-from buddy.compiler.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml, preset_of
-from buddy.compiler.recipe_claims import claims, refusal
-from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml, preset_of
+from buddy.compiler.protocol.recipe_claims import claims, refusal
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
 class UsageError(Exception):

@@ -15,7 +15,7 @@ from buddy.app.cli.report import as_text
 from buddy.app.input_files import file_choice
 from buddy.app.reproducer import RECIPE, VALUES, Description, read_description, runs_elsewhere, source_of, text_hash
 from buddy.compiler.protocol import Stage
-from buddy.compiler.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
 def parser() -> arguments.Parser:

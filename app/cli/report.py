@@ -20,7 +20,7 @@ from buddy.compiler.protocol import (
     SideReport,
     Timing,
 )
-from buddy.compiler.recipe import EAGER, IREE, NATIVE
+from buddy.compiler.protocol.recipe import EAGER, IREE, NATIVE
 
 # What a run's report calls each backend's code.
 SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}

@@ -13,7 +13,7 @@ from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import as_json, as_text, failure_json, in_eager
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.protocol.recipe import EAGER, Recipe
 
 
 def parser() -> arguments.Parser:

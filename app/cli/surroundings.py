@@ -17,8 +17,8 @@ from pathlib import Path
 
 from buddy.app.settings import settings_path
 from buddy.app.workspace import default_store
-from buddy.compiler import disk_cache
-from buddy.compiler.target import cores, host, host_features
+from buddy.compiler.support import disk_cache
+from buddy.compiler.support.target import cores, host, host_features
 
 Facts = list[tuple[str, str]]
 

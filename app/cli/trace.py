@@ -29,7 +29,7 @@ from buddy.compiler.protocol import (
     Presets,
     Stage,
 )
-from buddy.compiler.recipe import TORCH_MLIR, Recipe, preset_of
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Recipe, preset_of
 
 _PYTHON = re.compile(r"(.*\.py):(\d+)")
 _LINES = re.compile(r"(.+):(\d+)(?:-(\d+))?")

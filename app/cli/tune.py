@@ -14,7 +14,7 @@ from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.tuning import VariationError, as_json, read_variation, summary, told
 from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
-from buddy.compiler.recipe import to_toml
+from buddy.compiler.protocol.recipe import to_toml
 
 EPILOG = """
 WHAT is a pass of the recipe (`fuse-rows=on,off`), an option of one (`contractions-to-kernels.rows=4,6,8`; `default` is

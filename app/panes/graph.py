@@ -21,7 +21,7 @@ from buddy.app.state import Topic
 from buddy.app.typed import from_here
 from buddy.app.widgets.look import Cell, Cells, ends
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
-from buddy.compiler.recipe import EAGER, TORCH_MLIR
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 
 SORTS = ("number", "name", "target", "lowering", "time")
 

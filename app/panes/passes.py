@@ -17,7 +17,7 @@ from buddy.app.state import Topic
 from buddy.app.trials import candidates
 from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import IREE_PHASES, PassInfo
-from buddy.compiler.recipe import NATIVE, OptionValue, PassStep, Recipe
+from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
 OWN_STEPS = {
     "fx": "the graph that was captured, as PyTorch prints it",

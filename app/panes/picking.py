@@ -14,7 +14,7 @@ from buddy.app.profile import Timed
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.widgets.look import Cells, ends
 from buddy.compiler.protocol import Assignment, NodeRow
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.protocol.recipe import EAGER
 
 # How far from a node a drawing of its neighbourhood reaches.
 STEPS = 2

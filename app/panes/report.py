@@ -12,8 +12,8 @@ from buddy.app.runs import RunRecord
 from buddy.app.state import State
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, SideReport, Timing
-from buddy.compiler.recipe import IREE, NATIVE, Recipe
-from buddy.compiler.run_report import InputChoice
+from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol.run_report import InputChoice
 
 VERDICTS = {
     "ok": ("OK", "ok"),

@@ -15,7 +15,7 @@ from buddy.app.patterns import Pattern, exact, read_pattern
 from buddy.app.stages import Key, StageRow
 from buddy.app.wrapping import pieces
 from buddy.compiler.protocol import Hits, Stage, Symbol
-from buddy.compiler.regular import PatternError
+from buddy.compiler.protocol.regex import PatternError
 
 
 class Searching(Diffing):

@@ -19,7 +19,7 @@ from buddy.app.screens.list_screen import ListScreen
 from buddy.app.stages import Key
 from buddy.app.widgets.node_lines import NodeLine, NodeLines
 from buddy.compiler.protocol import Followed, FollowNode, Frame, NodeRow, Progress, Stage, StageDone
-from buddy.compiler.recipe import TORCH_MLIR, Flavour, Recipe
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.session import Session

@@ -13,9 +13,9 @@ from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
 from buddy.app.screens.table import TableScreen
 from buddy.app.widgets.look import Cell
-from buddy.compiler.numerics_report import Deviation, NodeNumbers, NumericsReport, Reference
 from buddy.compiler.protocol import Frame, GraphInfo, Progress
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.numerics_report import Deviation, NodeNumbers, NumericsReport, Reference
+from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
     from buddy.app.session import Session

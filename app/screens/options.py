@@ -14,7 +14,7 @@ from buddy.app.pipeline_text import misfit, option_text, option_value
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.still_input import StillInput
 from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.recipe import OptionValue, PassStep
+from buddy.compiler.protocol.recipe import OptionValue, PassStep
 
 Options = tuple[tuple[str, OptionValue], ...]
 

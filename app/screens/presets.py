@@ -15,7 +15,7 @@ from buddy.app.panes.pane import Column
 from buddy.app.preset_facts import PipelineFacts
 from buddy.app.screens.table import TableScreen
 from buddy.app.widgets.look import Cell
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
     from buddy.app.session import Session

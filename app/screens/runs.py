@@ -13,7 +13,7 @@ from buddy.app.runs import RunRecord, told_recipe
 from buddy.app.screens.table import TableScreen
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import Preset
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 class RunsScreen(TableScreen[RunRecord]):

@@ -14,7 +14,7 @@ from buddy.app.screens.table import TableScreen
 from buddy.app.trials import Attempt, deltas_text, ranked
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import Tried
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.protocol.recipe import PassStep
 
 if TYPE_CHECKING:
     from buddy.app.session import Session

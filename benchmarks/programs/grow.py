@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 NAME = "grown"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buddy.app.client import EngineClient, EngineLost, RequestFailed
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Captured, Compile, Compiled, Failed, GraphInfo, Open, Ran, Run, WorkerState
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 Answer = tuple[float, Any]
 Found = TypeVar("Found")

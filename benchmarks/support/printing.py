@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.cli.console import table
-from buddy.compiler.target import cores, host
+from buddy.compiler.support.target import cores, host
 
 
 def parser(summary: str | None, repeats: int, what: str) -> argparse.ArgumentParser:

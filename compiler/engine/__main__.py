@@ -14,9 +14,9 @@ def main(arguments: Sequence[str] = ()) -> int:
     frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
-    from buddy.compiler.engine.limits import take_limits
     from buddy.compiler.engine.server import Server
-    from buddy.compiler.scratch import have_temporary_folder
+    from buddy.compiler.support.processes.limits import take_limits
+    from buddy.compiler.support.scratch import have_temporary_folder
 
     take_limits()
     have_temporary_folder()

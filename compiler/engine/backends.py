@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from buddy.compiler.codegen.iree.installed import TODO, missing
 from buddy.compiler.engine.compiling import Compilation
 from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
-from buddy.compiler.engine.jobs import Job, JobFailed
-from buddy.compiler.engine.messages import CompileDone, Message
 from buddy.compiler.engine.programs import CompileResult
 from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, WorkerDied, death
-from buddy.compiler.iree.installed import TODO, missing
 from buddy.compiler.protocol import (
     IREE_PHASES,
     BackendDescribed,
@@ -23,7 +21,9 @@ from buddy.compiler.protocol import (
     Progress,
     Stage,
 )
-from buddy.compiler.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol.worker_messages import CompileDone, Message
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 _GONE = "the process that has IREE ended"
 

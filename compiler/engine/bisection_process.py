@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from buddy.compiler.engine.channel import Channel, traceback_of
-from buddy.compiler.engine.detached import fork_to
-from buddy.compiler.engine.messages import Activity, BeginBisection, BisectionDone, Done, Refused, Reply, Trouble
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.worker_messages import (
+    Activity,
+    BeginBisection,
+    BisectionDone,
+    Done,
+    Refused,
+    Reply,
+    Trouble,
+)
+from buddy.compiler.support.processes.channel import Channel, traceback_of
+from buddy.compiler.support.processes.forked_worker import fork_to
 
 
 def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
@@ -18,7 +26,7 @@ def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
 
 
 def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
-    from buddy.compiler.bisect import Stopped, bisect
+    from buddy.compiler.tools.bisect import Stopped, bisect
 
     try:
         tell = lambda what, done: channel.send(Activity(what, done))  # noqa: E731

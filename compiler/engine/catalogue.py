@@ -6,10 +6,10 @@ import asyncio
 
 import msgspec
 
-from buddy.compiler.engine.apart import TookTooLong, ask_apart
 from buddy.compiler.passes import discovery
 from buddy.compiler.passes.discovery import Found
-from buddy.compiler.plain_values import PassInfo
+from buddy.compiler.protocol.plain_values import PassInfo
+from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
 # Looking through the libraries takes seconds, once an installation.
 _PATIENCE = 180.0

@@ -6,8 +6,8 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from buddy.compiler.engine.apart import TookTooLong, answer_apart, ask_apart
-from buddy.compiler.text.diff import Difference, How, difference
+from buddy.compiler.protocol.text.diff import Difference, How, difference
+from buddy.compiler.support.processes.one_shot import TookTooLong, answer_apart, ask_apart
 
 TIMEOUT = 60.0
 KEPT = 32

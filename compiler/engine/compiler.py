@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
-from buddy.compiler.engine.messages import (
+from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.recipe import NATIVE, Recipe
+from buddy.compiler.protocol.worker_messages import (
     AddGraph,
     Assignments,
     CodeRemarks,
@@ -37,8 +38,7 @@ from buddy.compiler.engine.messages import (
     Trouble,
     UsePlugins,
 )
-from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.recipe import NATIVE, Recipe
+from buddy.compiler.support.processes.channel import Channel, connect, text_data, traceback_of
 
 MAX_GRAPHS = 8
 
@@ -74,7 +74,7 @@ class CompilerWorker:
             return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _add_graph(self, request: AddGraph) -> Reply:
-        from buddy.compiler.compilation import Compiler
+        from buddy.compiler.driver.compilation import Compiler
         from buddy.compiler.graph.serialize import from_bytes
 
         self._compilers[request.key] = Compiler(from_bytes(request.graph))
@@ -94,8 +94,8 @@ class CompilerWorker:
 
 def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
     """What LLVM says of the code that a `Compiler` makes of `recipe`."""
-    from buddy.compiler.compilation import CompilationError
-    from buddy.compiler.objects.remarks import RemarksError
+    from buddy.compiler.codegen.objects.remarks import RemarksError
+    from buddy.compiler.driver.compilation import CompilationError
 
     try:
         return CodeRemarks(compiler.code_remarks(recipe))
@@ -110,7 +110,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 
     For another backend, that is top-level IR.
     """
-    from buddy.compiler.compilation import CompilationError
+    from buddy.compiler.driver.compilation import CompilationError
 
     packer, recipe = Packer(channel, known), recipe.handed_over()
     make = _natively if recipe.backend == NATIVE else _for_iree
@@ -130,7 +130,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 
 
 def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
-    from buddy.compiler.artifact import to_bytes
+    from buddy.compiler.codegen.artifact import to_bytes
 
     result = compiler.compile(recipe, packer.stage_made, packer.step_begins)
     return result, to_bytes(result.artifact)
@@ -138,9 +138,9 @@ def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes
 
 def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
     """Top-level IR, and the program for IREE. Raises `CompilationError` where it cannot be given that."""
-    from buddy.compiler.compilation import CompilationError
-    from buddy.compiler.iree.artifact import to_bytes
-    from buddy.compiler.iree.program import NotForIree, program_of
+    from buddy.compiler.codegen.iree.artifact import to_bytes
+    from buddy.compiler.codegen.iree.program import NotForIree, program_of
+    from buddy.compiler.driver.compilation import CompilationError
 
     result = compiler.top_level(recipe, packer.stage_made, packer.step_begins)
     try:
@@ -184,7 +184,7 @@ class Packer:
 
 
 def _use_plugins(request: UsePlugins) -> Reply:
-    from buddy.compiler import plugins
+    from buddy.compiler.graph import plugins
 
     loaded = [*plugins.installed(), *map(plugins.load_file, request.plugins)]
     return PluginsUsed(plugins.problems(loaded))
@@ -204,13 +204,13 @@ def _ops(request: Message) -> Reply:
 
 def _warm_up() -> Diagnostic | None:
     """Import the bindings and everything a compilation needs, before the first one comes; why that cannot be done."""
-    from buddy.compiler import bindings
+    from buddy.compiler.mlir import bindings
 
     try:
         bindings.ir.Context()
-        importlib.import_module("buddy.compiler.compilation")
+        importlib.import_module("buddy.compiler.driver.compilation")
         # All passes: the first pipeline would have their import among its times.
-        importlib.import_module("buddy.compiler.pipeline").own_passes()
+        importlib.import_module("buddy.compiler.passes.pass_runner").own_passes()
     except bindings.BindingsError as error:
         return error.diagnostic
     return None

@@ -8,8 +8,13 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.engine.jobs import JobFailed
-from buddy.compiler.engine.messages import (
+from buddy.compiler.engine.programs import CompileResult, GraphRecord
+from buddy.compiler.engine.worker import RequestRefused, WorkerDied, death
+from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
+from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe
+from buddy.compiler.protocol.text.lines import IndexedText, MachineCode
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.worker_messages import (
     Assignments,
     CompileDone,
     Message,
@@ -18,12 +23,7 @@ from buddy.compiler.engine.messages import (
     StepNote,
     TextData,
 )
-from buddy.compiler.engine.programs import CompileResult, GraphRecord
-from buddy.compiler.engine.worker import RequestRefused, WorkerDied, death
-from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
-from buddy.compiler.recipe import CODE, LOWERING, Recipe
-from buddy.compiler.text.lines import IndexedText, MachineCode
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.support.processes.jobs import JobFailed
 
 _CRASH_TODO = "the stages before it are kept; switch that pass off, or cancel and compile again"
 

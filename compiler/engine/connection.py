@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
-from buddy.compiler.wire import FrameBuffer, encode
+from buddy.compiler.protocol.wire import FrameBuffer, encode
 
 _READ = 1 << 18
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.jobs import Job, JobFailed
-from buddy.compiler.engine.messages import ExportProgram, StopRunner
 from buddy.compiler.protocol import Diagnostic, Export, Exported, Stage
-from buddy.compiler.recipe import NATIVE
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.recipe import NATIVE
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.worker_messages import ExportProgram, StopRunner
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session

@@ -16,10 +16,21 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler import registrations
 from buddy.compiler.engine.bisection_process import begin_bisection
-from buddy.compiler.engine.channel import Channel, connect, text_data, traceback_of
-from buddy.compiler.engine.messages import (
+from buddy.compiler.engine.runner_process import (
+    compile_in_child,
+    export_in_child,
+    import_in_child,
+    measure_in_child,
+    remark_in_child,
+    run_in_child,
+    watch_in_child,
+)
+from buddy.compiler.engine.tuning_process import begin_tuning
+from buddy.compiler.graph import registrations
+from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS
+from buddy.compiler.protocol.worker_messages import (
     Activity,
     BeginBisection,
     BeginTuning,
@@ -46,18 +57,7 @@ from buddy.compiler.engine.messages import (
     Trouble,
     WatchNodes,
 )
-from buddy.compiler.engine.runner_process import (
-    compile_in_child,
-    export_in_child,
-    import_in_child,
-    measure_in_child,
-    remark_in_child,
-    run_in_child,
-    watch_in_child,
-)
-from buddy.compiler.engine.tuning_process import begin_tuning
-from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.recipe import OWN_FRONTENDS
+from buddy.compiler.support.processes.channel import Channel, connect, text_data, traceback_of
 
 # A request that has waited for this process comes at once; only without one is there time to rehearse.
 _A_MOMENT = 0.05
@@ -175,7 +175,7 @@ def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Repl
 
 
 def _load_plugins(request: Load) -> tuple[Diagnostic, ...]:
-    from buddy.compiler import plugins
+    from buddy.compiler.graph import plugins
 
     return plugins.problems([*plugins.installed(), *map(plugins.load_file, request.plugins)])
 
@@ -198,13 +198,13 @@ def _refused(captured: Any, request: Any) -> Refused | None:
 
 
 def _extracted(captured: Any, request: ExtractNodes) -> Any:
-    from buddy.compiler.extracts import extract
+    from buddy.compiler.tools.extract import extract
 
     return extract(captured, request.nodes)
 
 
 def _script(captured: Any) -> ScriptMade:
-    from buddy.compiler.extracts import Part, script_of
+    from buddy.compiler.tools.extract import Part, script_of
 
     made = script_of(Part(captured.graph, captured.tensors, captured.numbers))
     return ScriptMade(made.name, made.text, made.values)
@@ -212,14 +212,14 @@ def _script(captured: Any) -> ScriptMade:
 
 def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
     """A hash of the code with which a program's script has added to the registries, "" where it has not."""
-    from buddy.compiler.plugins import registered_since
+    from buddy.compiler.graph.plugins import registered_since
 
     first = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
     return registrations.code_hash([*registered_since(before).values(), *first])
 
 
 def _load_program(request: Load, progress: Any) -> Any:
-    from buddy.compiler.sources import load_program
+    from buddy.compiler.importers.sources import load_program
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
     return load_program(request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts)
@@ -272,15 +272,15 @@ def _warm_up() -> Diagnostic | None:
     """Import what every program needs, before the first one comes; why that cannot be done."""
     import torch
 
-    from buddy.compiler.bindings import BindingsError
+    from buddy.compiler.mlir.bindings import BindingsError
 
     torch.set_num_threads(1)
     try:
-        for module in ("sources", "frontend", "runner"):
+        for module in ("importers.sources", "frontend", "runtime"):
             importlib.import_module(f"buddy.compiler.{module}")
     except BindingsError as error:
         return error.diagnostic
-    importlib.import_module("buddy.compiler.plugins").installed()
+    importlib.import_module("buddy.compiler.graph.plugins").installed()
     return None
 
 

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from buddy.compiler.profile_report import HotSpot, Sampling
-from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.protocol.profile_report import HotSpot, Sampling
+from buddy.compiler.protocol.text.lines import IndexedText
 
 # As `assembly` writes them: a function's name at the left edge, an instruction behind its offset.
 _FUNCTION = re.compile(r"(\S+):$")

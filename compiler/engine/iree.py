@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.engine.channel import Channel, connect, traceback_of
+from buddy.compiler.codegen.iree import flags as iree_flags
+from buddy.compiler.codegen.iree.artifact import IreeArtifact, program_from, to_bytes
+from buddy.compiler.codegen.iree.installed import TODO, IreeMissing, versions
 from buddy.compiler.engine.compiler import Packer
 from buddy.compiler.engine.iree_messages import (
     CheckIreeFlags,
@@ -23,12 +25,10 @@ from buddy.compiler.engine.iree_messages import (
     IreeFlagsChecked,
     IreeRequest,
 )
-from buddy.compiler.engine.messages import CompileDone, Message, Ready, Refused, Reply, Trouble
-from buddy.compiler.iree import flags as iree_flags
-from buddy.compiler.iree.artifact import IreeArtifact, program_from, to_bytes
-from buddy.compiler.iree.installed import TODO, IreeMissing, versions
 from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.recipe import digest
+from buddy.compiler.protocol.recipe import digest
+from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready, Refused, Reply, Trouble
+from buddy.compiler.support.processes.channel import Channel, connect, traceback_of
 
 # Compilations kept: one way back and forth between flags costs nothing.
 _MAX_KEPT = 4
@@ -82,10 +82,10 @@ class IreeWorker:
 
     def _made(self, request: CompileByIree, packer: Packer) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
         """Stages, counted from 0, with their texts, and the artifact."""
-        from buddy.compiler.iree.compiling import IreeError, Phase, compile_phases
-        from buddy.compiler.printing import op_counts
-        from buddy.compiler.provenance import LocationSets
-        from buddy.compiler.snapshots import of_marked
+        from buddy.compiler.codegen.iree.compiling import IreeError, Phase, compile_phases
+        from buddy.compiler.driver.snapshots import of_marked
+        from buddy.compiler.mlir.printing import op_counts
+        from buddy.compiler.mlir.provenance import LocationSets
 
         program = program_from(request.program)
         locations = LocationSets.of(program.sets, program.derived)
@@ -123,13 +123,13 @@ def _diagnostic(error: Any, nodes: tuple[str, ...]) -> Diagnostic:
 
 
 def _describe(_request: DescribeIree) -> Reply:
-    from buddy.compiler.iree import catalogue
+    from buddy.compiler.codegen.iree import catalogue
 
     return IreeDescribed(versions(), catalogue.flags(), iree_flags.DEFAULTS, catalogue.targets(), catalogue.devices())
 
 
 def _check(request: CheckIreeFlags) -> Reply:
-    from buddy.compiler.iree.catalogue import flag_problem
+    from buddy.compiler.codegen.iree.catalogue import flag_problem
 
     return IreeFlagsChecked(flag_problem(request.flags))
 

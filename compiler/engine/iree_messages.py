@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.compiler.engine.messages import CompileDone, CompilerNote, Message, Ready, Refused, Reply
 from buddy.compiler.protocol.backends import DeviceInfo, FlagInfo
+from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, Message, Ready, Refused, Reply
 
 
 class CompileByIree(Message, frozen=True):

@@ -25,9 +25,9 @@ def main(descriptor: int, path: Path, patience: float) -> int:
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
     from buddy.compiler.engine.kept_connection import KeptConnection
-    from buddy.compiler.engine.limits import take_limits
     from buddy.compiler.engine.server import Server
-    from buddy.compiler.scratch import have_temporary_folder
+    from buddy.compiler.support.processes.limits import take_limits
+    from buddy.compiler.support.scratch import have_temporary_folder
 
     take_limits()
     have_temporary_folder()

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
-from buddy.compiler.resuming import (
+from buddy.compiler.protocol.resuming import (
     BEAT,
     SILENCE,
     GoneError,
@@ -19,7 +19,7 @@ from buddy.compiler.resuming import (
     greeting,
     refusal,
 )
-from buddy.compiler.wire import FrameBuffer, encode
+from buddy.compiler.protocol.wire import FrameBuffer, encode
 
 log = logging.getLogger("buddy.engine")
 _READ = 1 << 18

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.values import (
     DifferenceMap,
@@ -23,7 +22,8 @@ from buddy.compiler.protocol.values import (
     ValueList,
     Values,
 )
-from buddy.compiler.scratch import scratch_folder
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.support.scratch import scratch_folder
 
 Index = tuple[int | slice, ...]
 _INDEX = "index.json"

@@ -10,10 +10,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from buddy.compiler.engine.detached import line_of
-from buddy.compiler.engine.lifeline import kill_group_of, other_end
-from buddy.compiler.scratch import scratch_folder
-from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.support.processes.forked_worker import line_of
+from buddy.compiler.support.processes.parent_death import kill_group_of, other_end
+from buddy.compiler.support.scratch import scratch_folder
 
 _READ = 1 << 20
 # How long a process may take to be forked and to connect.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.jobs import Job
-from buddy.compiler.engine.messages import StopRunner, WatchNodes
 from buddy.compiler.protocol import CompareNodes, NodesCompared
+from buddy.compiler.protocol.worker_messages import StopRunner, WatchNodes
+from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session

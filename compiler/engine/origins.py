@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.protocol import (
     Diagnostic,
     FindJumps,
@@ -25,10 +24,11 @@ from buddy.compiler.protocol import (
     OriginsFound,
     PythonOpened,
 )
-from buddy.compiler.text import regions
-from buddy.compiler.text.jumps import jumps
-from buddy.compiler.text.lines import IndexedText, elide
-from buddy.compiler.text.store import TextStore, text_name
+from buddy.compiler.protocol.text import regions
+from buddy.compiler.protocol.text.jumps import jumps
+from buddy.compiler.protocol.text.lines import IndexedText, elide
+from buddy.compiler.protocol.text.store import TextStore, text_name
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 _EXCERPT = 240
 _MAX_JUMPS = 20_000

@@ -7,18 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.listening import Listening
-from buddy.compiler.engine.messages import (
-    Activity,
-    BeginBisection,
-    BisectionDone,
-    BisectionMessage,
-    ExtractNodes,
-    MakeScript,
-    Refused,
-    Trouble,
-)
 from buddy.compiler.protocol import (
     Bisect,
     Bisected,
@@ -29,6 +18,17 @@ from buddy.compiler.protocol import (
     Script,
     WriteScript,
 )
+from buddy.compiler.protocol.worker_messages import (
+    Activity,
+    BeginBisection,
+    BisectionDone,
+    BisectionMessage,
+    ExtractNodes,
+    MakeScript,
+    Refused,
+    Trouble,
+)
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.recipe import PluginFile, digest
+from buddy.compiler.protocol.recipe import PluginFile, digest
+from buddy.compiler.support.processes.jobs import JobFailed
 
 NO_PLUGINS: tuple[PluginFile, ...] = ()
 

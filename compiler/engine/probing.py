@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.engine.apart import TookTooLong, ask_apart
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.protocol import CheckIr, Diagnostic, IrChecked
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
 TIMEOUT = 60.0
 # A module run by name: importing it here would bring MLIR into the engine.
-_CHECK = "buddy.compiler.ir_check"
+_CHECK = "buddy.compiler.driver.ir_check"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """As `buddy.compiler.ir_check.Problem`."""
+    """As `buddy.compiler.driver.ir_check.Problem`."""
 
     line: int = 0
     column: int = 0

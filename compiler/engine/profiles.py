@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from buddy.compiler.engine.hot_spots import placed
-from buddy.compiler.engine.jobs import Job
-from buddy.compiler.engine.lifeline import from_its_first_moment
-from buddy.compiler.engine.messages import Measure, StopRunner
-from buddy.compiler.engine.process import safe_path
-from buddy.compiler.profile_report import Peak, ProfileReport, Sampling
-from buddy.compiler.profiling.instrumented import counted, plain
 from buddy.compiler.protocol import Profile, Profiled, Progress, Stage
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.profile_report import Peak, ProfileReport, Sampling
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.worker_messages import Measure, StopRunner
+from buddy.compiler.support.processes.jobs import Job
+from buddy.compiler.support.processes.parent_death import from_its_first_moment
+from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.tools.profile.instrumented import counted, plain
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session
 
 # A module run by name: importing it here would bring LLVM into the engine.
-_LIMITS = "buddy.compiler.bench.limits"
+_LIMITS = "buddy.compiler.tools.bench.limits"
 # It takes some two seconds on an idle machine.
 _LIMITS_SECONDS = 60.0
 # The clock of a core may be some per cent faster in one second than in another.

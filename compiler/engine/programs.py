@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from buddy.compiler import mlir_tool
-from buddy.compiler.engine.messages import CapturedGraphData, Loaded
+from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
-from buddy.compiler.recipe import EAGER, Frontend, PluginFile, Recipe, digest
+from buddy.compiler.protocol.recipe import EAGER, Frontend, PluginFile, Recipe, digest
+from buddy.compiler.protocol.worker_messages import CapturedGraphData, Loaded
 
 _MAX_RESULTS = 16
 

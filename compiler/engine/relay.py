@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from buddy.compiler.engine.lifeline import kill_group, other_end
-from buddy.compiler.engine.process import safe_path
-from buddy.compiler.resuming import BEAT, SILENCE, UNANSWERED, refusal
+from buddy.compiler.protocol.resuming import BEAT, SILENCE, UNANSWERED, refusal
+from buddy.compiler.support.processes.parent_death import kill_group, other_end
+from buddy.compiler.support.processes.worker_process import safe_path
 
 _ENGINE = "buddy.compiler.engine.kept"
 _READ = 1 << 16

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.engine.apart import TookTooLong, ask_apart
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.protocol import DescribeOp, Diagnostic, OpSummary, Reprint, Reprinted
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.store import TextStore, text_name
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.store import TextStore, text_name
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
 TIMEOUT = 60.0
 # Forms that are kept; one takes about a second to print again.
 MAX_FORMS = 40
 # Modules run by name: importing them here would bring MLIR into the engine.
-_GENERIC_FORM = "buddy.compiler.generic_form"
-_DOCUMENTATION = "buddy.compiler.op_documentation"
+_GENERIC_FORM = "buddy.compiler.mlir.generic_form"
+_DOCUMENTATION = "buddy.compiler.mlir.op_documentation"
 
 
 @dataclass(frozen=True)
 class Question:
-    """As `buddy.compiler.generic_form.Question`."""
+    """As `buddy.compiler.mlir.generic_form.Question`."""
 
     content: str
     line_sets: bytes
@@ -31,7 +31,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """As `buddy.compiler.generic_form.Answer`."""
+    """As `buddy.compiler.mlir.generic_form.Answer`."""
 
     content: str = ""
     line_sets: bytes = b""

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from buddy.compiler.engine.channel import Channel
-from buddy.compiler.engine.children import Task, in_child
 from buddy.compiler.engine.compiler import code_remarks, compiled
-from buddy.compiler.engine.messages import (
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.worker_messages import (
     Activity,
     CodeRemarks,
     CompileDone,
@@ -37,8 +36,9 @@ from buddy.compiler.engine.messages import (
     Watched,
     WatchNodes,
 )
-from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.scratch import EXPORT, sweep
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forked_task import Task, in_child
+from buddy.compiler.support.scratch import EXPORT, sweep
 
 
 class _Words(NamedTuple):
@@ -151,15 +151,15 @@ def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words,
 
 
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
-    from buddy.compiler.compilation import Compiler
+    from buddy.compiler.driver.compilation import Compiler
 
     return compiled(channel, Compiler(captured.graph, captured.first()), request.recipe, request.known)
 
 
 def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
-    from buddy.compiler.artifact import from_bytes
-    from buddy.compiler.exports import Order, Program, export
-    from buddy.compiler.exports.interface import c_name
+    from buddy.compiler.codegen.artifact import from_bytes
+    from buddy.compiler.tools.export import Order, Program, export
+    from buddy.compiler.tools.export.interface import c_name
 
     source, recipe = request.recipe.source, request.recipe
     origin = f"{source}, graph {captured.info.name}"
@@ -178,14 +178,14 @@ def _folder(request: ExportProgram) -> Path:
 
 
 def _remarks(captured: Any, request: RemarkHere) -> Reply:
-    from buddy.compiler.compilation import Compiler
+    from buddy.compiler.driver.compilation import Compiler
 
     return code_remarks(Compiler(captured.graph, captured.first()), request.recipe)
 
 
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
-    from buddy.compiler.runner.choose_inputs import chosen_tensors
-    from buddy.compiler.runner.values import Taker
+    from buddy.compiler.runtime.choose_inputs import chosen_tensors
+    from buddy.compiler.runtime.values import Taker
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     taker = Taker(captured, request.values, request.keep)
@@ -205,20 +205,20 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
 def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
     """What runs an artifact of the request's backend."""
     if request.native is not None:
-        from buddy.compiler.iree.artifact import artifact_from
-        from buddy.compiler.runner.iree import run_by_iree
+        from buddy.compiler.codegen.iree.artifact import artifact_from
+        from buddy.compiler.runtime.iree import run_by_iree
 
         return partial(run_by_iree, captured, artifact_from(request.artifact), request.native)
-    from buddy.compiler.artifact import from_bytes
-    from buddy.compiler.runner import run_and_compare
+    from buddy.compiler.codegen.artifact import from_bytes
+    from buddy.compiler.runtime import run_and_compare
 
     return partial(run_and_compare, captured, from_bytes(request.artifact))
 
 
 def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
-    from buddy.compiler.artifact import from_bytes
-    from buddy.compiler.profiling.measure import profile
-    from buddy.compiler.runner.choose_inputs import chosen_tensors
+    from buddy.compiler.codegen.artifact import from_bytes
+    from buddy.compiler.runtime.choose_inputs import chosen_tensors
+    from buddy.compiler.tools.profile.measure import profile
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     report = profile(
@@ -234,10 +234,10 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
 
 
 def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
-    from buddy.compiler.numerics import observed_program
-    from buddy.compiler.runner.choose_inputs import chosen_tensors
-    from buddy.compiler.runner.node_by_node import symbols_at
-    from buddy.compiler.runner.nodes import compare_nodes
+    from buddy.compiler.runtime.choose_inputs import chosen_tensors
+    from buddy.compiler.runtime.node_by_node import symbols_at
+    from buddy.compiler.runtime.nodes import compare_nodes
+    from buddy.compiler.tools.numerics import observed_program
 
     def tell(what: str, done: float) -> None:
         channel.send(Activity(what, done))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buddy.compiler.engine.apart import TookTooLong, answer_apart, ask_apart
-from buddy.compiler.text.search import Found, search_each
+from buddy.compiler.protocol.text.search import Found, search_each
+from buddy.compiler.support.processes.one_shot import TookTooLong, answer_apart, ask_apart
 
 TIMEOUT = 10.0
 
@@ -28,7 +28,7 @@ class Question:
 
 
 async def search_apart(question: Question, timeout: float = TIMEOUT) -> list[Found]:
-    """What `buddy.compiler.text.search.search_each` gives for the question; the loop is never held up.
+    """What `buddy.compiler.protocol.text.search.search_each` gives for the question; the loop is never held up.
 
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """

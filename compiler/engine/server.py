@@ -17,7 +17,6 @@ import msgspec
 from buddy.compiler.engine.backends import refuse_other_backends
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.exports import Exports
-from buddy.compiler.engine.jobs import Job, JobFailed, Jobs
 from buddy.compiler.engine.numerics import Numerics
 from buddy.compiler.engine.origins import OriginAnswers
 from buddy.compiler.engine.parts import Parts
@@ -84,10 +83,11 @@ from buddy.compiler.protocol import (
     WriteScript,
 )
 from buddy.compiler.protocol.connection import LogLevel
-from buddy.compiler.recipe import NATIVE
-from buddy.compiler.target import cores, host
-from buddy.compiler.text.store import TextStore
-from buddy.compiler.wire import FrameDecoder, FrameError, WireError
+from buddy.compiler.protocol.recipe import NATIVE
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
+from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
+from buddy.compiler.support.target import cores, host
 
 log = logging.getLogger("buddy.engine")
 _MAX_BACKLOG = 4 << 20
@@ -254,7 +254,7 @@ class Server:
         await self._session.open(frame, job)
 
     async def _presets(self, frame: ListPresets, job: Job) -> None:
-        from buddy.compiler.presets import presets
+        from buddy.compiler.protocol.presets import presets
 
         try:
             found = tuple(presets().values())

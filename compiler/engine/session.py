@@ -9,30 +9,7 @@ from typing import Any
 from buddy.compiler.engine.backends import Backends, HandedOver, needs_backend
 from buddy.compiler.engine.catalogue import Discovery, merged
 from buddy.compiler.engine.compiling import Compilation, keep
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.kept_values import KeptValues, drop
-from buddy.compiler.engine.messages import (
-    Activity,
-    AddGraph,
-    CapturedGraphData,
-    CompileGraph,
-    CompileHere,
-    CompilerMessage,
-    DescribeOps,
-    DescribePasses,
-    Execute,
-    ExtractNodes,
-    HostMessage,
-    ImportGraph,
-    Load,
-    Message,
-    NativeCode,
-    RemarkCode,
-    RemarkHere,
-    RunnerState,
-    StopRunner,
-    UsePlugins,
-)
 from buddy.compiler.engine.plugin_files import NO_PLUGINS, InCompiler, as_they_are
 from buddy.compiler.engine.programs import (
     CompileResult,
@@ -67,8 +44,31 @@ from buddy.compiler.protocol import (
     WorkerState,
 )
 from buddy.compiler.protocol.connection import Standing
-from buddy.compiler.recipe import NATIVE, OWN_FRONTENDS, PluginFile, Recipe
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.recipe import NATIVE, OWN_FRONTENDS, PluginFile, Recipe
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.worker_messages import (
+    Activity,
+    AddGraph,
+    CapturedGraphData,
+    CompileGraph,
+    CompileHere,
+    CompilerMessage,
+    DescribeOps,
+    DescribePasses,
+    Execute,
+    ExtractNodes,
+    HostMessage,
+    ImportGraph,
+    Load,
+    Message,
+    NativeCode,
+    RemarkCode,
+    RemarkHere,
+    RunnerState,
+    StopRunner,
+    UsePlugins,
+)
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 Send = Callable[[Any], None]
 Plugins = tuple[PluginFile, ...]

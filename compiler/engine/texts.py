@@ -8,7 +8,6 @@ from typing import Any
 
 from buddy.compiler.engine import comparing
 from buddy.compiler.engine.comparing import Differences, DiffTooLong
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.searching import Question, SearchTooLong, search_apart
 from buddy.compiler.protocol import (
     Characters,
@@ -35,13 +34,14 @@ from buddy.compiler.protocol import (
     Text,
     Types,
 )
-from buddy.compiler.regular import PatternError
-from buddy.compiler.text import regions
-from buddy.compiler.text import search as searching
-from buddy.compiler.text.lines import IndexedText, elide
-from buddy.compiler.text.long_types import long_types
-from buddy.compiler.text.search import check, is_literal
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.regex import PatternError
+from buddy.compiler.protocol.text import regions
+from buddy.compiler.protocol.text import search as searching
+from buddy.compiler.protocol.text.lines import IndexedText, elide
+from buddy.compiler.protocol.text.long_types import long_types
+from buddy.compiler.protocol.text.search import check, is_literal
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 _SMALL = 1 << 18
 _MAX_WINDOW = 10_000

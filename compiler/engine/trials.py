@@ -12,22 +12,22 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.engine.jobs import Job, JobFailed
-from buddy.compiler.engine.lifeline import describe_exit, from_its_first_moment
-from buddy.compiler.engine.process import safe_path
 from buddy.compiler.protocol import Diagnostic, Tried, TriedAll, TryPasses
-from buddy.compiler.recipe import PassStep
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment
+from buddy.compiler.support.processes.worker_process import safe_path
 
 # A module run by name: importing it here would bring MLIR into the engine.
-_MODULE = "buddy.compiler.trying"
+_MODULE = "buddy.compiler.driver.pass_trials"
 _LINE = 1 << 24
 # Importing MLIR and parsing the module, which comes before the first candidate, may take longer than a candidate.
 _START = 60.0
 
 
 class Question(msgspec.Struct, frozen=True):
-    """As `buddy.compiler.trying.Trial`."""
+    """As `buddy.compiler.driver.pass_trials.Trial`."""
 
     content: str
     candidates: tuple[PassStep, ...]
@@ -35,7 +35,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """As `buddy.compiler.trying.Outcome`."""
+    """As `buddy.compiler.driver.pass_trials.Outcome`."""
 
     number: int
     changed: bool = False

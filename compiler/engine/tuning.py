@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.listening import Listening, Peer
-from buddy.compiler.engine.messages import BeginTuning, Trouble
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
-from buddy.compiler.tuning.hunt import Hand, Hunt
-from buddy.compiler.tuning.messages import Attempt, Duel, TuningMessage
-from buddy.compiler.tuning.space import SpaceError, space_of
+from buddy.compiler.protocol.tuning_space import SpaceError, space_of
+from buddy.compiler.protocol.worker_messages import BeginTuning, Trouble
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.tools.tune.hunt import Hand, Hunt
+from buddy.compiler.tools.tune.messages import Attempt, Duel, TuningMessage
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session
@@ -40,7 +40,7 @@ class Tuning:
     @asynccontextmanager
     async def _hands(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[Hand]]:
         if frame.cluster:
-            from buddy.compiler.tuning.cluster import cluster_hands
+            from buddy.compiler.tools.tune.cluster import cluster_hands
 
             load = self._session.load_of(frame.recipe)
             async with cluster_hands(frame.cluster, load, frame.recipe.graph) as hands:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buddy.compiler.engine.jobs import Job
+from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.watching import FilesChanged, Watch
-from buddy.compiler.recipe import digest
+from buddy.compiler.support.processes.jobs import Job
 
 _LOOK_SECONDS = 0.25
 # Editors delete a file, or empty it, before they write it anew; one is gone when it has been for this long.

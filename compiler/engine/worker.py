@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.engine.messages import Message, Ready, Refused, Reply, Trouble
-from buddy.compiler.engine.process import ProcessEvents, WorkerProcess
-from buddy.compiler.machine_load import waited
 from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.protocol.connection import WorkerEnd
-from buddy.compiler.wire import FrameDecoder, FrameError, encode
+from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
+from buddy.compiler.protocol.worker_messages import Message, Ready, Refused, Reply, Trouble
+from buddy.compiler.support.machine_load import waited
+from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
 _MAX_FALSE_STARTS = 3
 _GRACE = 3.0

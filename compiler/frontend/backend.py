@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from buddy.compiler import program_cache
-from buddy.compiler.artifact import Artifact, symbols_of
+from buddy.compiler.codegen.artifact import Artifact, symbols_of
+from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.frontend.choices import chosen_in
@@ -31,10 +31,10 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.protocol import Assignment, Diagnostic
-from buddy.compiler.recipe import EAGER, Recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.sizes import bind
-from buddy.compiler.tuning.on_demand import TunedRecipe
+from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.sizes import bind
+from buddy.compiler.tools.tune.on_demand import TunedRecipe
 
 # Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
 MAX_SPECIALISATIONS = 64
@@ -159,7 +159,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 
     Raises `FallbackError` and whatever compiling raises when they do not.
     """
-    from buddy.compiler.compilation import CompilationError
+    from buddy.compiler.driver.compilation import CompilationError
 
     own = own or Own()
 
@@ -279,10 +279,10 @@ def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str,
 
 
 def _made(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
-    from buddy.compiler.compilation import Compiler
-    from buddy.compiler.lowering import Lowered
+    from buddy.compiler.driver.compilation import Compiler
+    from buddy.compiler.driver.compile_graph import compile_graph
+    from buddy.compiler.ops.lowering import Lowered
     from buddy.compiler.ops.registry import Registry
-    from buddy.compiler.straight import compile_graph
 
     registry = Registry(first) if first else None
     if settings.fallback == "error":
@@ -324,7 +324,7 @@ def compiled_for_all_sizes(
     Where `settings` allow no eager, that is so too of a part that would be in eager for want of them. With `guarded`
     whatever a backward graph raises leaves it to eager.
     """
-    from buddy.compiler.compilation import CompilationError
+    from buddy.compiler.driver.compilation import CompilationError
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":

@@ -15,10 +15,10 @@ import torch
 from msgspec.structs import replace
 
 from buddy.compiler.frontend.verify import Verify
-from buddy.compiler.presets import PACK_WEIGHTS, default_recipe, unpacked
-from buddy.compiler.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
-from buddy.compiler.recipe_claims import claims
-from buddy.compiler.tuning.space import SpaceError, varied
+from buddy.compiler.protocol.presets import PACK_WEIGHTS, default_recipe, unpacked
+from buddy.compiler.protocol.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
+from buddy.compiler.protocol.recipe_claims import claims
+from buddy.compiler.protocol.tuning_space import SpaceError, varied
 
 Fallback = Literal["eager", "error"]
 # How long `mode="max-autotune"` looks for a faster recipe, in seconds, for each graph that it has not met before.
@@ -191,7 +191,7 @@ def _read(given: Any) -> Recipe:
         raise ValueError(f"recipe: {given} is {error}") from error
     asked = claims(replace(found, plugins=()))
     if asked:
-        todo = "if you trust who wrote it, give the Recipe that buddy.compiler.recipe.from_toml makes of it"
+        todo = "if you trust who wrote it, give the Recipe that buddy.compiler.protocol.recipe.from_toml makes of it"
         raise ValueError(f"recipe: {given} asks for {'; '.join(asked)}; {todo}")
     return found
 
@@ -226,7 +226,7 @@ def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
 
 def _check_passes(recipe: Recipe) -> None:
     """Raises `ValueError` for an option that a pass of ours does not have; MLIR's own say so when they run."""
-    from buddy.compiler.pipeline import own_passes
+    from buddy.compiler.passes.pass_runner import own_passes
 
     own = own_passes()
     for step in recipe.steps:

@@ -11,12 +11,12 @@ import torch
 from buddy.compiler.frontend.aten import AtenGraph, plain_index
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.random_numbers import draws_seeds, restores_states
-from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
+from buddy.compiler.protocol.imported_ir import GivenIR
 
 if TYPE_CHECKING:
-    from buddy.compiler.runner.sensitivity import Spread
+    from buddy.compiler.runtime.sensitivity import Spread
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 

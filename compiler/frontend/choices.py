@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from buddy.compiler.frontend.errors import OptionError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, default_ops_map
-from buddy.compiler.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
 
 _NUMBER = re.compile(r"\.\d+$")
 
@@ -69,8 +69,8 @@ def _knows_op(name: str) -> bool:
 
 
 def _check_registry(choice: OpChoice, flavour: str, has_own: bool) -> list[str]:
-    from buddy.compiler.lowering import USER
     from buddy.compiler.ops import registries
+    from buddy.compiler.ops.lowering import USER
 
     known = [*([USER] if has_own else []), *registries(flavour), TORCH_MLIR, EAGER]
     if choice.lowering not in known:

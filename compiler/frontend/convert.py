@@ -25,7 +25,7 @@ from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.torch_values import form_of, from_torch, plain_argument
+from buddy.compiler.runtime.torch_values import form_of, from_torch, plain_argument
 
 _QUANTISED = "buddy.quantised"
 _QUANTISES = {"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"}

@@ -14,7 +14,7 @@ from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import GraphError
-from buddy.compiler.presets import default_recipe, unpacked
+from buddy.compiler.protocol.presets import default_recipe, unpacked
 
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
@@ -78,8 +78,8 @@ class Imported:
 
         Other tensors may be given at each call, and the captured ones be written to, so no weight is packed ahead.
         """
-        from buddy.compiler.runner import LoadedProgram
-        from buddy.compiler.straight import compile_graph
+        from buddy.compiler.driver.compile_graph import compile_graph
+        from buddy.compiler.runtime import LoadedProgram
 
         self.graph.check()
         traced = trace.added_to(self.graph)

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler import plugins
-from buddy.compiler.graph import decompositions
+from buddy.compiler.graph import decompositions, plugins
 
 
 @lru_cache(maxsize=1)

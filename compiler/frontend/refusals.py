@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from buddy.compiler.frontend.names import python_line
-from buddy.compiler.runner.callbacks import is_refusal
+from buddy.compiler.runtime.callbacks import is_refusal
 
 Table = Mapping[Any, Callable[..., Any]]
 

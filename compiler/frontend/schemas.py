@@ -9,7 +9,7 @@ import torch
 
 from buddy.compiler.graph.schema import Parameter, Schema
 from buddy.compiler.graph.serialize import plain
-from buddy.compiler.torch_values import plain_argument
+from buddy.compiler.runtime.torch_values import plain_argument
 
 
 @cache

@@ -17,7 +17,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
-from buddy.compiler.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import to_torch
 
 _OPCODES: Mapping[type[Op], str] = {PlaceholderOp: "placeholder", OutputOp: "output"}
 _ASSIGNED = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")

@@ -17,16 +17,16 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from buddy.compiler.bindings import torch_dialect, torch_importer
-from buddy.compiler.front_steps import IMPORTED
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.formulas import attention
-from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
+from buddy.compiler.mlir.bindings import torch_dialect, torch_importer
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.recipe import TORCH_MLIR
-from buddy.compiler.runner import philox
+from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.recipe import TORCH_MLIR
+from buddy.compiler.protocol.torch_mlir_pipelines import IMPORTED
+from buddy.compiler.runtime import philox
 
 # What the importer takes for a file of Python.
 FILE = "graph"
@@ -138,7 +138,7 @@ def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
 
 def _written(module: GraphModule, stable: Sequence[str]) -> str:
     """The module as MLIR text, each op with the name of its node for a location."""
-    from buddy.compiler.bindings import ir  # here alone: who captures needs no MLIR
+    from buddy.compiler.mlir.bindings import ir  # here alone: who captures needs no MLIR
 
     found, dialect = torch_importer(), torch_dialect()
     assert dialect is not None

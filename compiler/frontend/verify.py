@@ -15,13 +15,13 @@ from buddy.compiler.frontend.captured import CapturedGraph, eager_program
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.frontend.errors import VerificationError
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.numerics_report import Deviation
 from buddy.compiler.protocol import Diagnostic, GraphInfo
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.runner.compare import Tolerance
-from buddy.compiler.runner.deviations import Deviations
-from buddy.compiler.runner.positions import choice_of, room
-from buddy.compiler.runner.sensitivity import MULTIPLE, Spread, allowed, is_within, spreads
+from buddy.compiler.protocol.numerics_report import Deviation
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.runtime.compare import Tolerance
+from buddy.compiler.runtime.deviations import Deviations
+from buddy.compiler.runtime.positions import choice_of, room
+from buddy.compiler.runtime.sensitivity import MULTIPLE, Spread, allowed, is_within, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -100,9 +100,9 @@ class Verified:
 
     def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
         """The first node whose value differs from eager's, and what is known of it; why none can be named."""
-        from buddy.compiler.numerics import observed_program
         from buddy.compiler.ops.registry import Registry
-        from buddy.compiler.runner.nodes import compare_nodes
+        from buddy.compiler.runtime.nodes import compare_nodes
+        from buddy.compiler.tools.numerics import observed_program
 
         try:
             captured = self._captured(arguments)

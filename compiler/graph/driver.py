@@ -74,7 +74,7 @@ class GraphDriver:
 
     def _main(self, pack: bool) -> Any:
         """The main graph's module with what its function takes, a `TopLevel`."""
-        from buddy.compiler.modules import set_device, top_level
+        from buddy.compiler.driver.modules import set_device, top_level
 
         declared = tuple(self._declaration(name) for name in self._subgraphs)
         body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))

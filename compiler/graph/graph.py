@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
+from buddy.compiler.protocol.imported_ir import GivenIR
 
 Transform = Callable[["Graph"], object]
 
@@ -370,7 +370,7 @@ class Graph:
     def _ctx(self) -> Any:
         """The MLIR context that the graph's module is made in."""
         if self._context is None:
-            from buddy.compiler.lowering import new_context
+            from buddy.compiler.ops.lowering import new_context
 
             self._context = new_context()
         return self._context
@@ -379,7 +379,7 @@ class Graph:
     def _locations(self) -> Any:
         """The sets of nodes that the locations in the module stand for."""
         if self._location_sets is None:
-            from buddy.compiler.provenance import LocationSets
+            from buddy.compiler.mlir.provenance import LocationSets
 
             self._location_sets = LocationSets()
         return self._location_sets
@@ -391,7 +391,7 @@ class Graph:
         parameters, in the order of `params`, and inputs follow. Raises `CompilationError` for a node that can be
         neither compiled nor called in eager.
         """
-        from buddy.compiler.modules import top_level
+        from buddy.compiler.driver.modules import top_level
 
         self._imported_module = top_level(self, do_params_pack).module
 
@@ -400,8 +400,8 @@ class Graph:
 
         Raises `CompilationError` when a pass fails.
         """
-        from buddy.compiler.presets import default_recipe
-        from buddy.compiler.straight import to_llvm_dialect
+        from buddy.compiler.driver.compile_graph import to_llvm_dialect
+        from buddy.compiler.protocol.presets import default_recipe
 
         if self._imported_module is None:
             self.lower_to_top_level_ir()
@@ -413,7 +413,7 @@ class Graph:
         The tensors are those that the function of `lower_to_top_level_ir` takes. `_imported_module` is left in the LLVM
         dialect. Raises `CompilationError` as the steps do.
         """
-        from buddy.compiler.modules import runnable, top_level
+        from buddy.compiler.driver.modules import runnable, top_level
 
         found = top_level(self, do_params_pack)
         self._imported_module = found.module

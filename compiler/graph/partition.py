@@ -21,7 +21,7 @@ from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderO
 from buddy.compiler.graph.operations.observing import ObserveOp
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
-from buddy.compiler.recipe import digest
+from buddy.compiler.protocol.recipe import digest
 
 # A call costs little, but it hides neighbours from fusion: shorter runs stay where they are.
 MIN_NODES = 8

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.graph.given import GivenIR
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, Op, op_classes
 from buddy.compiler.graph.schema import Schema
 from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
-from buddy.compiler.recipe import digest
+from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.recipe import digest
 
 
 class Opaque(msgspec.Struct, frozen=True):

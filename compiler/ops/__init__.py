@@ -25,9 +25,9 @@ def op_table() -> tuple[OpInfo, ...]:
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
     from buddy.compiler.graph import decompositions
     from buddy.compiler.graph.operation import default_ops_map
-    from buddy.compiler.plugins import origin
+    from buddy.compiler.graph.plugins import origin
+    from buddy.compiler.graph.registrations import Key
     from buddy.compiler.protocol import OpInfo
-    from buddy.compiler.registrations import Key
 
     found = registries()
     table = []

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, scf, tensor
 from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp, ViewOp
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.attention_blocks import Rows, Tail, rows_of
 from buddy.compiler.ops.registry import Registry

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.carried import compare, minus, pick, plus

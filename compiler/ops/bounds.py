@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.bindings import arith
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops.loops import Extent, index_position, position
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import LoweringError

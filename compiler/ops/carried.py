@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, scf
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops.loops import for_each, position, shaped
 from buddy.compiler.ops.scalar import Scalar
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.registry import Registry

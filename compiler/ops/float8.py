@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir
 
 _SIGN, _F32_BIAS, _F32_MANTISSA, _F32_NAN = 1 << 31, 127, 23, 0x7FC00000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.carried import Carried, compare, minus, pick, plus
 from buddy.compiler.ops.contractions import summed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.bindings import arith, tensor
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, tensor
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.ranges import refuse_outside

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops.scalar import Operand, Scalar, absolute, cast, repeat, select
 
 

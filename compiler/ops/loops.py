@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, scf, tensor
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, remember

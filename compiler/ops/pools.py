@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import tensor
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import tensor
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import constant

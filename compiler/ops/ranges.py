@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.operations import ArangeOp, FullOp, ScalarTensorOp
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.carried import Carried
 from buddy.compiler.ops.func import ask_eager

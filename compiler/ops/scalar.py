@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from buddy.compiler.bindings import arith, ir, math, scf
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir, math, scf
 from buddy.compiler.ops import float8
 from buddy.compiler.ops.sizes import index_value
 from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_get

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import product, smallest
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, scf
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import smallest
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.carried import compare, half, minus, pick, plus

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.sizes import Dim, Size, computed, is_dynamic, parsed
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops.utils import LoweringError, mlir_shape
 
 # How `one-shot-bufferize` leaves them in place: attributes of arguments and functions of ours.

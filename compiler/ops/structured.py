@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir, linalg, tensor
 from buddy.compiler.graph.sizes import Dim as Extent
 from buddy.compiler.graph.sizes import is_dynamic, product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.mlir.bindings import arith, ir, linalg, tensor
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, known_shape, remember, split_sizes
 from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import arith, ir
 from buddy.compiler.graph.arguments import argument, normalized, permutation_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.mlir.bindings import arith, ir
 
 # What nodes' arguments say is the graph's business; lowerings find it beside the rest.
 __all__ = [

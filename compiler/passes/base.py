@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from buddy.compiler.machines import target_of
-from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import OptionValue, Recipe
-from buddy.compiler.step_options import typed_options
-from buddy.compiler.target import Target, host
+from buddy.compiler.codegen.machines import target_of
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.protocol.recipe import OptionValue, Recipe
+from buddy.compiler.protocol.step_options import typed_options
+from buddy.compiler.support.target import Target, host
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _FOLDS = frozenset({"arith.ori", "arith.andi", "arith.xori", "arith.maxui", "arith.minui"})

@@ -7,15 +7,15 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from buddy.compiler import mlir_opt
-from buddy.compiler.bindings import ir, passmanager, torch_dialect
+from buddy.compiler.graph.plugins import origin
 from buddy.compiler.graph.transform import Transform, options_of, transforms
+from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
+from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.base import MlirPass
 from buddy.compiler.passes.option_values import words_of
-from buddy.compiler.pipeline import own_passes
-from buddy.compiler.plugins import origin
+from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.recipe import OptionValue
+from buddy.compiler.protocol.recipe import OptionValue
 
 _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
 _ANCHORS = ("builtin.module", "func.func", "gpu.module")

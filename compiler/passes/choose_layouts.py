@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.walk import collect
-from buddy.compiler.layouts.generics import arrange, arrange_convolution, is_convolution
-from buddy.compiler.layouts.shapes import ARRANGED
-from buddy.compiler.layouts.signatures import Signatures
-from buddy.compiler.layouts.values import Layouts, Order
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.layouts.generics import arrange, arrange_convolution, is_convolution
+from buddy.compiler.passes.layouts.shapes import ARRANGED
+from buddy.compiler.passes.layouts.signatures import Signatures
+from buddy.compiler.passes.layouts.values import Layouts, Order
 
 
 @register

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler import blas
-from buddy.compiler.bindings import func, ir
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.blas_call import calling_function, declare, locate, product_of
-from buddy.compiler.kernels.contraction import Contraction, analyse, is_contraction
-from buddy.compiler.kernels.crossing import arguments
-from buddy.compiler.kernels.memory import zero_fill_before
-from buddy.compiler.kernels.walk import collect, unique_symbol
+from buddy.compiler.mlir.bindings import func, ir
+from buddy.compiler.mlir.memory import zero_fill_before
+from buddy.compiler.mlir.walk import collect, unique_symbol
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.blas_call import calling_function, declare, locate, product_of
+from buddy.compiler.passes.kernels.contraction import Contraction, analyse, is_contraction
+from buddy.compiler.passes.kernels.crossing import arguments
+from buddy.compiler.support import blas
 
 
 @register

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.blocking import Blocking, Wanted, choose, reads_in_place
-from buddy.compiler.kernels.calls import KernelCalls
-from buddy.compiler.kernels.contraction import NAMED, Contraction, analyse, is_contraction, split_at
-from buddy.compiler.kernels.epilogue import ResultSpec
-from buddy.compiler.kernels.gemm import kernel_function
-from buddy.compiler.kernels.packing import panels_of
-from buddy.compiler.kernels.stages import Neighbours, neighbours
-from buddy.compiler.kernels.walk import collect
-from buddy.compiler.kernels.weights import drop_dead_views
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.blocking import Blocking, Wanted, choose, reads_in_place
+from buddy.compiler.passes.kernels.calls import KernelCalls
+from buddy.compiler.passes.kernels.contraction import NAMED, Contraction, analyse, is_contraction, split_at
+from buddy.compiler.passes.kernels.epilogue import ResultSpec
+from buddy.compiler.passes.kernels.gemm import kernel_function
+from buddy.compiler.passes.kernels.packing import panels_of
+from buddy.compiler.passes.kernels.stages import Neighbours, neighbours
+from buddy.compiler.passes.kernels.weights import drop_dead_views
 
 
 @register

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.artifact import FORK
-from buddy.compiler.bindings import ir, llvm
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.codegen.artifact import FORK
+from buddy.compiler.mlir.bindings import ir, llvm
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.calls import KernelCalls
-from buddy.compiler.kernels.contraction import is_contraction, reads_loops
-from buddy.compiler.kernels.conv.kernel import Chosen, choose, choose_winograd, kernel_function
-from buddy.compiler.kernels.conv.shape import Convolution, analyse
-from buddy.compiler.kernels.conv.winograd.transforms import OUTPUTS
-from buddy.compiler.kernels.stages import neighbours
-from buddy.compiler.kernels.walk import collect
-from buddy.compiler.kernels.weights import drop_dead_views
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.calls import KernelCalls
+from buddy.compiler.passes.kernels.contraction import is_contraction, reads_loops
+from buddy.compiler.passes.kernels.conv.kernel import Chosen, choose, choose_winograd, kernel_function
+from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
+from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS
+from buddy.compiler.passes.kernels.stages import neighbours
+from buddy.compiler.passes.kernels.weights import drop_dead_views
 
 # What `auto` asks of Winograd's kernel: less may be an error of the estimate, and it takes more memory.
 _LEAST_GAIN = 1.15

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, linalg
-from buddy.compiler.kernels.walk import named
+from buddy.compiler.mlir.bindings import ir, linalg
+from buddy.compiler.mlir.walk import named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 

@@ -2,8 +2,8 @@
 
 Every registered name stands in the bindings' libraries as a string, so the strings that could be one are tried. Trying
 a pass may end the process, so that is done in a child; what was found is kept on disk for as long as the libraries stay
-as they are. Run as a program it answers one question (`buddy.compiler.engine.apart`); what is on disk, the engine reads
-itself.
+as they are. Run as a program it answers one question (`buddy.compiler.support.processes.one_shot`); the engine reads
+what is on disk itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from buddy.compiler import bindings, mlir_tool
-from buddy.compiler.disk_cache import CATALOGUES
-from buddy.compiler.engine.apart import answer_apart
-from buddy.compiler.engine.lifeline import die_with_parent
-from buddy.compiler.plain_values import BindingsInfo, DialectInfo, PassInfo
-from buddy.compiler.recipe import digest
+from buddy.compiler.mlir import bindings, mlir_tool
+from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, PassInfo
+from buddy.compiler.protocol.recipe import digest
+from buddy.compiler.support.disk_cache import CATALOGUES
+from buddy.compiler.support.processes.one_shot import answer_apart
+from buddy.compiler.support.processes.parent_death import die_with_parent
 
 # A string of its own: a zero byte on both sides.
 _PASS = re.compile(rb"(?<![^\0])[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
@@ -109,7 +109,7 @@ def _tool() -> tuple[str, str]:
         return "", str(error)
     if found is None:
         return "", ""
-    from buddy.compiler import mlir_opt  # here alone: the engine asks for what is known, and loads no MLIR
+    from buddy.compiler.passes import mlir_opt  # here alone: the engine asks for what is known, and loads no MLIR
 
     return found.path, mlir_opt.problem()
 
@@ -175,7 +175,7 @@ def _child(names: list[str]) -> Iterator[bytes]:
 
 
 def _try(names: Iterable[str], out: BinaryIO) -> None:
-    from buddy.compiler.bindings import ir, passmanager
+    from buddy.compiler.mlir.bindings import ir, passmanager
     from buddy.compiler.passes.catalogue import pass_as_registered
 
     _silence()
@@ -206,7 +206,7 @@ def _silence() -> None:
 
 def _dialects(texts: Iterable[bytes]) -> tuple[DialectInfo, ...]:
     """The dialects that are registered, with how many of the ops that are spelled somewhere belong to each."""
-    from buddy.compiler.bindings import ir
+    from buddy.compiler.mlir.bindings import ir
 
     spelled = {(d.decode(), (d + rest).decode()) for text in texts for d, rest in _OP.findall(text)}
     context = ir.Context()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.epilogue import EPILOGUE
-from buddy.compiler.kernels.memory import accesses, root_of
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.memory import accesses, root_of
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.epilogue import EPILOGUE
 from buddy.compiler.passes.write_in_place import pairs, write_over
 
 

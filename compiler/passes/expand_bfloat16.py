@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir
-from buddy.compiler.kernels.arithmetic import converted
-from buddy.compiler.kernels.emit import element_of
-from buddy.compiler.kernels.walk import attributes_of, collect
+from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import attributes_of, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.arithmetic import converted
+from buddy.compiler.passes.kernels.emit import element_of
 
 # These are bits, whatever they stand for.
 _AS_THEY_ARE = frozenset({"arith.bitcast", "arith.constant"})

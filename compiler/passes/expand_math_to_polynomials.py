@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir
-from buddy.compiler.kernels.functions.activations import Activation, activation_around
-from buddy.compiler.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
-from buddy.compiler.kernels.structured import VECTOR_MATH
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
+from buddy.compiler.passes.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
+from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 
 
 @register

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, linalg, memref
-from buddy.compiler.kernels.contraction import indexing_maps
-from buddy.compiler.kernels.memory import VIEWS, root_of, stands_alone
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.mlir.bindings import ir, linalg, memref
+from buddy.compiler.mlir.memory import VIEWS, root_of, stands_alone
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.contraction import indexing_maps
 
 
 @register

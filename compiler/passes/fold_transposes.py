@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, linalg, tensor
-from buddy.compiler.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.mlir.bindings import ir, linalg, tensor
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
 
 
 @register

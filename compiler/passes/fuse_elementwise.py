@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir, linalg
-from buddy.compiler.kernels.contraction import indexing_maps, is_contraction
-from buddy.compiler.kernels.reshapes import through_unit_reshapes
-from buddy.compiler.kernels.walk import cloned_body, collect
+from buddy.compiler.mlir.bindings import arith, ir, linalg
+from buddy.compiler.mlir.walk import cloned_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
+from buddy.compiler.passes.kernels.reshapes import through_unit_reshapes
 
 
 @register

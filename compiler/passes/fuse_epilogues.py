@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.contraction import is_contraction
-from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, check_walk, joint_of, mark_joint
-from buddy.compiler.kernels.memory import NO_ACCESS, VIEWS, root_of, surely_disjoint
-from buddy.compiler.kernels.structured import KINDS, read
-from buddy.compiler.kernels.walk import collect
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.memory import NO_ACCESS, VIEWS, root_of, surely_disjoint
+from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.contraction import is_contraction
+from buddy.compiler.passes.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, check_walk, joint_of, mark_joint
+from buddy.compiler.passes.kernels.structured import KINDS, read
 
 _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.emit import Emitter
-from buddy.compiler.kernels.epilogue import EPILOGUE, PROLOGUE
-from buddy.compiler.kernels.memory import NO_ACCESS, VIEWS
-from buddy.compiler.kernels.rows.kernel import (
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.memory import NO_ACCESS, VIEWS
+from buddy.compiler.mlir.walk import collect, surroundings
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.emit import Emitter
+from buddy.compiler.passes.kernels.epilogue import EPILOGUE, PROLOGUE
+from buddy.compiler.passes.kernels.rows.kernel import (
     Access,
     Bounds,
     RowOp,
@@ -22,11 +24,9 @@ from buddy.compiler.kernels.rows.kernel import (
     row_bytes,
     split_rows,
 )
-from buddy.compiler.kernels.rows.loop import RowLoop
-from buddy.compiler.kernels.rows.stages import Stage, stages_of
-from buddy.compiler.kernels.structured import KINDS, Structured, structure_of
-from buddy.compiler.kernels.walk import collect, surroundings
-from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.rows.loop import RowLoop
+from buddy.compiler.passes.kernels.rows.stages import Stage, stages_of
+from buddy.compiler.passes.kernels.structured import KINDS, Structured, structure_of
 
 
 @register

@@ -5,7 +5,7 @@ The words are those of MLIR 20 to 22 (`Passes.td` of the dialects); those that t
 
 from __future__ import annotations
 
-from buddy.compiler.bindings import ir, passmanager
+from buddy.compiler.mlir.bindings import ir, passmanager
 
 _LAYOUTS = ("infer-layout-map", "identity-layout-map", "fully-dynamic-layout-map")
 WORDS: dict[str, tuple[str, ...]] = {

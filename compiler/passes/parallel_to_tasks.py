@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, func, ir, scf
-from buddy.compiler.kernels.access import UnsupportedError, layout_of
-from buddy.compiler.kernels.emit import Emitter, Index
-from buddy.compiler.kernels.walk import collect, unique_symbol
+from buddy.compiler.mlir.bindings import arith, func, ir, scf
+from buddy.compiler.mlir.walk import collect, unique_symbol
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.recipe import MAX_THREADS
+from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
+from buddy.compiler.passes.kernels.emit import Emitter, Index
+from buddy.compiler.protocol.recipe import MAX_THREADS
 
 # On a task: how many threads share its calls.
 THREADS = "buddy.threads"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.graph.sizes import Dim, Size, product
-from buddy.compiler.kernels.walk import attributes_of, named
+from buddy.compiler.mlir.bindings import func, ir, memref
+from buddy.compiler.mlir.walk import attributes_of, named
 from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.arena import ALIGNMENT, Place, Span, aligned, place
-from buddy.compiler.bindings import func, ir, memref
-from buddy.compiler.kernels.memory import RESULT, accesses, hands_on
-from buddy.compiler.kernels.views import as_bytes, byte_type, bytes_of, part
-from buddy.compiler.kernels.walk import attributes_of, calls_in, named
+from buddy.compiler.codegen.arena import ALIGNMENT, Place, Span, aligned, place
+from buddy.compiler.codegen.calling_convention import ARENA, entry_of
+from buddy.compiler.mlir.bindings import func, ir, memref
+from buddy.compiler.mlir.memory import RESULT, accesses, hands_on
+from buddy.compiler.mlir.walk import attributes_of, calls_in, named
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
+from buddy.compiler.passes.kernels.views import as_bytes, byte_type, bytes_of, part
 from buddy.compiler.passes.parallel_to_tasks import THREADS
-from buddy.compiler.signature import ARENA, entry_of
 
 
 @register

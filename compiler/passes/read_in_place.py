@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, memref
-from buddy.compiler.kernels.access import UnsupportedError, layout_of
-from buddy.compiler.kernels.emit import element_bytes
-from buddy.compiler.kernels.memory import accesses, hands_on, root_of, stands_alone
-from buddy.compiler.kernels.views import as_bytes, part
-from buddy.compiler.kernels.walk import callee_of, named, symbol_of
+from buddy.compiler.codegen.calling_convention import entry_of
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.mlir.memory import accesses, hands_on, root_of, stands_alone
+from buddy.compiler.mlir.walk import callee_of, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
+from buddy.compiler.passes.kernels.emit import element_bytes
+from buddy.compiler.passes.kernels.views import as_bytes, part
 from buddy.compiler.passes.write_in_place import is_allocated, stands_after, stands_before
-from buddy.compiler.signature import entry_of
 
 _COPIES = ("linalg.copy", "memref.copy")
 _READS = frozenset(

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.printing import marked_text, print_mlir
+from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
-from buddy.compiler.printing import marked_text, print_mlir
-from buddy.compiler.provenance import FILE, LocationSets
-from buddy.compiler.text.diff import difference
+from buddy.compiler.protocol.text.diff import difference
 
 # How the parser names a place in a text that comes from no file.
 _PLACE = re.compile(r'loc\("-":(\d+):\d+\)')

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.bindings import func, ir, memref
 from buddy.compiler.graph.sizes import Dim, Size
-from buddy.compiler.kernels.memory import RESULT
-from buddy.compiler.kernels.walk import callee_of, symbol_of
+from buddy.compiler.mlir.bindings import func, ir, memref
+from buddy.compiler.mlir.memory import RESULT
+from buddy.compiler.mlir.walk import callee_of, symbol_of
 from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, result_attributes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir, linalg, memref, scf
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.contraction import NAMED, is_contraction
-from buddy.compiler.kernels.structured import KINDS
-from buddy.compiler.kernels.tiles import (
+from buddy.compiler.mlir.bindings import arith, ir, linalg, memref, scf
+from buddy.compiler.mlir.walk import collect
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.contraction import NAMED, is_contraction
+from buddy.compiler.passes.kernels.structured import KINDS
+from buddy.compiler.passes.kernels.tiles import (
     DynamicLoop,
     Index,
     buffers_of,
@@ -26,8 +28,6 @@ from buddy.compiler.kernels.tiles import (
     slides,
     tile,
 )
-from buddy.compiler.kernels.walk import collect
-from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 # Iterations of one loop that are done at a time: vectors, a remainder of one vector each, single elements.
 VECTORS = (64, 8, 1)

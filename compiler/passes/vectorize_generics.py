@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.kernels.access import UnsupportedError
-from buddy.compiler.kernels.elementwise import emit_elementwise
-from buddy.compiler.kernels.emit import Emitter
-from buddy.compiler.kernels.repeated import outline
-from buddy.compiler.kernels.rows.reduction import emit_reduction
-from buddy.compiler.kernels.structured import KINDS, read
-from buddy.compiler.kernels.walk import named, surroundings
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import named, surroundings
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.copies_to_loops import CopiesToLoops
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.elementwise import emit_elementwise
+from buddy.compiler.passes.kernels.emit import Emitter
+from buddy.compiler.passes.kernels.repeated import outline
+from buddy.compiler.passes.kernels.rows.reduction import emit_reduction
+from buddy.compiler.passes.kernels.structured import KINDS, read
 
 
 @register

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, linalg, tensor
-from buddy.compiler.kernels.walk import cloned_body, collect
+from buddy.compiler.mlir.bindings import ir, linalg, tensor
+from buddy.compiler.mlir.walk import cloned_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _WINDOWS = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir, memref
-from buddy.compiler.kernels.contraction import indexing_maps
-from buddy.compiler.kernels.memory import accesses, hands_on, root_of, stands_alone
-from buddy.compiler.kernels.walk import callee_of, calls_in, named, symbol_of
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.mlir.memory import accesses, hands_on, root_of, stands_alone
+from buddy.compiler.mlir.walk import callee_of, calls_in, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.contraction import indexing_maps
 
 _GENERIC, _CALL = "linalg.generic", "func.call"
 _KINDS = (_GENERIC, "linalg.copy", "memref.copy")

@@ -9,22 +9,6 @@ A module holds the frames of one subject, requests and answers together; what go
 
 from __future__ import annotations
 
-from buddy.compiler.plain_values import Assignment as Assignment
-from buddy.compiler.plain_values import Diagnostic as Diagnostic
-from buddy.compiler.plain_values import DialectInfo as DialectInfo
-from buddy.compiler.plain_values import GraphInfo as GraphInfo
-from buddy.compiler.plain_values import NodeRow as NodeRow
-from buddy.compiler.plain_values import OpInfo as OpInfo
-from buddy.compiler.plain_values import OptionInfo as OptionInfo
-from buddy.compiler.plain_values import PassInfo as PassInfo
-from buddy.compiler.plain_values import Preset as Preset
-from buddy.compiler.plain_values import Stage as Stage
-from buddy.compiler.profile_report import HotSpot as HotSpot
-from buddy.compiler.profile_report import NodeTime as NodeTime
-from buddy.compiler.profile_report import Peak as Peak
-from buddy.compiler.profile_report import ProfileReport as ProfileReport
-from buddy.compiler.profile_report import RegionTime as RegionTime
-from buddy.compiler.profile_report import Sampling as Sampling
 from buddy.compiler.protocol.backends import IREE_PHASES as IREE_PHASES
 from buddy.compiler.protocol.backends import BackendDescribed as BackendDescribed
 from buddy.compiler.protocol.backends import CheckFlags as CheckFlags
@@ -72,8 +56,24 @@ from buddy.compiler.protocol.frame import PROTOCOL_VERSION as PROTOCOL_VERSION
 from buddy.compiler.protocol.frame import Frame as Frame
 from buddy.compiler.protocol.numerics import CompareNodes as CompareNodes
 from buddy.compiler.protocol.numerics import NodesCompared as NodesCompared
+from buddy.compiler.protocol.plain_values import Assignment as Assignment
+from buddy.compiler.protocol.plain_values import Diagnostic as Diagnostic
+from buddy.compiler.protocol.plain_values import DialectInfo as DialectInfo
+from buddy.compiler.protocol.plain_values import GraphInfo as GraphInfo
+from buddy.compiler.protocol.plain_values import NodeRow as NodeRow
+from buddy.compiler.protocol.plain_values import OpInfo as OpInfo
+from buddy.compiler.protocol.plain_values import OptionInfo as OptionInfo
+from buddy.compiler.protocol.plain_values import PassInfo as PassInfo
+from buddy.compiler.protocol.plain_values import Preset as Preset
+from buddy.compiler.protocol.plain_values import Stage as Stage
 from buddy.compiler.protocol.profile import Profile as Profile
 from buddy.compiler.protocol.profile import Profiled as Profiled
+from buddy.compiler.protocol.profile_report import HotSpot as HotSpot
+from buddy.compiler.protocol.profile_report import NodeTime as NodeTime
+from buddy.compiler.protocol.profile_report import Peak as Peak
+from buddy.compiler.protocol.profile_report import ProfileReport as ProfileReport
+from buddy.compiler.protocol.profile_report import RegionTime as RegionTime
+from buddy.compiler.protocol.profile_report import Sampling as Sampling
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
 from buddy.compiler.protocol.programs import IN_VAIN as IN_VAIN
 from buddy.compiler.protocol.programs import Assigned as Assigned
@@ -94,6 +94,13 @@ from buddy.compiler.protocol.provenance import OpenPython as OpenPython
 from buddy.compiler.protocol.provenance import Origin as Origin
 from buddy.compiler.protocol.provenance import OriginsFound as OriginsFound
 from buddy.compiler.protocol.provenance import PythonOpened as PythonOpened
+from buddy.compiler.protocol.run_report import InputChoice as InputChoice
+from buddy.compiler.protocol.run_report import Load as Load
+from buddy.compiler.protocol.run_report import Memory as Memory
+from buddy.compiler.protocol.run_report import OutputReport as OutputReport
+from buddy.compiler.protocol.run_report import RunReport as RunReport
+from buddy.compiler.protocol.run_report import SideReport as SideReport
+from buddy.compiler.protocol.run_report import Timing as Timing
 from buddy.compiler.protocol.searches import Compare as Compare
 from buddy.compiler.protocol.searches import Compared as Compared
 from buddy.compiler.protocol.searches import Found as Found
@@ -141,13 +148,6 @@ from buddy.compiler.protocol.values import Values as Values
 from buddy.compiler.protocol.values import Which as Which
 from buddy.compiler.protocol.watching import FilesChanged as FilesChanged
 from buddy.compiler.protocol.watching import Watch as Watch
-from buddy.compiler.run_report import InputChoice as InputChoice
-from buddy.compiler.run_report import Load as Load
-from buddy.compiler.run_report import Memory as Memory
-from buddy.compiler.run_report import OutputReport as OutputReport
-from buddy.compiler.run_report import RunReport as RunReport
-from buddy.compiler.run_report import SideReport as SideReport
-from buddy.compiler.run_report import Timing as Timing
 
 ClientFrame = (
     Hello

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 Wrong = Literal["any", "fails", "differs", "slower"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from buddy.compiler.plain_values import BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import PluginFile
+from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
+from buddy.compiler.protocol.recipe import PluginFile
 
 
 class ListPasses(Frame, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 # Who speaks where LLVM does: it prints no name of a pass.
 LLVM = "llvm"

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.plain_values import Diagnostic, Stage
 from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame
+from buddy.compiler.protocol.plain_values import Diagnostic, Stage
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Standing = Literal["starting", "ready", "busy", "stopped", "dead"]

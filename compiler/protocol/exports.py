@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 ExportKind = Literal["asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel"]
 EXPORT_KINDS: tuple[ExportKind, ...] = ("asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel")

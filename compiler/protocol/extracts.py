@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from buddy.compiler.plain_values import GraphInfo
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.plain_values import GraphInfo
+from buddy.compiler.protocol.recipe import Recipe
 
 
 class Extract(Frame, frozen=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from buddy.compiler.profile_report import ProfileReport
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.run_report import InputChoice
+from buddy.compiler.protocol.profile_report import ProfileReport
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.run_report import InputChoice
 
 
 class Profile(Frame, frozen=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from buddy.compiler.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import Frontend, PluginFile, Recipe
-from buddy.compiler.run_report import InputChoice, RunReport
+from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
+from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
+from buddy.compiler.protocol.run_report import InputChoice, RunReport
 
 # Who remarks on a choice of the recipe that could not be followed; all other remarks come from passes.
 IN_VAIN = "recipe"

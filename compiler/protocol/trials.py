@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.protocol.recipe import PassStep
 
 
 class CheckIr(Frame, frozen=True):

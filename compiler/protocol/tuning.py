@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol.frame import Frame
-from buddy.compiler.recipe import OptionValue, Recipe
+from buddy.compiler.protocol.recipe import OptionValue, Recipe
 
 
 class Variation(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from mlir.dialects import arith, func, linalg, llvm, memref, tensor
 from mlir.passmanager import PassManager
 from running import Compiled, to_buffers
 
-from buddy.compiler import blas
+from buddy.compiler.support import blas
 from mlir import ir
 
 SIZE = 512

@@ -16,7 +16,7 @@ from buddy.app import workbench as workbench_module
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
 from buddy.compiler.protocol import Stage
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import ROOT, alike, passed_on
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"

@@ -15,7 +15,7 @@ import msgspec
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
 from buddy.app.workspace import Workspace
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = "samples/arith_add.py"

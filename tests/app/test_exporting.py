@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from buddy.app.exporting import kinds_in
-from buddy.compiler.machines import NAMES
-from buddy.compiler.recipe import TARGETS
+from buddy.compiler.codegen.machines import NAMES
+from buddy.compiler.protocol.recipe import TARGETS
 
 Open = Callable[..., Any]
 

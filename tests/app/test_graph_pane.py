@@ -11,7 +11,7 @@ import pytest
 from buddy.app.module_tree import ModuleRow
 from buddy.app.screens.code import CodeScreen, CodeView
 from buddy.app.screens.picker import PickerScreen
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.protocol.recipe import EAGER
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]

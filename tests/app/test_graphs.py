@@ -18,7 +18,7 @@ from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.look import length
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 Open = Callable[..., Any]
 BROKEN = p.GraphInfo("Gate", (), broke="a branch on a tensor's value", broke_at="/home/me/two.py:13")

@@ -17,8 +17,8 @@ from buddy.app.keeping import Kept, KeptSession, read_kept
 from buddy.app.runs import RunRecord, recorded
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
 
 # Far more than anything takes: a machine that is loaded may be ten times as slow.
 PATIENCE = 240.0

@@ -11,7 +11,7 @@ from buddy.app.settings import Settings, read_settings
 from buddy.app.stages import StageBoard
 from buddy.app.state import State
 from buddy.compiler.protocol import Progress, Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 class Clock:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from buddy.app import numerics
 from buddy.app.node_filter import NodeFacts, read_filter
 from buddy.app.number_changes import without_each
-from buddy.compiler.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.protocol.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
+from buddy.compiler.protocol.presets import default_recipe
 
 NAMES = ("mm", "gelu", "exp")
 ROWS = tuple(NodeRow(i, f"{n}.0", "call_function", n, f"aten.{n}.default", "", "") for i, n in enumerate(NAMES))

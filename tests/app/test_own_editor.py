@@ -13,7 +13,7 @@ import pytest
 from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
 from buddy.app.text_editing import TextEditing
 from buddy.app.workspace import Workspace
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from buddy.app.bisection import criterion, finding_lines, write_finding
 from buddy.app.screens.finding import FindingScreen
 from buddy.compiler.protocol import Criterion, Culprit, Finding
-from buddy.compiler.recipe import PassStep, Recipe, from_toml
+from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml
 
 Open = Callable[..., Any]
 FOUND = Finding(
@@ -26,7 +26,7 @@ FOUND = Finding(
     name="reduced.mlir",
     before="module {}\n",
     after="module {\n}\n",
-    command="python -m buddy.compiler.one_pass reduced.mlir --pass flip-one-sign",
+    command="python -m buddy.compiler.driver.one_pass reduced.mlir --pass flip-one-sign",
     trials=7,
     seconds=3.21,
 )

@@ -54,7 +54,7 @@ from buddy.app.stages import StageRow
 from buddy.app.trials import Attempt
 from buddy.app.workbench import BenchScreen
 from buddy.compiler.protocol import Finding, HotSpot, NodeTrace, Sampling, Stage, Tried
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

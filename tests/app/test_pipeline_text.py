@@ -17,9 +17,9 @@ from buddy.app.pipeline_text import (
     steps_of,
 )
 from buddy.app.workspace import Workspace
-from buddy.compiler.presets import presets
 from buddy.compiler.protocol import OptionInfo, PassInfo
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 CATALOGUE = (
     PassInfo("canonicalize", "mlir", "Canonicalize operations", options=(OptionInfo("top-down", "true"),)),

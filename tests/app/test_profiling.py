@@ -11,7 +11,7 @@ from buddy.app.profiling import roofline
 from buddy.app.screens.flame import FlameScreen, FlameTree
 from buddy.app.screens.hot import HotScreen
 from buddy.app.screens.plot import PlotScreen
-from buddy.compiler.profiling.counter import counter
+from buddy.compiler.support.cycle_counter import counter
 from tests.app.test_profile import INFO, REPORT
 
 pytestmark = pytest.mark.skipif(counter() is None, reason="no counter of this machine is known")

@@ -21,8 +21,8 @@ from buddy.app.session import Session
 from buddy.app.ssh import Remote
 from buddy.app.transport import EngineLost
 from buddy.app.workspace import Workspace
-from buddy.compiler.machine_load import waited
 from buddy.compiler.protocol import ListPresets, Presets
+from buddy.compiler.support.machine_load import waited
 from tests.engine.engine_processes import gone, lives, stopped
 
 ROOT = Path(__file__).resolve().parents[2]

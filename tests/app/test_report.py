@@ -18,8 +18,8 @@ from buddy.app.state import State
 from buddy.app.widgets.look import Cells, length
 from buddy.app.workspace import Workspace
 from buddy.compiler import protocol as p
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.run_report import Load
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.run_report import Load
 
 EAGER, BUDDY = p.Timing(0.4, 0.39, 0.41, 10), p.Timing(0.2, 0.19, 0.21, 10)
 

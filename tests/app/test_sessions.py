@@ -16,7 +16,7 @@ from buddy.app.command_line import Shown, command
 from buddy.app.keeping import is_first_script, read_kept
 from buddy.app.runs import told_recipe
 from buddy.app.workspace import Workspace
-from buddy.compiler.recipe import OpChoice, PassStep, Recipe
+from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
 
 slow = pytest.mark.slow
 Open = Callable[..., Any]

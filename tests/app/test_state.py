@@ -6,7 +6,7 @@ import pytest
 
 from buddy.app.state import State
 from buddy.compiler import protocol as p
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.pipeline import PipelineScreen
 from buddy.app.text_editing import with_ir
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.protocol.recipe import PassStep
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 from buddy.app.tuner import wanted
 from buddy.app.tuning import VariationError, plot_of, summary, told
 from buddy.compiler.protocol import Attempted, Tuned, Variation
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 Open = Callable[..., Any]
 TRIES = (

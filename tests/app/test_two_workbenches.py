@@ -21,8 +21,8 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.settings import Settings
 from buddy.app.workbench import Workbench
 from buddy.app.workspace import Workspace
-from buddy.compiler.recipe import Recipe, to_toml
-from buddy.compiler.run_report import RunReport, Timing
+from buddy.compiler.protocol.recipe import Recipe, to_toml
+from buddy.compiler.protocol.run_report import RunReport, Timing
 
 # A process with an editor open, in which something has been typed.
 TYPING = """

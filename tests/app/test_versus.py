@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.trials import TrialsScreen
 from buddy.app.unified import unified
-from buddy.compiler.recipe import PluginFile, to_toml
+from buddy.compiler.protocol.recipe import PluginFile, to_toml
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.machine_load import waited
+from buddy.compiler.support.machine_load import waited
 from buddy.themes.palette import themes
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from buddy.app.editing import thread_choices
 from buddy.app.input_files import file_choice
 from buddy.app.whole_files import write_whole_bytes
 from buddy.app.workspace import Workspace, recipe_path
-from buddy.compiler.recipe import PassStep, PluginFile, Recipe, to_toml
+from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, to_toml
 
 
 class Clock:

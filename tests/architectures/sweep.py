@@ -21,16 +21,16 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.compilation import CompilationError, Compiler
-from buddy.compiler.coverage.check import in_eager
+from buddy.compiler.driver.compilation import CompilationError, Compiler
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.backend import Settings, buddy_backend, compile_aten
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.pieces import cut_around
 from buddy.compiler.graph.operations.random import PhiloxOp
-from buddy.compiler.recipe import EAGER
-from buddy.compiler.runner.compare import compare
+from buddy.compiler.protocol.recipe import EAGER
+from buddy.compiler.runtime.compare import compare
+from buddy.compiler.tools.coverage.check import in_eager
 from tests.architectures.page import page
 from tests.architectures.zoo import SEED, Architecture, all_architectures, tensors_in
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.bench import worker
+from buddy.compiler.tools.bench import worker
 from tests.conftest import RunPython
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from buddy.compiler.protocol import Finding
-from buddy.compiler.recipe import Level, PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import Level, PassStep, PluginFile, Recipe
 
 FOLDER = Path(__file__).parent / "plants"
 

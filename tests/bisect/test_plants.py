@@ -15,15 +15,16 @@ import torch
 from planted import PLANTS, Plant
 from programs import captured
 
-from buddy.compiler import one_pass, plugins
-from buddy.compiler.bisect import Stopped, bisect, steps
-from buddy.compiler.engine.channel import Channel
-from buddy.compiler.engine.messages import Refused
+from buddy.compiler.driver import one_pass
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.graph import plugins
 from buddy.compiler.protocol import Criterion, Finding
-from buddy.compiler.recipe import PassStep
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.worker_messages import Refused
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.tools.bisect import Stopped, bisect, steps
 from tests.support.tiers import sampled
 
 pytestmark = pytest.mark.slow
@@ -145,7 +146,7 @@ def test_the_reduced_module_shows_the_fault_by_one_command(tmp_path: Path) -> No
     file = tmp_path / "reduced.mlir"
     file.write_text("func.func @f(%a: f32) -> f32 {\n  %0 = math.sqrt %a : f32\n  return %0 : f32\n}\n")
     plant = next(plant for plant in PLANTS if plant.file == "crash_on_sqrt")
-    words = [sys.executable, "-m", "buddy.compiler.one_pass", str(file), "--pass"]
+    words = [sys.executable, "-m", "buddy.compiler.driver.one_pass", str(file), "--pass"]
     crashed = subprocess.run([*words, plant.name, "--plugin", str(plant.path)], check=False)
     assert crashed.returncode < 0
     done = subprocess.run([*words, "convert-math-to-libm"], capture_output=True, text=True, check=False)

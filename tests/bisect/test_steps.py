@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from buddy.compiler.bisect import steps
-from buddy.compiler.bisect.delta import Verdict
-from buddy.compiler.bisect.trials import Outcome
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.tools.bisect import steps
+from buddy.compiler.tools.bisect.delta import Verdict
+from buddy.compiler.tools.bisect.trials import Outcome
 
 RECIPE = default_recipe()
 

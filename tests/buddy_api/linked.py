@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.driver.modules import Run, TopLevel, runnable
 from buddy.compiler.graph import Graph, GraphDriver
-from buddy.compiler.modules import Run, TopLevel, runnable
+from buddy.compiler.mlir.bindings import ir
 
 
 def run_linked(driver: GraphDriver, graph: Graph, pack: bool) -> Run:

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.compilation import CompilationError
+from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.frontend import DynamoCompiler, FallbackError
 from buddy.compiler.graph import Graph, GraphDriver, Op, OutputOp, PlaceholderOp, TanhOp, TensorDType
+from buddy.compiler.mlir.bindings import ir
 from tests.buddy_api.linked import run_linked
 
 

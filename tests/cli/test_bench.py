@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.bench import report, session
-from buddy.compiler.bench.figures import geometric_mean, interval
-from buddy.compiler.bench.plan import Plan, PlanError, Subject, check_sides, read_suite
+from buddy.compiler.tools.bench import report, session
+from buddy.compiler.tools.bench.figures import geometric_mean, interval
+from buddy.compiler.tools.bench.plan import Plan, PlanError, Subject, check_sides, read_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

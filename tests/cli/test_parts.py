@@ -12,7 +12,7 @@ import pytest
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 PLUGIN = """\
 from dataclasses import dataclass
-from buddy.compiler.kernels.walk import named
+from buddy.compiler.mlir.walk import named
 from buddy.compiler.passes.base import MlirPass, register
 
 

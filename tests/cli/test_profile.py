@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.profiling.counter import counter
+from buddy.compiler.support.cycle_counter import counter
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(counter() is None, reason="no counter of this machine is known")]
 Verb = Callable[..., Any]

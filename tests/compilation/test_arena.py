@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.compiler.arena import ALIGNMENT, Place, Span, aligned, peak, place
+from buddy.compiler.codegen.arena import ALIGNMENT, Place, Span, aligned, peak, place
 
 
 def overlapping(a: Place, b: Place, s: Span, t: Span) -> bool:

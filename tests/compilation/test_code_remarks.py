@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.compilation import Compiler
-from buddy.compiler.objects import remarks
-from buddy.compiler.objects.remarks import RemarksError, Said, parsed
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.codegen.objects import remarks
+from buddy.compiler.codegen.objects.remarks import RemarksError, Said, parsed
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.protocol import LLVM
+from buddy.compiler.protocol.presets import default_recipe
 from tests.programs import captured
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler import codegen, disk_cache
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import Recipe, digest
+from buddy.compiler.codegen import functions
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe, digest
+from buddy.compiler.support import disk_cache
 from tests.models import stack
 from tests.programs import Line, assert_same
 
@@ -25,8 +26,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def emitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one for every object that LLVM really makes."""
     count: list[int] = []
-    make = codegen.objects_of
-    monkeypatch.setattr(codegen, "objects_of", lambda code, level: count.extend([1] * len(code)) or make(code, level))
+    make = functions.objects_of
+    monkeypatch.setattr(functions, "objects_of", lambda code, level: count.extend([1] * len(code)) or make(code, level))
     return count
 
 

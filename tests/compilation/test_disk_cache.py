@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler import disk_cache
-from buddy.compiler.disk_cache import OBJECTS, PROGRAMS, SECRET
+from buddy.compiler.support import disk_cache
+from buddy.compiler.support.disk_cache import OBJECTS, PROGRAMS, SECRET
 
 DATA = b"code" * 100
 

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler import diagnosis
-from buddy.compiler.bindings import ir
-from buddy.compiler.compilation import CompilationError, Compiler
+from buddy.compiler.driver import diagnosis
+from buddy.compiler.driver.compilation import CompilationError, Compiler
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes import base
 from buddy.compiler.passes.base import MlirPass, PassContext
-from buddy.compiler.presets import MODULE, default_recipe
-from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.presets import MODULE, default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.programs import Line, captured, step_number, with_options, without
 
 
@@ -141,7 +141,7 @@ class Faulty(MlirPass):
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(base._REGISTRY, "faulty", Faulty)
-    monkeypatch.setattr("buddy.compiler.pipeline.own_passes", base.registered)
+    monkeypatch.setattr("buddy.compiler.passes.pass_runner.own_passes", base.registered)
 
 
 @pytest.mark.usefixtures("faulty")

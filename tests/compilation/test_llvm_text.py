@@ -7,9 +7,9 @@ import gc
 
 import pytest
 
-from buddy.compiler import llvm_text
-from buddy.compiler.bindings import ir, llvm
-from buddy.compiler.objects import new_context
+from buddy.compiler.codegen.objects import new_context
+from buddy.compiler.mlir import llvm_text
+from buddy.compiler.mlir.bindings import ir, llvm
 
 TIMES = 100
 _FUNCTION = """

@@ -10,8 +10,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from buddy.compiler import notebook
-from buddy.compiler.compilation import Compilation
+from buddy.compiler.driver import notebook
+from buddy.compiler.driver.compilation import Compilation
 from tests.programs import Line
 
 _VOID = {"br", "hr", "img", "input", "meta", "link"}

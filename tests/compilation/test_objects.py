@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.objects import objects_of, workers
-from buddy.compiler.objects.workers import Worker
+from buddy.compiler.codegen.objects import objects_of, workers
+from buddy.compiler.codegen.objects.workers import Worker
+from buddy.compiler.mlir.bindings import ir
 
 # Sums of a vector's first elements: modules of different sizes.
 _MODULE = """

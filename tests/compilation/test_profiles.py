@@ -13,20 +13,20 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.artifact import Artifact
+from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.engine.hot_spots import placed
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.profile_report import HotSpot, ProfileReport
-from buddy.compiler.profiling import hot, sampling
-from buddy.compiler.profiling.attribution import attributed
-from buddy.compiler.profiling.counter import Pace, counter, counter_of, reader
-from buddy.compiler.profiling.instrumented import COUNTING, counted, plain
-from buddy.compiler.profiling.measure import profile
-from buddy.compiler.profiling.sampling import SamplingError
-from buddy.compiler.profiling.work import Traffic, operations_of
-from buddy.compiler.recipe import EAGER, Recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.text.lines import IndexedText
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.profile_report import HotSpot, ProfileReport
+from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.support.cycle_counter import Pace, counter, counter_of, reader
+from buddy.compiler.tools.profile import hot, sampling
+from buddy.compiler.tools.profile.attribution import attributed
+from buddy.compiler.tools.profile.instrumented import COUNTING, counted, plain
+from buddy.compiler.tools.profile.measure import profile
+from buddy.compiler.tools.profile.sampling import SamplingError
+from buddy.compiler.tools.profile.work import Traffic, operations_of
 from tests.models import stack
 from tests.programs import Line, captured, without
 

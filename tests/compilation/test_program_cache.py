@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler import compilation, disk_cache, program_cache, straight
+from buddy.compiler.driver import compilation, compile_graph, program_cache
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.ops import linalg
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.support import disk_cache
 from tests.models import stack
 from tests.programs import assert_same
 
@@ -27,8 +28,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one whenever the compiler really works."""
     count: list[int] = []
-    compile_ = straight.compile_graph
-    monkeypatch.setattr(straight, "compile_graph", lambda *args: count.append(1) or compile_(*args))
+    compile_ = compile_graph.compile_graph
+    monkeypatch.setattr(compile_graph, "compile_graph", lambda *args: count.append(1) or compile_(*args))
     return count
 
 

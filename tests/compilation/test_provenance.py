@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes import base
 from buddy.compiler.passes.base import MlirPass, PassContext
-from buddy.compiler.pipeline import own_passes
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Stage
-from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import PassStep
-from buddy.compiler.text.stage_text import StageText
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.text.stage_text import StageText
 from tests.models import stack
 from tests.programs import Line, step_number
 

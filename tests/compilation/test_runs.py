@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER, TORCH_MLIR
-from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
+from buddy.compiler.runtime import LoadedProgram
 from tests.kernels.filecheck_text import filecheck
 from tests.models import stack
 from tests.programs import Line, assert_same, step_number, without

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from buddy.compiler.presets import default_recipe, presets
 from buddy.compiler.protocol import Stage
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.presets import default_recipe, presets
+from buddy.compiler.protocol.recipe import Recipe
 from tests.models import stack
 from tests.programs import Line, step_number, with_options, without
 
@@ -110,7 +110,7 @@ def test_stages_that_had_to_make_room_are_made_again(line: Line, monkeypatch: py
     """LLVM IR goes before the assembly that comes of it: one of the two may be there without the other."""
     line.compile()
     expected = texts(line)
-    monkeypatch.setattr("buddy.compiler.compilation.MAX_SNAPSHOTS", len(line.compiler._snapshots) - 1)
+    monkeypatch.setattr("buddy.compiler.driver.compilation.MAX_SNAPSHOTS", len(line.compiler._snapshots) - 1)
     line.compile()
     assert texts(line) == expected
 

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.compilation import CompilationError, Compiler
+from buddy.compiler.driver.compilation import CompilationError, Compiler
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.convert_tasks_to_llvm import ConvertTasksToLlvm
-from buddy.compiler.pipeline import _Diagnostics
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.provenance import LocationSets
-from buddy.compiler.recipe import PassStep, Recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.passes.pass_runner import _Diagnostics
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.runtime import LoadedProgram
 from tests.models import stack
 from tests.programs import assert_same, captured
 

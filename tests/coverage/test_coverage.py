@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler import json_lines
-from buddy.compiler.coverage import page, report, session
-from buddy.compiler.coverage.plan import (
+from buddy.compiler.support import json_lines
+from buddy.compiler.tools.coverage import page, report, session
+from buddy.compiler.tools.coverage.plan import (
     RIGHT,
     STEPS,
     CoreOp,
@@ -174,7 +174,7 @@ def test_figures_leave_out_what_is_not_captured() -> None:
 
 
 def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_are_not() -> None:
-    from buddy.compiler.coverage.check import Recorder
+    from buddy.compiler.tools.coverage.check import Recorder
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.quantize_per_tensor(torch.relu(x), 0.5, 0, torch.quint8).dequantize() + 1
@@ -193,7 +193,7 @@ def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_ar
 
 
 def test_core_aten_counts_what_stands_in_graphs_for_an_overload() -> None:
-    from buddy.compiler.coverage.core_aten import core_ops
+    from buddy.compiler.tools.coverage.core_aten import core_ops
 
     known = {op.target: op for op in core_ops()}
     assert known["atan2.out"].lowered == known["atan2.default"].lowered != ()
@@ -206,8 +206,8 @@ def test_core_aten_counts_what_stands_in_graphs_for_an_overload() -> None:
 REPLACED = """
 import torch
 torch.set_num_threads(1)
-from buddy.compiler.coverage.plan import Pair, Plan
-from buddy.compiler.coverage.worker import Worker
+from buddy.compiler.tools.coverage.plan import Pair, Plan
+from buddy.compiler.tools.coverage.worker import Worker
 
 worker = Worker(Plan(samples=1))
 worker._start()

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 import buddy.compiler.frontend  # noqa: F401  (registers the back end)
-from buddy.compiler.coverage.samples import database
+from buddy.compiler.tools.coverage.samples import database
 from tests.support.tiers import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_dynamo")]

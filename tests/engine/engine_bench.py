@@ -14,7 +14,7 @@ from engine_processes import children, command, everything_below, gone
 
 from buddy.app.client import EngineClient
 from buddy.compiler.protocol import Assigned, Compiled, ListPresets, Open, Presets, Progress, Run, StageDone
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.recipe import Recipe
 
 # Far more than anything takes: a machine that is loaded may be ten times as slow.
 PATIENCE = 240.0

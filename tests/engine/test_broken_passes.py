@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from buddy.compiler.protocol import Bisect, Cancel, Compile, Compiled, Criterion, Failed, Open, Progress
-from buddy.compiler.recipe import PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe
 
 from engine_bench import Bench  # isort: skip  (stands beside this file)
 from engine_processes import forked_from_host, gone  # isort: skip

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from buddy.compiler.engine.channel import Channel
-from buddy.compiler.engine.children import Ended, Task, in_child
-from buddy.compiler.engine.messages import Activity, Done, Refused, Reply, Trouble
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.worker_messages import Activity, Done, Refused, Reply, Trouble
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forked_task import Ended, Task, in_child
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from buddy.compiler.protocol import PROTOCOL_VERSION, EngineFrame, Failed, Hello, Presets, Welcome
-from buddy.compiler.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 
 LIMIT = 180
 

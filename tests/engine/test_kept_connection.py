@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from buddy.compiler.engine.kept_connection import KeptConnection
 from buddy.compiler.protocol import Printout
-from buddy.compiler.resuming import GoneError, Greeted, ResumableStream, greeting
-from buddy.compiler.wire import encode
+from buddy.compiler.protocol.resuming import GoneError, Greeted, ResumableStream, greeting
+from buddy.compiler.protocol.wire import encode
 
 # More than the buffers of a socket take.
 LONG = Printout("x" * (8 << 20))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from buddy.compiler.engine.jobs import Job, JobFailed
 from buddy.compiler.engine.kept_values import KeptValues, index_of
 from buddy.compiler.protocol import FetchValues, ListValues, MapDifferences
+from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 EAGER = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 

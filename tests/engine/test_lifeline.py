@@ -18,15 +18,15 @@ from engine_processes import forked_from_host, gone, lives
 
 from buddy.app.client import EngineClient
 from buddy.compiler.engine import worker
-from buddy.compiler.engine.messages import CompilerMessage
 from buddy.compiler.engine.worker import Listener, Worker
 from buddy.compiler.protocol import Bisect, Criterion, Open, Tune, Variation
-from buddy.compiler.recipe import PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.worker_messages import CompilerMessage
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that is stopped with another")
 STARTS_ONE = """
 import os, signal, subprocess, sys
-from buddy.compiler.engine import lifeline
+from buddy.compiler.support.processes import parent_death
 ends = getattr(lifeline, sys.argv[1])()
 child = subprocess.Popen(["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, preexec_fn=ends)
 os.waitpid(child.pid, os.WUNTRACED)
@@ -36,7 +36,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 # A thread that is gone has started them; they are asked for something after that.
 COMPILES_FROM_A_THREAD = """
 import os, signal, sys, threading, time
-from buddy.compiler.objects import workers
+from buddy.compiler.codegen.objects import workers
 workers.cores = lambda: 3
 thread = threading.Thread(target=workers.start)
 thread.start()

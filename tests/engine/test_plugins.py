@@ -10,7 +10,7 @@ import pytest
 
 from buddy.app.client import EngineClient
 from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Ops, Passes, Run
-from buddy.compiler.recipe import EAGER, PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import EAGER, PassStep, PluginFile, Recipe
 
 from engine_bench import Bench  # isort: skip  (stands beside this file)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from buddy.compiler.engine.profiles import doubt
-from buddy.compiler.profile_report import NodeTime, Peak, ProfileReport
-from buddy.compiler.run_report import Timing
+from buddy.compiler.protocol.profile_report import NodeTime, Peak, ProfileReport
+from buddy.compiler.protocol.run_report import Timing
 
 RUN = Timing(1e-3, 1e-3, 1e-3, 3)
 

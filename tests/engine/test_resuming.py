@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.compiler.resuming import GoneError, Greeted, LinkError, ResumableStream, greeting, refusal
+from buddy.compiler.protocol.resuming import GoneError, Greeted, LinkError, ResumableStream, greeting, refusal
 
 
 def exchange(seed: int) -> None:

@@ -7,12 +7,12 @@ import time
 from array import array
 from typing import Any
 
-from buddy.compiler.engine.jobs import Job
 from buddy.compiler.engine.trials import Trials
 from buddy.compiler.protocol import Tried, TriedAll, TryPasses
-from buddy.compiler.recipe import PassStep
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.support.processes.jobs import Job
 
 MODULE = """
 func.func @f(%a: f32) -> f32 {

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from buddy.compiler.engine import watching
-from buddy.compiler.engine.jobs import Job
 from buddy.compiler.engine.watching import Watching
 from buddy.compiler.protocol import FilesChanged, Watch
+from buddy.compiler.support.processes.jobs import Job
 
 
 class Waiting:

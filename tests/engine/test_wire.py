@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.protocol import MAX_FRAME, ClientFrame, FetchLines, Hello, Open
-from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 FRAMES = [Hello(), Open(1, "a.py", ("--tiny",)), FetchLines(2, "text", 0, 50)]
 

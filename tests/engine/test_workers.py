@@ -15,7 +15,6 @@ from engine_processes import everything_below, gone, lives
 
 from buddy.app.client import EngineClient, EngineLost
 from buddy.app.log_file import Log
-from buddy.compiler.engine.messages import CompilerMessage
 from buddy.compiler.engine.worker import Listener, Worker
 from buddy.compiler.protocol import (
     Cancel,
@@ -34,7 +33,8 @@ from buddy.compiler.protocol import (
     Watch,
     WorkerState,
 )
-from buddy.compiler.recipe import PassStep, PluginFile
+from buddy.compiler.protocol.recipe import PassStep, PluginFile
+from buddy.compiler.protocol.worker_messages import CompilerMessage
 
 STAND_STILL = """\
 import time

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buddy.compiler.exports import ExportError, building
-from buddy.compiler.exports.interface import c_name
-from buddy.compiler.machines import this_machine
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.codegen.machines import this_machine
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER
+from buddy.compiler.tools.export import ExportError, building
+from buddy.compiler.tools.export.interface import c_name
 from tests.exports.written import COMPILERS, build, errors, examples, line, need, npy, program, run, write
 from tests.programs import Line
 
@@ -195,9 +195,9 @@ def test_the_header_is_c_and_cplusplus_and_tells_shapes(encoder: Path) -> None:
 
 
 def test_llvm_ir_mlir_and_bytecode_are_read_again(encoder: Path) -> None:
-    from buddy.compiler.bindings import ir
-    from buddy.compiler.lowering import new_context
-    from buddy.compiler.machines import machine_of, parsed
+    from buddy.compiler.codegen.machines import machine_of, parsed
+    from buddy.compiler.mlir.bindings import ir
+    from buddy.compiler.ops.lowering import new_context
 
     assert parsed((encoder / "net.ll").read_text(), machine_of("")).get_function("net_entry")
     with new_context(), ir.Location.unknown():

@@ -16,13 +16,13 @@ import torch
 from elftools.elf.elffile import ELFFile
 from torch import nn
 
-from buddy.compiler import machines
-from buddy.compiler.compilation import CompilationError
-from buddy.compiler.machines import MachineError, machine_of, parsed, target_of
-from buddy.compiler.older_llvm import for_older_llvm
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.target import Target, host
+from buddy.compiler.codegen import machines
+from buddy.compiler.codegen.machines import MachineError, machine_of, parsed, target_of
+from buddy.compiler.codegen.older_llvm import for_older_llvm
+from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.support.target import Target, host
 from tests.exports.written import errors, examples, program, run, write
 from tests.programs import Line
 

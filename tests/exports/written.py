@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.exports import Order, Program, export
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import ExportedFile, ExportKind
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.tools.export import Order, Program, export
 from tests.programs import Line
 
 COMPILERS = ("gcc", "clang")

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.extracts import Part, extract, part_of, script_of
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.capture import Recorder, capture
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.extraction import ExtractionError, extracted, named
 from buddy.compiler.graph.types import NodeType
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.node_by_node import values_of
-from buddy.compiler.runner.values import as_array
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.node_by_node import values_of
+from buddy.compiler.runtime.values import as_array
+from buddy.compiler.tools.extract import Part, extract, part_of, script_of
 
 
 class Model(torch.nn.Module):
@@ -149,7 +149,7 @@ def test_a_script_with_random_numbers_gives_those_of_its_seed(tmp_path: Path) ->
     (program,) = capture(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand(8), (torch.ones(4, 8),))
     script = script_of(Part(program.graph, program.tensors))
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
-    assert "import buddy.compiler.runner.philox" in script.text  # else a Python of its own has no such op
+    assert "import buddy.compiler.runtime.philox" in script.text  # else a Python of its own has no such op
     world: dict[str, Any] = {"__file__": str(tmp_path / "x.py"), "__name__": "x"}
     exec(script.text, world)
     assert program.eager is not None

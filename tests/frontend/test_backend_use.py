@@ -16,11 +16,11 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from buddy.compiler import disk_cache
 from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import Settings
-from buddy.compiler.presets import default_recipe, unpacked
-from buddy.compiler.recipe import OpChoice, PassStep, Recipe, to_toml
+from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe, to_toml
+from buddy.compiler.support import disk_cache
 from tests.programs import Line
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]

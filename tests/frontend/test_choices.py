@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler import straight
+from buddy.compiler.driver import compile_graph
 from buddy.compiler.frontend import backend
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.protocol.recipe import EAGER
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -23,13 +23,13 @@ X = torch.randn(2, 4)
 def in_eager(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], model: Any = MODEL) -> list[str]:
     """The nodes that options leave to eager, in the first graph."""
     found: list[list[str]] = []
-    compile_graph = straight.compile_graph
+    compiled = compile_graph.compile_graph
 
     def noting(graph: Any, recipe: Any, registry: Any, on_lowered: Any) -> Any:
         found.append([choice.node for choice in recipe.choices if choice.lowering == EAGER])
-        return compile_graph(graph, recipe, registry, on_lowered)
+        return compiled(graph, recipe, registry, on_lowered)
 
-    monkeypatch.setattr(straight, "compile_graph", noting)
+    monkeypatch.setattr(compile_graph, "compile_graph", noting)
     monkeypatch.setattr(backend.program_cache, "find", lambda *_: None)
     with torch.no_grad():
         ours = torch.compile(model, backend="buddy", options=options)(X)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buddy.compiler.artifact import Artifact
+from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.frontend import DynamoCompiler, backend
 from buddy.compiler.frontend.aten import run_aot
 from buddy.compiler.graph.sizes import Size

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend import DynamoCompiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.distributions import RULES
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER
-from buddy.compiler.runner.philox import philox
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER
+from buddy.compiler.runtime.philox import philox
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import buddy.compiler
-from buddy.compiler.recipe import from_toml
-from buddy.compiler.sources import SourceError, load_program
+from buddy.compiler.importers.sources import SourceError, load_program
+from buddy.compiler.protocol.recipe import from_toml
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -15,9 +15,9 @@ from torch import nn
 from buddy.compiler.frontend import VerificationError
 from buddy.compiler.frontend.backend_settings import VERIFY_VARIABLE, Settings
 from buddy.compiler.passes import base
-from buddy.compiler.pipeline import own_passes
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.passes.pass_runner import own_passes
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 

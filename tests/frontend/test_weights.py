@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import nn
 
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend import DynamoCompiler, backend, refreeze
 from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import from_toml, to_toml
-from buddy.compiler.runner import run_and_compare
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import from_toml, to_toml
+from buddy.compiler.runtime import run_and_compare
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 

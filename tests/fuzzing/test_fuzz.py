@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from msgspec.structs import replace
 
-from buddy.compiler import json_lines
-from buddy.compiler.fuzzing.checking import check
-from buddy.compiler.fuzzing.disposable import Disposable
-from buddy.compiler.fuzzing.plan import Batch, Plan, read
-from buddy.compiler.fuzzing.writing import Drawn, scripts
+from buddy.compiler.support import json_lines
+from buddy.compiler.tools.fuzz.checking import check
+from buddy.compiler.tools.fuzz.disposable import Disposable
+from buddy.compiler.tools.fuzz.plan import Batch, Plan, read
+from buddy.compiler.tools.fuzz.writing import Drawn, scripts
 from tests.conftest import RunPython
 
 Fuzz = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -122,7 +122,7 @@ def test_no_statement_that_eager_died_of_is_tried_again() -> None:
 
 # Run by Python as it starts: a statement of which eager dies, as some of PyTorch's own do for want of a check.
 DEADLY = """
-from buddy.compiler.fuzzing import statements
+from buddy.compiler.tools.fuzz import statements
 statements.STATEMENTS = {kind: ("(torch.os.abort(), {x})[1]", "{x} + 1") for kind in statements.STATEMENTS}
 """
 
@@ -146,7 +146,7 @@ def test_what_dies_or_never_ends_is_said_to_and_work_goes_on() -> None:
 
 
 OWNER = """
-from buddy.compiler.fuzzing.disposable import Disposable
+from buddy.compiler.tools.fuzz.disposable import Disposable
 with Disposable("time", "sleep") as worker:
     worker.ask((0.0,), 60)
     print(worker._process.pid, flush=True)

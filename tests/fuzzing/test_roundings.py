@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.fuzzing import roundings
+from buddy.compiler.tools.fuzz import roundings
 
 Program = Callable[[torch.Tensor], Any]
 

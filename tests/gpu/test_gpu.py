@@ -14,16 +14,16 @@ import torch
 from llvmlite import binding
 from torch.nn import functional
 
-from buddy.compiler.artifact import Artifact, from_bytes, to_bytes
-from buddy.compiler.gpu.driver import LIBRARY, Device, Parameters
-from buddy.compiler.gpu.program import Copy, Launch, Pointer, Scalar
-from buddy.compiler.gpu.ptx import PtxError, emit
-from buddy.compiler.machines import parsed, this_machine
-from buddy.compiler.presets import default_recipe, presets
-from buddy.compiler.recipe import EAGER, Recipe
-from buddy.compiler.runner.load import load
-from buddy.compiler.runner.memory import torch_dtype
-from buddy.compiler.runner.on_device import NoGpuError
+from buddy.compiler.codegen.artifact import Artifact, from_bytes, to_bytes
+from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, Parameters
+from buddy.compiler.codegen.gpu.program import Copy, Launch, Pointer, Scalar
+from buddy.compiler.codegen.gpu.ptx import PtxError, emit
+from buddy.compiler.codegen.machines import parsed, this_machine
+from buddy.compiler.protocol.presets import default_recipe, presets
+from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.runtime.load import load
+from buddy.compiler.runtime.memory import torch_dtype
+from buddy.compiler.runtime.on_device import NoGpuError
 from tests.programs import Line, assert_same, without
 
 GPU = default_recipe(preset="gpu")

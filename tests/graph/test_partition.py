@@ -9,8 +9,8 @@ from torch import nn
 from buddy.compiler.graph import partition
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.partition import Call, Partition, by_layers, main_function
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
 from tests.models import Block, Stack, stack
 from tests.programs import Line, assert_same, captured
 

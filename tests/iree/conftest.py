@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
 from engine_bench import Bench, started
 
-from buddy.compiler.iree.installed import missing
+from buddy.compiler.codegen.iree.installed import missing
 
 
 @pytest.fixture(scope="session")

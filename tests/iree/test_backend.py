@@ -24,7 +24,7 @@ from buddy.compiler.protocol import (
     Run,
     StageDone,
 )
-from buddy.compiler.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("iree")]
 

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from buddy.app.cli.report import as_json, as_text
+from buddy.compiler.codegen.iree import installed
+from buddy.compiler.codegen.iree.catalogue import parsed_help
+from buddy.compiler.codegen.iree.flags import DEFAULTS, driver, merged, problem, targets
 from buddy.compiler.engine.backends import needs_backend
-from buddy.compiler.engine.jobs import JobFailed
-from buddy.compiler.iree import installed
-from buddy.compiler.iree.catalogue import parsed_help
-from buddy.compiler.iree.flags import DEFAULTS, driver, merged, problem, targets
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
-from buddy.compiler.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
+from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
+from buddy.compiler.support.processes.jobs import JobFailed
 
 HELP = """OVERVIEW: IREE compilation driver
 

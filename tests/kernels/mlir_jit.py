@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from buddy.compiler.bindings import execution_engine, ir, passmanager, runtime
+from buddy.compiler.codegen.soft_float import NAMES, support_of
+from buddy.compiler.mlir.bindings import execution_engine, ir, passmanager, runtime
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext
 from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
-from buddy.compiler.provenance import LocationSets
-from buddy.compiler.runner.linker import Library
-from buddy.compiler.soft_float import NAMES, support_of
-from buddy.compiler.target import Target, host
+from buddy.compiler.runtime.linker import Library
+from buddy.compiler.support.target import Target, host
 
 LOWER = (
     "builtin.module(convert-linalg-to-loops,lower-affine,convert-vector-to-scf,convert-scf-to-cf,expand-strided-metadata,"

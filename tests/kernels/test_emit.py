@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from mlir_jit import LOWER, Compiled
 
-from buddy.compiler.bindings import arith, ir, passmanager
-from buddy.compiler.kernels.emit import WORTH_A_FORK, Emitter, nanoseconds
+from buddy.compiler.mlir.bindings import arith, ir, passmanager
 from buddy.compiler.passes.base import MlirPass, PassContext
+from buddy.compiler.passes.kernels.emit import WORTH_A_FORK, Emitter, nanoseconds
 
 PLENTY, LITTLE = 10 * WORTH_A_FORK, WORTH_A_FORK / 10
 Emit = Callable[[Emitter, Any], None]

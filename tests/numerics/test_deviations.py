@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buddy.compiler.runner.compare import compare
-from buddy.compiler.runner.deviations import Deviations
-from buddy.compiler.runner.one_walk import can_walk, walked
+from buddy.compiler.runtime.compare import compare
+from buddy.compiler.runtime.deviations import Deviations
+from buddy.compiler.runtime.one_walk import can_walk, walked
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64])

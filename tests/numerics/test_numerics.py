@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.bindings import arith, ir
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.kernels.walk import named
-from buddy.compiler.numerics import observed_program
-from buddy.compiler.numerics_report import NumericsReport, Reference
+from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.mlir.walk import named
 from buddy.compiler.ops import linalg
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import value_of
 from buddy.compiler.passes import base
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import PassStep, Recipe
-from buddy.compiler.runner.measure import fingerprints
-from buddy.compiler.runner.node_by_node import symbols_at
-from buddy.compiler.runner.nodes import compare_nodes
+from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.runtime.measure import fingerprints
+from buddy.compiler.runtime.node_by_node import symbols_at
+from buddy.compiler.runtime.nodes import compare_nodes
+from buddy.compiler.tools.numerics import observed_program
 from tests.models import stack
 from tests.programs import captured
 

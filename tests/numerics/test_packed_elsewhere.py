@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner.loaded import LoadedProgram
-from buddy.compiler.runner.packed_elsewhere import Borrowed, PackedElsewhere
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.packed_elsewhere import Borrowed, PackedElsewhere
 from tests.programs import captured
 
 

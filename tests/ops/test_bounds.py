@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
 from tests.ops.cases import aten
 from tests.programs import Line, assert_same
 

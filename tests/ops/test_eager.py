@@ -6,8 +6,8 @@ import warnings
 
 import torch
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER, TORCH_MLIR
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 from tests.ops.cases import aten, normal
 from tests.programs import Line, assert_same
 

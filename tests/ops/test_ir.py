@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
-from buddy.compiler.lowering import lower_top_level
+from buddy.compiler.ops.lowering import lower_top_level
 from tests.kernels.filecheck_text import filecheck
 from tests.programs import captured
 

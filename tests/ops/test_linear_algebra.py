@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.lowering import lower_top_level
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.ops.lowering import lower_top_level
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER
 from tests.programs import Line, captured
 
 linalg = torch.linalg

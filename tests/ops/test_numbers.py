@@ -8,20 +8,20 @@ from functools import cache
 import pytest
 import torch
 
-from buddy.compiler.bindings import ir, passmanager
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
 from buddy.compiler.graph.operations import ReshapeOp, SquareOp
 from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.lowering import lower_top_level
+from buddy.compiler.mlir.bindings import ir, passmanager
 from buddy.compiler.ops import registries
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.ops.lowering import lower_top_level
 from buddy.compiler.protocol import Assignment
-from buddy.compiler.recipe import EAGER, Recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.runtime import LoadedProgram
 from tests.guarded_memory import EDGES, run_guarded
 from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
 from tests.ops.one_op import NOT_CAPTURED

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
 from buddy.compiler.graph.operations import TransposeAddMMFusedOp, TransposeMatmulFusedOp
 from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.lowering import lower_top_level
 from buddy.compiler.ops import registries
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.ops.lowering import lower_top_level
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
 from tests.guarded_memory import run_guarded
 from tests.ops.cases import normal
 from tests.ops.one_op import CASES, NOT_CAPTURED, WITHOUT_VALUES

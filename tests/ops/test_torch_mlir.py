@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler import program_cache
+from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend import backend
 from buddy.compiler.graph import serialize
 from buddy.compiler.ops.torch_mlir import apart
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER, TORCH_MLIR, OpChoice
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice
 from tests.ops.cases import normal, whole
 from tests.programs import Line, assert_same
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.protocol.presets import default_recipe
 from tests.ops.cases.base import normal
 from tests.ops.cases.windows import CONVOLUTIONS
 from tests.programs import Line, assert_same

@@ -14,7 +14,7 @@ from buddy.compiler.passes import catalogue
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 CLI = ("-m", "buddy.app.cli")
-LOAD = "from buddy.compiler.bindings import ir"
+LOAD = "from buddy.compiler.mlir.bindings import ir"
 # Registered in every build with the GPU dialects, and of no use in any pipeline that this project brings.
 UNLISTED = "amdgpu-emulate-atomics"
 
@@ -64,7 +64,7 @@ def test_a_build_with_the_name_of_an_installed_package_is_no_installed_one(run_p
     (tmp_path / "torch_mlir" / "__init__.py").write_text("")
     text = f"from pathlib import Path\n\n\ndef get_lib_dirs():\n    return [Path({str(tmp_path)!r})]\n"
     (tmp_path / "torch_mlir" / "_mlir_libs" / "__init__.py").write_text(text)
-    code = "from buddy.compiler.bindings import version; print(version())"
+    code = "from buddy.compiler.mlir.bindings import version; print(version())"
     assert run_python("-c", code, PYTHONPATH=str(tmp_path)).stdout.startswith("local-")
     assert not run_python("-c", code).stdout.startswith("local-")
 

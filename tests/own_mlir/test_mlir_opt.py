@@ -10,10 +10,11 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler import mlir_opt, mlir_tool
+from buddy.compiler.mlir import mlir_tool
+from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.catalogue import catalogue
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import PassStep, Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.programs import Line, assert_same, step_number
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)

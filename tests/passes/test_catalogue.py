@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.catalogue import _upstream, catalogue, pass_as_registered
-from buddy.compiler.pipeline import own_passes
-from buddy.compiler.presets import presets
+from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import PassInfo
+from buddy.compiler.protocol.presets import presets
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from mlir_jit import Compiled
 from mlir_text import from_node
 from products import function, operands
 
-from buddy.compiler import blas
 from buddy.compiler.passes.contractions_to_blas import ContractionsToBlas
+from buddy.compiler.support import blas
 
 SIZES = {"m": 13, "n": 7, "k": 31}
 

@@ -7,11 +7,11 @@ import platform
 import pytest
 from mlir_jit import Compiled
 
-from buddy.compiler.artifact import Region
-from buddy.compiler.bindings import ir
+from buddy.compiler.codegen.artifact import Region
+from buddy.compiler.codegen.calling_convention import regions_of
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.count_cycles import CountCycles
-from buddy.compiler.signature import regions_of
 from tests.kernels.filecheck_text import filecheck
 
 pytestmark = pytest.mark.skipif(
@@ -206,13 +206,13 @@ def test_without_an_entry_it_says_where_it_stands() -> None:
 
 
 def test_other_machines_read_their_own_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from buddy.compiler.profiling import counter
+    from buddy.compiler.support import cycle_counter
 
-    monkeypatch.setattr(counter.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(cycle_counter.platform, "machine", lambda: "aarch64")
     text = compiled().text
     assert 'llvm.inline_asm has_side_effects "isb\\0Amrs $0, cntvct_el0"' in text
     assert "readcyclecounter" not in text
-    monkeypatch.setattr(counter.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(cycle_counter.platform, "machine", lambda: "riscv64")
     with pytest.raises(PassError, match="no counter of this machine"):
         compiled()
 

@@ -8,9 +8,9 @@ import torch
 from filecheck_text import filecheck
 from mlir_jit import Compiled
 
-from buddy.compiler.machines import target_of
+from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.passes.expand_bfloat16 import ExpandBfloat16
-from buddy.compiler.target import Target, from_features
+from buddy.compiler.support.target import Target, from_features
 from tests.programs import Line, assert_same, default_recipe
 
 FUNC = "attributes {llvm.emit_c_interface}"

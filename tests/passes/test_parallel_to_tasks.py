@@ -8,16 +8,16 @@ import pytest
 import torch
 from mlir_jit import Compiled
 
-from buddy.compiler import codegen
-from buddy.compiler.bindings import ir
+from buddy.compiler.codegen import functions
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
-from buddy.compiler.pipeline import run_step
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.provenance import LocationSets
-from buddy.compiler.runner.linker import Library
-from buddy.compiler.runner.loaded import call
-from buddy.compiler.runner.openmp import SEQUENTIAL, Fork, torch_fork
+from buddy.compiler.passes.pass_runner import run_step
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime.linker import Library
+from buddy.compiler.runtime.loaded import call
+from buddy.compiler.runtime.openmp import SEQUENTIAL, Fork, torch_fork
 from tests.kernels.filecheck_text import filecheck
 
 _FIRST = "parallel-to-tasks"
@@ -52,7 +52,7 @@ class Shared:
         found = fork or torch_fork()
         if id(found) not in self._linked:
             with self.module.context:
-                objects = codegen.compile_functions(self.module.operation, self.locations, 3)
+                objects = functions.compile_functions(self.module.operation, self.locations, 3)
             images = [each.data for each in objects]
             self._linked[id(found)] = Library(images, {"f": len(tensors)}, found.symbols, found.ir)
         call(self._linked[id(found)]["f"], tensors)

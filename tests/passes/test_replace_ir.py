@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.ir_check import check
-from buddy.compiler.lowering import new_context
+from buddy.compiler.driver.ir_check import check
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.printing import marked_text, print_mlir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext, PassError
 from buddy.compiler.passes.replace_ir import ReplaceIr
-from buddy.compiler.printing import marked_text, print_mlir
-from buddy.compiler.provenance import LocationSets
 
 MODULE = """module {
   func.func @f(%arg0: f32, %arg1: f32) -> f32 {

@@ -12,9 +12,9 @@ from convolution_calls import EPSILON, check, check_epilogue, weights_of, with_e
 from mlir_jit import TARGETS, Compiled
 from windows import Array, Window
 
-from buddy.compiler.kernels.conv.winograd.transforms import OUTPUTS, transforms
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
+from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS, transforms
 
 CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _CALLED = "broken_pass_was_here"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from buddy.compiler import json_lines
+from buddy.compiler.support import json_lines
 
 Say = Callable[[str], None]
 

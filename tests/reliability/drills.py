@@ -24,7 +24,7 @@ from unittest.mock import patch
 from buddy.app.settings import Settings
 from buddy.app.ssh import Remote
 from buddy.app.workspace import Workspace
-from buddy.compiler.recipe import PluginFile
+from buddy.compiler.protocol.recipe import PluginFile
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
 from tests.reliability.faults import KINDS, PASSES, PLUGIN, Struck, strike
 from tests.reliability.processes import Process, engines, survivors

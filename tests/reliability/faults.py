@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.recipe import PassStep
+from buddy.compiler.protocol.recipe import PassStep
 from tests.reliability.processes import Process, below
 
 PLUGIN = Path(__file__).with_name("broken_passes.py")

@@ -24,11 +24,11 @@ def _opened(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
 def _torch() -> dict[str, FileReader]:
     import torch
 
-    from buddy.compiler.runner.choose_inputs import InputError
-    from buddy.compiler.sources import exported_program, torchscript, weights
-    from buddy.compiler.sources.opening import Opening
-    from buddy.compiler.sources.pickles import classes_in, read_weights
-    from buddy.compiler.sources.program import SourceError
+    from buddy.compiler.importers.sources import exported_program, torchscript, weights
+    from buddy.compiler.importers.sources.opening import Opening
+    from buddy.compiler.importers.sources.pickles import classes_in, read_weights
+    from buddy.compiler.importers.sources.program import SourceError
+    from buddy.compiler.runtime.choose_inputs import InputError
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()).eval()
@@ -120,8 +120,8 @@ def _archive() -> bytes:
 def _inputs(title: str, data: bytes) -> None:
     import torch
 
-    from buddy.compiler.run_report import InputChoice
-    from buddy.compiler.runner import choose_inputs
+    from buddy.compiler.protocol.run_report import InputChoice
+    from buddy.compiler.runtime import choose_inputs
 
     found = choose_inputs._read(InputChoice("file", title=title, content=data))
     for value in choose_inputs._in_order(found, ["x", "y"] if title.endswith("z") else ["x"]):
@@ -135,9 +135,9 @@ def _onnx() -> dict[str, FileReader]:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
-    from buddy.compiler.onnx_files.model import prepared
-    from buddy.compiler.onnx_files.nodes import graph_of
-    from buddy.compiler.sources.program import SourceError
+    from buddy.compiler.importers.onnx_files.model import prepared
+    from buddy.compiler.importers.onnx_files.nodes import graph_of
+    from buddy.compiler.importers.sources.program import SourceError
 
     def read(path: Path) -> None:
         model = prepared(path)
@@ -181,10 +181,10 @@ class _NotReadError(Exception):
 
 
 def _mlir() -> dict[str, FileReader]:
-    from buddy.compiler.bindings import ir
-    from buddy.compiler.ir_files.__main__ import answer
-    from buddy.compiler.ir_files.question import Question
-    from buddy.compiler.ir_files.reading import new_context
+    from buddy.compiler.importers.mlir_files.__main__ import answer
+    from buddy.compiler.importers.mlir_files.question import Question
+    from buddy.compiler.importers.mlir_files.reading import new_context
+    from buddy.compiler.mlir.bindings import ir
 
     def read(data: bytes) -> None:
         found = answer(Question(data, "a.mlir", "", ()))

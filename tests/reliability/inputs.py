@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
-from buddy.compiler import json_lines
+from buddy.compiler.support import json_lines
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Tried, totals
 from tests.reliability.hostile_files import HOSTILE, HostileFiles
 from tests.reliability.mutations import mutated

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.plain_values import OptionInfo, PassInfo
-from buddy.compiler.recipe import OptionValue, PassStep, Recipe
+from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
+from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
 # What nothing of is left out of a draft's steps for.
 END = ""

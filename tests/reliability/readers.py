@@ -18,25 +18,26 @@ from buddy.app.history import Edit, Edits
 from buddy.app.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description
 from buddy.app.runs import RunRecord
 from buddy.app.workspace import Workspace
-from buddy.compiler import json_lines, protocol, recipe, resuming, shape_words
-from buddy.compiler.engine import messages
-from buddy.compiler.engine.jobs import JobFailed
+from buddy.compiler import protocol
+from buddy.compiler.codegen.iree import flags
 from buddy.compiler.engine.plugin_files import as_they_are
 from buddy.compiler.engine.server import Refusal, greeting_of, request_of
-from buddy.compiler.fuzzing.plan import Batch
 from buddy.compiler.graph.sizes import BadSizeError, parsed
-from buddy.compiler.iree import flags
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.sources.kinds import kind_of
-from buddy.compiler.sources.locate import locate
-from buddy.compiler.sources.program import SourceError
-from buddy.compiler.text.diff import difference
-from buddy.compiler.text.jumps import jumps
-from buddy.compiler.text.lines import IndexedText, elide, line_ends
-from buddy.compiler.text.regions import region_at, symbols
-from buddy.compiler.text.search import is_literal, keeps_to_lines
-from buddy.compiler.text.structure import shapes
-from buddy.compiler.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+from buddy.compiler.importers.sources.kinds import kind_of
+from buddy.compiler.importers.sources.locate import locate
+from buddy.compiler.importers.sources.program import SourceError
+from buddy.compiler.protocol import recipe, resuming, shape_words, worker_messages
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.text.diff import difference
+from buddy.compiler.protocol.text.jumps import jumps
+from buddy.compiler.protocol.text.lines import IndexedText, elide, line_ends
+from buddy.compiler.protocol.text.regions import region_at, symbols
+from buddy.compiler.protocol.text.search import is_literal, keeps_to_lines
+from buddy.compiler.protocol.text.structure import shapes
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+from buddy.compiler.support import json_lines
+from buddy.compiler.support.processes.jobs import JobFailed
+from buddy.compiler.tools.fuzz.plan import Batch
 from buddy.themes.lexers import lexer_for
 from buddy.themes.palette import read_theme, themes
 from buddy.themes.toml import TomlError
@@ -300,9 +301,9 @@ READERS: dict[str, Reader] = {
         _frames(protocol.EngineFrame), (WireError, FrameError), _encoded(protocol.EngineFrame), "frames", 150
     ),
     "messages of workers": Reader(
-        _frames(messages.HostMessage | messages.CompilerMessage),
+        _frames(worker_messages.HostMessage | worker_messages.CompilerMessage),
         (WireError, FrameError),
-        _encoded(messages.HostMessage | messages.CompilerMessage),
+        _encoded(worker_messages.HostMessage | worker_messages.CompilerMessage),
         "frames",
         60,
     ),

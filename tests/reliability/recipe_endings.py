@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from buddy.compiler.plain_values import Diagnostic
 from buddy.compiler.protocol import Failed, Ran
-from buddy.compiler.recipe import IREE, Recipe
+from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.recipe import IREE, Recipe
 
 # "right": agrees with eager. "differs": does not, is called so, and something in the recipe is known to do that.
 # "refused": a diagnostic that says what and where. "crashed": a process of the engine's went, in MLIR, LLVM or the

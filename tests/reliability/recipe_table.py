@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.compiler import json_lines
+from buddy.compiler.support import json_lines
 from tests.reliability.campaign import Batch, Note
 
 OUTCOMES = ("right", "refused", "crashed", "stopped", "differs")

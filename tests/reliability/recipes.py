@@ -22,11 +22,11 @@ import msgspec
 import tomli_w
 
 from buddy.app.client import EngineLost, RequestFailed
-from buddy.compiler.bisect.delta import smallest_failing
-from buddy.compiler.entering import entering
-from buddy.compiler.plain_values import GraphInfo
 from buddy.compiler.protocol import Captured, ListPasses, ListPresets, Open, Passes, Presets, Progress, Ran, Run
-from buddy.compiler.recipe import TORCH_MLIR, Frontend, Recipe
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.plain_values import GraphInfo
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, Recipe
+from buddy.compiler.tools.bisect.delta import smallest_failing
 from tests.reliability.campaign import Attempt, Campaign, Fault, Note, Tried
 from tests.reliability.engines import Engine, NotAnswered
 from tests.reliability.random_recipes import Choices, Choose, Edit, edited, recipe_of

@@ -31,8 +31,8 @@ from textual.widgets import Input, TextArea
 from buddy.app import actions, history, runs
 from buddy.app.settings import Settings
 from buddy.app.workbench import BenchScreen
-from buddy.compiler import json_lines
 from buddy.compiler.engine.reprinting import MAX_FORMS
+from buddy.compiler.support import json_lines
 from buddy.themes.palette import themes
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
 from tests.reliability.holdings import Sample, Watch, growths, leaks, risen_kinds, watched, without_kinds

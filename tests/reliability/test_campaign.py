@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler import json_lines
+from buddy.compiler.support import json_lines
 from tests.reliability import __main__ as command_line
 from tests.reliability.campaign import (
     Attempt,

@@ -33,9 +33,9 @@ from buddy.app.value_pages import entries_of
 from buddy.app.workbench import BenchScreen, Workbench
 from buddy.compiler.engine.reprinting import MAX_FORMS, Reprinting
 from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.store import TextStore
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.store import TextStore
 from buddy.themes.palette import themes
 
 

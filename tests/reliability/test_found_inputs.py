@@ -18,20 +18,20 @@ import torch
 
 from buddy.app.settings import read_settings
 from buddy.app.tuning import read_variation
-from buddy.compiler.bindings import ir
-from buddy.compiler.engine.jobs import JobFailed
 from buddy.compiler.engine.plugin_files import as_they_are
 from buddy.compiler.graph.sizes import BadSizeError, parsed
-from buddy.compiler.ir_files.question import Answer, Question
-from buddy.compiler.ir_files.reading import UnreadableError, new_context, parts_of
-from buddy.compiler.onnx_files.model import prepared
+from buddy.compiler.importers.mlir_files.question import Answer, Question
+from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parts_of
+from buddy.compiler.importers.onnx_files.model import prepared
+from buddy.compiler.importers.sources import exported_program
+from buddy.compiler.importers.sources.locate import locate
+from buddy.compiler.importers.sources.opening import Opening
+from buddy.compiler.importers.sources.pickles import nothing_runs
+from buddy.compiler.importers.sources.program import SourceError
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Variation
-from buddy.compiler.recipe import PluginFile
-from buddy.compiler.sources import exported_program
-from buddy.compiler.sources.locate import locate
-from buddy.compiler.sources.opening import Opening
-from buddy.compiler.sources.pickles import nothing_runs
-from buddy.compiler.sources.program import SourceError
+from buddy.compiler.protocol.recipe import PluginFile
+from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.themes.palette import read_theme
 
 DEEP = "[" * 3000
@@ -120,8 +120,9 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
     """Whether this version of MLIR refuses the file or reads on, its process ends, however busy the machine is."""
     question = msgspec.msgpack.encode(Question(zlib.decompress(base64.b85decode(ENDLESS)), "a.mlirbc", "", ()))
     program = (
-        "import sys; from buddy.compiler.ir_files import __main__ as reader; from buddy.compiler.engine import apart; "
-        "reader.SECONDS = 1; apart.answer_apart(reader.Question, reader.answer_in_time)"
+        "import sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
+        "from buddy.compiler.support.processes import one_shot; "
+        "reader.SECONDS = 1; one_shot.answer_apart(reader.Question, reader.answer_in_time)"
     )
     command = [sys.executable, "-c", program, str(os.getpid())]
     done = subprocess.run(command, input=question, capture_output=True, timeout=120, check=False)
@@ -132,9 +133,10 @@ def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
     """A limit that is lower than the reader's own cannot be raised."""
     question = msgspec.msgpack.encode(Question(b"func.func @f(%a: i32) -> i32 { return %a : i32 }", "a.mlir", "", ()))
     program = (
-        "import resource, sys; from buddy.compiler.ir_files import __main__ as reader; most = reader.SECONDS - 1; "
-        "from buddy.compiler.engine import apart; resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
-        "apart.answer_apart(reader.Question, reader.answer_in_time)"
+        "import resource, sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
+        "most = reader.SECONDS - 1; from buddy.compiler.support.processes import one_shot; "
+        "resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
+        "one_shot.answer_apart(reader.Question, reader.answer_in_time)"
     )
     command = [sys.executable, "-c", program, str(os.getpid())]
     done = subprocess.run(command, input=question, capture_output=True, timeout=300, check=False)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.plain_values import Diagnostic, OptionInfo, PassInfo
-from buddy.compiler.presets import presets
 from buddy.compiler.protocol import Compile, Compiled, Failed
-from buddy.compiler.recipe import PassStep, from_toml
-from buddy.compiler.runner.compare import TOLERANCES, compare
-from buddy.compiler.runner.values import as_array
+from buddy.compiler.protocol.plain_values import Diagnostic, OptionInfo, PassInfo
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import PassStep, from_toml
+from buddy.compiler.runtime.compare import TOLERANCES, compare
+from buddy.compiler.runtime.values import as_array
 from tests.reliability.campaign import Batch as CampaignBatch
 from tests.reliability.campaign import Note, Plan, Tried, run
 from tests.reliability.random_recipes import Choices, Insert, Set, Switch, edited, recipe_of

@@ -16,8 +16,8 @@ from typing import TypeVar
 import pytest
 
 from buddy.app.cli import fuzz
-from buddy.compiler import json_lines
-from buddy.compiler.fuzzing import plan as fuzzing
+from buddy.compiler.support import json_lines
+from buddy.compiler.tools.fuzz import plan as fuzzing
 from tests.engine.engine_processes import command, lives
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Plan, Tried
 from tests.reliability.whole import Run, carried_out, programs

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buddy.app.cli import fuzz
-from buddy.compiler.engine.lifeline import describe_exit, from_its_first_moment
-from buddy.compiler.fuzzing import plan as fuzzing
+from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment
+from buddy.compiler.tools.fuzz import plan as fuzzing
 from tests.reliability import campaign as campaigns
 from tests.reliability.campaign import Campaign, Plan
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.compilation import CompilationError, Compiler
-from buddy.compiler.presets import presets
-from buddy.compiler.recipe import TORCH_MLIR, prefix_keys
-from buddy.compiler.runner.loaded import LoadedProgram
+from buddy.compiler.driver.compilation import CompilationError, Compiler
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import TORCH_MLIR, prefix_keys
+from buddy.compiler.runtime.loaded import LoadedProgram
 from tests.programs import assert_same, captured
 from tests.support.tiers import sampled
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.compiler.bindings import execution_engine, ir, passmanager
+from buddy.compiler.mlir.bindings import execution_engine, ir, passmanager
 
 _LOWER = (
     "builtin.module(convert-scf-to-cf,expand-strided-metadata,lower-affine,convert-math-to-libm,convert-arith-to-llvm,"

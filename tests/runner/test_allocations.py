@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import run_and_compare
-from buddy.compiler.runner.allocations import with_peak
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.runtime.allocations import with_peak
 from tests.programs import Line
 
 MEBIBYTE = 1 << 20

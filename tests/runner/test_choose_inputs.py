@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.run_report import InputChoice
-from buddy.compiler.runner.choose_inputs import InputError, chosen_tensors, input_positions
-from buddy.compiler.runner.compare import compare
-from buddy.compiler.runner.values import as_array, values_file
+from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.runtime.choose_inputs import InputError, chosen_tensors, input_positions
+from buddy.compiler.runtime.compare import compare
+from buddy.compiler.runtime.values import as_array, values_file
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,14 @@ from msgspec.structs import replace
 from torch.testing._comparison import default_tolerances
 
 from buddy.app.figures import load as figures_of
-from buddy.compiler import machine_load
-from buddy.compiler.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.codegen.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.machine_load import LoadMeter
-from buddy.compiler.protocol import OutputReport
-from buddy.compiler.runner import run_and_compare
-from buddy.compiler.runner.compare import TOLERANCES, compare
-from buddy.compiler.runner.measure import reports, summary
+from buddy.compiler.protocol import OutputReport, machine_load
+from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.runtime.compare import TOLERANCES, compare
+from buddy.compiler.runtime.measure import reports, summary
+from buddy.compiler.support.machine_load import LoadMeter
 from tests.runner.objects import compile_object
 
 

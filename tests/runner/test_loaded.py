@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from buddy.compiler.artifact import Argument, Artifact, EagerCall, TensorSpec
-from buddy.compiler.runner import LinkError, LoadedProgram
+from buddy.compiler.codegen.artifact import Argument, Artifact, EagerCall, TensorSpec
+from buddy.compiler.runtime import LinkError, LoadedProgram
 from tests.runner.objects import compile_object
 
 ADD = """

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.runner import LoadedProgram, loaded, run_and_compare
-from buddy.compiler.runner.compare import compare
-from buddy.compiler.runner.openmp import SEQUENTIAL, fork_on, torch_fork
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.runtime import LoadedProgram, loaded, run_and_compare
+from buddy.compiler.runtime.compare import compare
+from buddy.compiler.runtime.openmp import SEQUENTIAL, fork_on, torch_fork
 from tests.conftest import RunPython
 from tests.programs import Line
 
@@ -119,10 +119,10 @@ def test_several_python_threads_may_call_one_program() -> None:
 
 _RUN = """
 import msgspec
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
 
 with torch.no_grad():
     (graph,) = capture(model(), (x,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from buddy.compiler.artifact import TensorSpec
-from buddy.compiler.runner.packed_store import PackedStore
+from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.runtime.packed_store import PackedStore
 
 
 def test_buffers_have_their_specs_lie_on_cache_lines_and_do_not_overlap() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.runner import reused
-from buddy.compiler.runner.reused import LIMIT, SMALL, Memory
+from buddy.compiler.runtime import reused
+from buddy.compiler.runtime.reused import LIMIT, SMALL, Memory
 
 SHAPE = (SMALL // 4, 3)
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.verify import _difference
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import OutputReport
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.measure import reports
-from buddy.compiler.runner.sensitivity import MULTIPLE, spreads
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.measure import reports
+from buddy.compiler.runtime.sensitivity import MULTIPLE, spreads
 
 DEPTH, WIDTH = 24, 64
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.runner.linker import Library
-from buddy.compiler.soft_float import NAMES, support_of
+from buddy.compiler.codegen.soft_float import NAMES, support_of
+from buddy.compiler.runtime.linker import Library
 
 _CALLS = """
 define void @each_float(ptr %from, ptr %to, i64 %count) {{

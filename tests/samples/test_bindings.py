@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler import blas
-from buddy.compiler.compilation import Compiler
-from buddy.compiler.entering import entering
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import run_and_compare
-from buddy.compiler.sources import load_program
+from buddy.compiler.driver.compilation import Compiler
+from buddy.compiler.importers.sources import load_program
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.support import blas
 
 NAMES = ("build_module", "own_dialect", "own_pass", "matmul_to_blas")
 # f32: sums of 512 products in another order than NumPy's differ by some ten ulps of their largest partial sums.

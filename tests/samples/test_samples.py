@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.compilation import Compiler
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import run_and_compare
-from buddy.compiler.sources import CapturedGraph, load_program
+from buddy.compiler.driver.compilation import Compiler
+from buddy.compiler.importers.sources import CapturedGraph, load_program
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import run_and_compare
 from tests.support.tiers import sampled
 
 SAMPLES = [

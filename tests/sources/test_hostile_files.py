@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from buddy.app.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description, runs_elsewhere
-from buddy.compiler import archives
 from buddy.compiler.frontend.backend_settings import Settings
-from buddy.compiler.recipe import PassStep, PluginFile, Recipe, to_toml
-from buddy.compiler.recipe_claims import claims
-from buddy.compiler.run_report import InputChoice
-from buddy.compiler.runner.choose_inputs import InputError, _read
-from buddy.compiler.sources import SourceError, load_program
-from buddy.compiler.sources.kinds import kind_of
+from buddy.compiler.importers.sources import SourceError, load_program
+from buddy.compiler.importers.sources.kinds import kind_of
+from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, to_toml
+from buddy.compiler.protocol.recipe_claims import claims
+from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.runtime.choose_inputs import InputError, _read
+from buddy.compiler.support import archives
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 
@@ -131,8 +131,8 @@ def test_what_a_recipe_asks_for_beyond_computing_is_named(what: str) -> None:
 
 
 def test_plain_recipes_ask_for_nothing() -> None:
-    from buddy.compiler.iree.flags import DEFAULTS
-    from buddy.compiler.presets import default_recipe, presets
+    from buddy.compiler.codegen.iree.flags import DEFAULTS
+    from buddy.compiler.protocol.presets import default_recipe, presets
 
     text = "// a comment\nmodule {\n  // /tmp/x\n}\n"
     steps = (PassStep("replace-ir", options=(("ir", text),)), PassStep("one-shot-bufferize", options=(("copy", True),)))

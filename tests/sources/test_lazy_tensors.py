@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.sources import SourceError, lazy_tensors, load_program
+from buddy.compiler.importers.sources import SourceError, lazy_tensors, load_program
 
 SCRIPT = """
 import torch

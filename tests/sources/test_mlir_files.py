@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.bindings import ir
-from buddy.compiler.compilation import Compiler
-from buddy.compiler.entering import entering
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.presets import default_recipe
+from buddy.compiler.importers.sources import Program, SourceError, load_program
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic, RunReport
-from buddy.compiler.runner import run_and_compare
-from buddy.compiler.sources import Program, SourceError, load_program
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import run_and_compare
 
 PROGRAMS = """
 func.func private @twice(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.compilation import CompilationError
-from buddy.compiler.entering import entering
+from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.captured import CapturedGraph
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.sources import SourceError, load_program
-from buddy.compiler.sources.kinds import kind_of
-from buddy.compiler.straight import compile_graph
+from buddy.compiler.importers.sources import SourceError, load_program
+from buddy.compiler.importers.sources.kinds import kind_of
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime import LoadedProgram
 
 onnx = pytest.importorskip("onnx")
 helper, numpy_helper = onnx.helper, onnx.numpy_helper

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.sources import SourceError, load_program
+from buddy.compiler.importers.sources import SourceError, load_program
 
 SCRIPT = """
 import torch

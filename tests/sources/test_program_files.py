@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.utils import bundled_inputs
 
+from buddy.compiler.importers.sources import Program, SourceError, load_program
+from buddy.compiler.importers.sources.kinds import kind_of
+from buddy.compiler.importers.sources.pickles import UnsafeError, nothing_runs
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.sources import Program, SourceError, load_program
-from buddy.compiler.sources.kinds import kind_of
-from buddy.compiler.sources.pickles import UnsafeError, nothing_runs
 
 
 class Layers(torch.nn.Module):

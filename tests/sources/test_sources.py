@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from buddy.compiler.importers.sources import Program, SourceError, load_program
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.sources import Program, SourceError, load_program
 
 Write = Callable[..., str]
 
@@ -307,7 +307,7 @@ def test_a_script_that_fails(script: Write, text: str, what: str, line: str) -> 
     assert diagnostic.where.endswith(line)
     assert diagnostic.todo
     assert "buddy/compiler" not in diagnostic.detail
-    assert "compiler/sources" not in diagnostic.detail
+    assert "compiler/importers/sources" not in diagnostic.detail
 
 
 def test_an_early_clean_exit_keeps_what_was_captured(script: Write) -> None:
@@ -428,7 +428,7 @@ torch.nn.ReLU()(torch.ones(2))
 
 
 def test_a_script_may_import_mlir_by_its_own_name(script: Write, run_python: Callable[..., Any]) -> None:
-    load = "import sys; from buddy.compiler.sources import load_program; load_program(sys.argv[1])"
+    load = "import sys; from buddy.compiler.importers.sources import load_program; load_program(sys.argv[1])"
     done = run_python("-c", load, script(MLIR))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("module {")
@@ -436,7 +436,7 @@ def test_a_script_may_import_mlir_by_its_own_name(script: Write, run_python: Cal
 
 def test_loading_needs_no_mlir(script: Write, run_python: Callable[..., Any]) -> None:
     load = (
-        "import sys; from buddy.compiler.sources import load_program; load_program(sys.argv[1]); "
+        "import sys; from buddy.compiler.importers.sources import load_program; load_program(sys.argv[1]); "
         "sys.exit(', '.join(name for name in sys.modules if name.startswith(('torch_mlir', 'mlir'))))"
     )
     done = run_python("-c", load, script(PLAIN))

@@ -43,8 +43,8 @@ ENGINE = "buddy.compiler.engine"
 WORKERS = (f"{ENGINE}.host", f"{ENGINE}.compiler")
 # What samples and verbs load besides; absent extras are skipped.
 LOADED = (
-    "buddy.app.cli.headless", "buddy.app.workbench", "buddy.compiler.engine.server", "buddy.compiler.sources",
-    "buddy.compiler.frontend", "buddy.compiler.runner", *WORKERS, "transformers.models.bert.modeling_bert",
+    "buddy.app.cli.headless", "buddy.app.workbench", "buddy.compiler.engine.server", "buddy.compiler.importers.sources",
+    "buddy.compiler.frontend", "buddy.compiler.runtime", *WORKERS, "transformers.models.bert.modeling_bert",
 )  # fmt: skip
 _MOST = 1 << 20
 # Without the folder that this module was started in.

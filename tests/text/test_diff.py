@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from buddy.compiler.text import runs
-from buddy.compiler.text.diff import difference
-from buddy.compiler.text.runs import Hunk, hunks
-from buddy.compiler.text.structure import bound, shapes, with_sorted_attributes
+from buddy.compiler.protocol.text import runs
+from buddy.compiler.protocol.text.diff import difference
+from buddy.compiler.protocol.text.runs import Hunk, hunks
+from buddy.compiler.protocol.text.structure import bound, shapes, with_sorted_attributes
 
 FUNCTION = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>

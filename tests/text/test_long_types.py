@@ -8,8 +8,8 @@ import pytest
 
 from buddy.app.abbreviations import abbreviated
 from buddy.compiler.protocol import LongType
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.long_types import MOST, long_types
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.long_types import MOST, long_types
 
 VIEW = "memref<128x768xf32, strided<[768, 1], offset: ?>>"
 STRUCT = "!llvm.struct<(ptr, ptr, i64, array<2 x i64>, array<2 x i64>)>"

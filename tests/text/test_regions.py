@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.regions import Symbol, region_at, symbols
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.regions import Symbol, region_at, symbols
 
 MLIR = """#map = affine_map<(d0) -> (d0)>
 module {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.compiler.text.lines import IndexedText
-from buddy.compiler.text.store import TextStore, text_name
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.store import TextStore, text_name
 
 
 def filled(limit: int, count: int) -> TextStore:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.compilation import Compiler
+from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

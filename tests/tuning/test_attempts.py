@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import torch
 
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.tuning.attempts import attempt
-from buddy.compiler.tuning.messages import Attempt
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.tools.tune.attempts import attempt
+from buddy.compiler.tools.tune.messages import Attempt
 from tests.programs import captured
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.presets import default_recipe
 from buddy.compiler.protocol import Tune
-from buddy.compiler.tuning import hunt
-from buddy.compiler.tuning.hunt import Hunt
-from buddy.compiler.tuning.messages import Attempt, AttemptDone, Duel, DuelDone
-from buddy.compiler.tuning.space import space_of
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.tuning_space import space_of
+from buddy.compiler.tools.tune import hunt
+from buddy.compiler.tools.tune.hunt import Hunt
+from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
 
 
 class Clock:

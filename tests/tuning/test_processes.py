@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from buddy.app.client import EngineClient
-from buddy.compiler.engine.messages import Load
-from buddy.compiler.presets import presets
 from buddy.compiler.protocol import Attempted, Captured, ListPresets, Open, Presets, Tune, Tuned, Variation
-from buddy.compiler.recipe import Recipe
-from buddy.compiler.tuning.messages import Attempt, AttemptDone, Begin
-from buddy.compiler.tuning.on_worker import answer
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.worker_messages import Load
+from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Begin
+from buddy.compiler.tools.tune.on_worker import answer
 from tests.engine.engine_processes import forked_from_host
 
 PROGRAM = """

@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from buddy.compiler.tuning.search import Search
-from buddy.compiler.tuning.space import Point
+from buddy.compiler.protocol.tuning_space import Point
+from buddy.compiler.tools.tune.search import Search
 
 SIZES = (6, 5, 4, 2)
 

@@ -18,8 +18,8 @@ from buddy.compiler.graph.transform.notes import Note, Transform, TransformError
 from buddy.compiler.graph.transform.observe import observe
 from buddy.compiler.graph.transform.pools import maxpool2d_simplify
 from buddy.compiler.graph.transform.transposes import eliminate_matmul_transpose_reshape, eliminate_transpose
-from buddy.compiler.recipe import OptionValue
-from buddy.compiler.step_options import typed_options
+from buddy.compiler.protocol.recipe import OptionValue
+from buddy.compiler.protocol.step_options import typed_options
 
 __all__ = [
     "Note",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math as pymath
 from typing import Any
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.bindings import arith
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.carried import Carried, compare, minus, pick

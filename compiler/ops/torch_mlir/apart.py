@@ -13,9 +13,9 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from buddy.compiler.engine.lifeline import describe_exit, start_on_line
-from buddy.compiler.engine.process import safe_path
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
+from buddy.compiler.support.processes.parent_death import describe_exit, start_on_line
+from buddy.compiler.support.processes.worker_process import safe_path
 
 # One op takes some 30 ms, and a process some seconds to start on a busy machine. Whoever waits for a whole program, as
 # coverage does for 60 s, still learns which op it was.

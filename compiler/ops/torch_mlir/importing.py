@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.bindings import func, ir, torch_dialect
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.serialize import Opaque, unplain
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.mlir.bindings import func, ir, torch_dialect
 from buddy.compiler.ops.utils import LoweringError
 
 # How the torch dialect spells element types, and the numbers that torch's ops take for them (`c10::ScalarType`).

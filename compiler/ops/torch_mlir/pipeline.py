@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.torch_mlir.apart import lowered
 from buddy.compiler.ops.utils import LoweringError
 

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from buddy.compiler.bindings import ir, passmanager, torch_dialect
+from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
 
 # What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
 PASSES = (

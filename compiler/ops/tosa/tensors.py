@@ -9,8 +9,8 @@ from typing import Any, Union
 
 import numpy as np
 
-from buddy.compiler.bindings import ir, tosa
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir, tosa
 from buddy.compiler.ops.tosa.types import HALVES, require
 from buddy.compiler.ops.utils import LoweringError, constant_attribute, tensor_type
 

@@ -7,9 +7,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from buddy.compiler.bindings import ir, tosa
 from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir, tosa
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import ir
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 

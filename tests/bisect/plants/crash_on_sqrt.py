@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.kernels.walk import named
+from buddy.compiler.mlir.walk import named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.bindings import arith, ir, memref, scf
-from buddy.compiler.kernels.contraction import indexing_maps
-from buddy.compiler.kernels.walk import named
+from buddy.compiler.mlir.bindings import arith, ir, memref, scf
+from buddy.compiler.mlir.walk import named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.contraction import indexing_maps
 
 LONG = 12
 

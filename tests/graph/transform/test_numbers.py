@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from buddy.compiler.graph.transform import transforms
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import EAGER, Recipe
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import EAGER, Recipe
 from tests.ops.one_op import NOT_CAPTURED
 from tests.programs import Line, assert_same
 from tests.support.tiers import sampled

@@ -8,11 +8,11 @@ import torch
 from buddy.compiler.graph.partition import by_layers
 from buddy.compiler.graph.transform import TransformError, run_transform
 from buddy.compiler.graph.transform.observe import observed
-from buddy.compiler.presets import default_recipe
-from buddy.compiler.recipe import PassStep, Recipe
-from buddy.compiler.runner import LoadedProgram
-from buddy.compiler.runner.node_by_node import values_of
-from buddy.compiler.runner.observing import observing
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.node_by_node import values_of
+from buddy.compiler.runtime.observing import observing
 from tests.models import stack
 from tests.programs import Line, captured
 

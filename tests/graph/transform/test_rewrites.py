@@ -30,8 +30,8 @@ from buddy.compiler.graph.transform import (
 )
 from buddy.compiler.graph.types import DeviceType
 from buddy.compiler.passes.catalogue import catalogue
-from buddy.compiler.presets import presets
-from buddy.compiler.recipe import OWN_FRONTENDS
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from tests.programs import captured
 
 Q, KV = torch.ones(1, 6, 5, 8), torch.ones(1, 2, 5, 8)

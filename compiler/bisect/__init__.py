@@ -1,6 +1,0 @@
-"""Looks for what makes a program fail, differ from eager, or slow: passes, lowerings, nodes."""
-
-from buddy.compiler.bisect.search import bisect
-from buddy.compiler.bisect.trials import Stopped
-
-__all__ = ["Stopped", "bisect"]

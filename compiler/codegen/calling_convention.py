@@ -1,0 +1,177 @@
+"""How the entry function is called, read off its arguments in the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.codegen.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
+from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.memory import RESULT
+from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
+from buddy.compiler.passes.kernels.views import bytes_of
+
+# On the entry's last argument: the bytes of memory that it works in.
+ARENA = "buddy.arena"
+# On a parameter that kernels read from end to end where it lies.
+STREAMED = "buddy.streamed"
+# On a module: what its counters of time count.
+REGIONS = "buddy.regions"
+
+
+@dataclass(frozen=True)
+class EntryArgument:
+    """An argument that comes from graph input number `source`; `pack` names the function that packs it, or is "".
+
+    `streamed` is a weight that kernels read from end to end in place.
+    """
+
+    source: int
+    pack: str
+    shape: tuple[int | str, ...]
+    element: str
+    streamed: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The arguments from the graph's inputs, the names of the symbols whose values follow them, and the bytes of the
+    arena, which is an argument where it is not 0.
+
+    `results` are the bytes that are written of each result that is passed, None where only a call tells.
+    """
+
+    arguments: tuple[EntryArgument, ...]
+    arena: int = 0
+    symbols: tuple[str, ...] = ()
+    results: tuple[int | None, ...] = ()
+
+
+def entry_of(module: Any) -> Any | None:
+    """The entry function of a module, while it is in the `func` dialect."""
+    functions = (op.operation for op in module.regions[0].blocks[0] if op.operation.name == "func.func")
+    return next((operation for operation in functions if _is_entry(operation)), None)
+
+
+def of_module(module: Any) -> Entry | None:
+    """The entry's calling convention once results are out-parameters; `None` before, and after `func` is gone."""
+    operation = entry_of(module)
+    if operation is None:
+        return None
+    kind = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
+    if kind.results or not all(isinstance(t, (ir.MemRefType, ir.IndexType)) for t in kind.inputs):
+        return None
+    pairs = [
+        (t, ir.DictAttr(a)) for t, a in zip(kind.inputs, ir.ArrayAttr(operation.attributes["arg_attrs"]), strict=True)
+    ]
+    found = (_argument(t, attributes) for t, attributes in pairs)
+    arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
+    symbols = symbols_of(operation, kind.inputs)
+    results = tuple(bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if RESULT in attributes)
+    return Entry(tuple(argument for argument in found if argument is not None), arena, tuple(symbols), results)
+
+
+class Reader:
+    """How a module's entry is called, as passes change it; read anew where its type or attributes are others."""
+
+    def __init__(self) -> None:
+        self.last: Entry | None = None
+        self._seen: tuple[Any, ...] = ()
+
+    def read(self, module: Any) -> None:
+        operation = entry_of(module)
+        if operation is None:
+            return
+        seen = operation.attributes["function_type"], operation.attributes["arg_attrs"]
+        if seen != self._seen:
+            self.last, self._seen = of_module(module) or self.last, seen
+
+
+def _is_entry(operation: Any) -> bool:
+    if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
+        return False
+    # What has a C interface is called with descriptors: a function that packs, or that stands by itself.
+    return "sym_visibility" not in operation.attributes and "llvm.emit_c_interface" not in operation.attributes
+
+
+def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
+    if "buddy.source" not in attributes:
+        return None
+    pack = ir.StringAttr(attributes["buddy.pack"]).value if "buddy.pack" in attributes else ""
+    source = ir.IntegerAttr(attributes["buddy.source"]).value
+    shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else ir.MemRefType(kind).shape
+    element = str(ir.MemRefType(kind).element_type)
+    return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes)
+
+
+def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
+    """The artifact's arguments: a raw input has the graph's own spec, which knows signedness, a packed one the IR's."""
+    return tuple(
+        Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack, a.streamed)
+        for a in entry.arguments
+    )
+
+
+def words_of(module: Any, name: str) -> int:
+    """How many pointers and sizes function `name` of a module in the LLVM dialect takes; -1 if it is absent or takes
+    other values."""
+    for op in module.regions[0].blocks[0]:
+        operation = op.operation
+        if operation.name == "llvm.func" and ir.StringAttr(operation.attributes["sym_name"]).value == name:
+            arguments = operation.regions[0].blocks[0].arguments
+            return len(arguments) if all(str(a.type) in ("!llvm.ptr", "i64") for a in arguments) else -1
+    return -1
+
+
+def forks(module: Any) -> bool:
+    """Whether a module in the LLVM dialect has loops that threads share."""
+    symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
+    return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
+
+
+def regions_attribute(regions: Sequence[Region]) -> Any:
+    """Regions as an attribute of the module that counts them."""
+    return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
+
+
+def _region_attribute(region: Region) -> Any:
+    names = {"nodes": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in region.nodes])}
+    texts = {"function": ir.StringAttr.get(region.function), "what": ir.StringAttr.get(region.what)}
+    parent = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), region.parent)
+    return ir.DictAttr.get({**names, **texts, "parent": parent})
+
+
+def regions_of(module: Any) -> tuple[Region, ...]:
+    """What the counters of a module count; nothing, where it has none."""
+    if REGIONS not in module.attributes:
+        return ()
+    return tuple(_region(ir.DictAttr(each)) for each in ir.ArrayAttr(module.attributes[REGIONS]))
+
+
+def _region(attributes: Any) -> Region:
+    nodes = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes["nodes"]))
+    function, what = (ir.StringAttr(attributes[key]).value for key in ("function", "what"))
+    return Region(nodes, function, what, ir.IntegerAttr(attributes["parent"]).value)
+
+
+def artifact(
+    name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
+    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
+    observed: Sequence[str] = (), target: str = "",
+) -> Artifact:  # fmt: skip
+    """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads`, `target`: the recipe's."""
+    return Artifact(
+        name,
+        tuple(objects),
+        arguments(entry, placeholders),
+        tuple(results),
+        tuple(calls),
+        entry.arena,
+        threads if forks(module) else 1,
+        tuple(found for name in entry.symbols for found in symbols if found.name == name),
+        tuple(observed),
+        regions_of(module),
+        target=target,
+    )

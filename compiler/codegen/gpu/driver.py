@@ -1,0 +1,138 @@
+"""A GPU, through CUDA's driver API as the package cuda-bindings gives it. No torch.
+
+What it does is kept small: one device, its primary context, the default stream, everything in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from buddy.compiler.codegen.gpu.program import Launch, Pointer, Scalar, Word
+
+LIBRARY = "libcuda.so.1"
+EXTRA = "pip install 'buddy-tui[cuda]'"
+_KINDS: dict[str, Any] = {
+    "i1": ctypes.c_int8,
+    "i8": ctypes.c_int8,
+    "i16": ctypes.c_int16,
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+}
+
+
+class NoDeviceError(Exception):
+    """Nothing here runs kernels: the text says what is missing, `todo` what brings it."""
+
+    def __init__(self, text: str, todo: str) -> None:
+        super().__init__(text)
+        self.todo = todo
+
+
+class DeviceFault(Exception):
+    """The driver refused, or a kernel failed: the text says at what, and what the driver says."""
+
+
+class Device:
+    """The first CUDA device.
+
+    Raises `NoDeviceError` where there is no driver, no device, or no binding of it.
+    """
+
+    def __init__(self) -> None:
+        self._api = _api()
+        try:
+            self._ask("cuInit", 0)
+            self._device = self._ask("cuDeviceGet", 0)
+        except (DeviceFault, RuntimeError) as error:
+            # A driver without a device says so here, and the binding raises where it cannot open the library.
+            raise NoDeviceError(f"there is no CUDA device on this machine ({error})", _ELSEWHERE) from error
+        self._ask("cuCtxSetCurrent", self._ask("cuDevicePrimaryCtxRetain", self._device))
+        self.name = self._ask("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """What a function of the driver gives. Raises `DeviceFault` with the driver's own words."""
+        status, *found = getattr(self._api, function)(*arguments)
+        if int(status):
+            _, words = self._api.cuGetErrorString(status)
+            said = words.decode(errors="replace") if words else f"error {int(status)}"
+            raise DeviceFault(f"{function}: {said}")
+        return found[0] if found else None
+
+    def functions(self, ptx: str, names: Sequence[str]) -> dict[str, Any]:
+        """The kernels of a text of PTX by name; the driver compiles it for this device."""
+        module = self._ask("cuModuleLoadData", ptx.encode() + b"\0")
+        return {name: self._ask("cuModuleGetFunction", module, name.encode()) for name in names}
+
+    def allocate(self, size: int) -> int:
+        """The address of `size` bytes on the device, which stay until the process ends."""
+        return int(self._ask("cuMemAlloc", max(1, size)))
+
+    def upload(self, address: int, host: int, size: int) -> None:
+        self._ask("cuMemcpyHtoD", address, host, size)
+
+    def download(self, host: int, address: int, size: int) -> None:
+        self._ask("cuMemcpyDtoH", host, address, size)
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        self._ask("cuMemcpyDtoD", target, source, size)
+
+    def launch(self, function: Any, launch: Launch, addresses: Mapping[int, int]) -> None:
+        """Begin a kernel; `addresses` are those of the buffers, by number."""
+        parameters = Parameters(launch.words, addresses)
+        self._ask("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
+
+    def mark(self) -> Any:
+        """A point in the device's work, for `milliseconds`."""
+        event = self._ask("cuEventCreate", 0)
+        self._ask("cuEventRecord", event, 0)
+        return event
+
+    def milliseconds(self, first: Any, second: Any) -> float:
+        """How long the device worked from one point to another, once it has come to the second."""
+        self._ask("cuEventSynchronize", second)
+        passed = float(self._ask("cuEventElapsedTime", first, second))
+        for event in (first, second):
+            self._ask("cuEventDestroy", event)
+        return passed
+
+
+class Parameters:
+    """A kernel's arguments as the driver reads them: an array of addresses, each of a value of its own size.
+
+    They live as long as this does; the driver has copied them when a launch returns.
+    """
+
+    def __init__(self, words: Sequence[Word], addresses: Mapping[int, int]) -> None:
+        self.values = [_value(word, addresses) for word in words]
+        self.table = (ctypes.c_void_p * max(1, len(words)))(*map(ctypes.addressof, self.values))
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.table)
+
+
+def _value(word: Word, addresses: Mapping[int, int]) -> Any:
+    if isinstance(word, Pointer):
+        return ctypes.c_void_p(addresses[word.buffer])
+    assert isinstance(word, Scalar)
+    return _KINDS[word.kind](word.value)
+
+
+_ELSEWHERE = "the stages down to PTX are made all the same; run it where a GPU is"
+
+
+def _api() -> Any:
+    """The functions of the driver. Raises `NoDeviceError`."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        raise NoDeviceError(f"there is no CUDA driver on this machine ({LIBRARY} is not found)", _ELSEWHERE) from error
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise NoDeviceError("there is a CUDA driver, but not the package that speaks with it", EXTRA) from error

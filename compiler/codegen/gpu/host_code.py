@@ -1,0 +1,183 @@
+"""The host's part of a module with GPU kernels, read as plain steps: which kernel runs on which buffers, in order.
+
+What is left on the host after outlining is straight code for programs of known sizes: allocations, views, launches and
+copies. There is nothing to compile in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, cast
+
+from buddy.compiler.codegen.calling_convention import entry_of
+from buddy.compiler.codegen.gpu.program import Buffer, Copy, Launch, Pointer, Scalar, Word
+from buddy.compiler.mlir.bindings import ir
+
+MODULE = "gpu.module"
+# The operands of `gpu.launch_func`, of which each group is told by its length: what it waits for, the grid's three
+# sizes, the block's three, three of clusters, shared memory, the kernel's arguments, what waits for it.
+_GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
+# A kernel finds the offset of a view in the view's type, so it is given the address of what is viewed.
+_VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
+# Element types whose bytes follow from their name; an `index` has 64 bits.
+_ELEMENT = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
+_NOTHING = ("memref.dealloc", "func.return", "gpu.wait")
+
+
+class HostCodeError(Exception):
+    """The host would have to compute something: the text says which op, `location` is its."""
+
+    def __init__(self, text: str, location: Any) -> None:
+        super().__init__(text)
+        self.location = location
+
+
+def kernel_modules(module: Any) -> list[Any]:
+    """The ops that hold kernels, in order; none in a program for the CPU."""
+    return [op.operation for op in module.regions[0].blocks[0] if op.operation.name == MODULE]
+
+
+def steps_of(module: Any) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
+    """What the entry function of `module` does, and the buffers that it allocates.
+
+    Raises `HostCodeError`.
+    """
+    entry = entry_of(module)
+    if entry is None:
+        raise HostCodeError("there is no entry function", module.location)
+    host = _Host(_globals(module))
+    block = entry.regions[0].blocks[0]
+    for argument in block.arguments:
+        host.argument(argument)
+    for op in block.operations:
+        host.run(op.operation)
+    return tuple(host.buffers), tuple(host.steps)
+
+
+@dataclass
+class _Host:
+    """Follows straight code: every value is a buffer or a number that is known."""
+
+    contents: dict[str, Any]
+    arguments: int = 0
+    buffers: list[Buffer] = field(default_factory=list)
+    steps: list[Launch | Copy] = field(default_factory=list)
+    _values: dict[Any, Word] = field(default_factory=dict)
+
+    def argument(self, value: Any) -> None:
+        if not isinstance(value.type, ir.MemRefType):
+            raise HostCodeError("its sizes are known only to a call, and launches need them here", value.owner.owner)
+        self._values[value] = Pointer(self.arguments)
+        self.arguments += 1
+
+    def run(self, op: Any) -> None:
+        """Take one op of the host's. Raises `HostCodeError` where it is none of those that need no computing."""
+        acts: dict[str, Callable[[Any], None]] = {
+            "arith.constant": self._constant,
+            "memref.alloc": lambda op: self._new(op, b""),
+            "memref.alloca": lambda op: self._new(op, b""),
+            "memref.get_global": self._global,
+            "memref.copy": self._copy,
+            "gpu.launch_func": self._launch,
+            **dict.fromkeys(_VIEWS, self._view),
+            **dict.fromkeys(_NOTHING, lambda op: None),
+        }
+        if op.name not in acts:
+            raise HostCodeError(f"{op.name} is left on the host, which only launches kernels", op.location)
+        acts[op.name](op)
+
+    def _constant(self, op: Any) -> None:
+        value = op.attributes["value"]
+        kind = {"index": "i64"}.get(str(op.results[0].type), str(op.results[0].type))
+        number = ir.FloatAttr(value).value if kind.startswith("f") else ir.IntegerAttr(value).value
+        self._values[op.results[0]] = Scalar(cast(Any, kind), number)
+
+    def _new(self, op: Any, content: bytes) -> None:
+        self._values[op.results[0]] = Pointer(self.arguments + len(self.buffers))
+        self.buffers.append(Buffer(_size(op.results[0].type, op), content))
+
+    def _global(self, op: Any) -> None:
+        name = ir.FlatSymbolRefAttr(op.attributes["name"]).value
+        content = self.contents[name]
+        if content is None:
+            raise HostCodeError(f"the constant @{name} has no plain content", op.location)
+        self._new(op, content)
+
+    def _view(self, op: Any) -> None:
+        if len(op.operands) > 1:
+            raise HostCodeError(f"{op.name} at a place that only a call tells", op.location)
+        self._values[op.results[0]] = self._values[op.operands[0]]
+
+    def _copy(self, op: Any) -> None:
+        source, target = (self._pointer(operand, op) for operand in op.operands)
+        if not all(ir.MemRefType(value.type).layout == _identity(value.type) for value in op.operands):
+            raise HostCodeError("memref.copy of what does not lie dense is left on the host", op.location)
+        self.steps.append(Copy(source.buffer, target.buffer, _size(op.operands[0].type, op)))
+
+    def _launch(self, op: Any) -> None:
+        groups = _groups(op)
+        grid, block = ([self._number(group[0], op) for group in groups[part]] for part in (_GRID, _BLOCK))
+        shared = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
+        words = tuple(self._word(value, op) for value in groups[_ARGUMENTS])
+        module = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")
+        self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), words, shared))
+
+    def _word(self, value: Any, op: Any) -> Word:
+        if value not in self._values:
+            raise HostCodeError("a kernel is given a value that the host would have to compute", op.location)
+        return self._values[value]
+
+    def _pointer(self, value: Any, op: Any) -> Pointer:
+        word = self._word(value, op)
+        assert isinstance(word, Pointer)
+        return word
+
+    def _number(self, value: Any, op: Any) -> int:
+        word = self._word(value, op)
+        assert isinstance(word, Scalar)
+        return int(word.value)
+
+
+def _groups(op: Any) -> list[list[Any]]:
+    """The operands of a launch, group by group."""
+    sizes, operands = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])), list(op.operands)
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [operands[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def _globals(module: Any) -> dict[str, bytes | None]:
+    """What each global of the module begins with, `None` where that is not plain bytes."""
+    found: dict[str, bytes | None] = {}
+    for op in module.regions[0].blocks[0]:
+        if op.operation.name == "memref.global":
+            attributes = op.operation.attributes
+            known = "initial_value" in attributes
+            found[ir.StringAttr(attributes["sym_name"]).value] = (
+                _content(attributes["initial_value"]) if known else None
+            )
+    return found
+
+
+def _content(value: Any) -> bytes | None:
+    try:
+        return memoryview(ir.DenseElementsAttr(value)).tobytes()
+    except (TypeError, ValueError):
+        return None
+
+
+def _size(kind: Any, op: Any) -> int:
+    """The bytes of a buffer."""
+    memref = ir.MemRefType(kind)
+    if not memref.has_static_shape:
+        raise HostCodeError("the size of a buffer is known only to a call", op.location)
+    found = _ELEMENT.fullmatch(str(memref.element_type))
+    if found is None:
+        raise HostCodeError(f"a buffer has elements of type {memref.element_type}", op.location)
+    return prod(memref.shape) * max(1, int(found["bits"] or 64) // 8)
+
+
+def _identity(kind: Any) -> Any:
+    return ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(ir.MemRefType(kind).shape), context=kind.context))

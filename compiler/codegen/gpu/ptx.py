@@ -1,0 +1,108 @@
+"""PTX, the assembly language of NVIDIA's GPUs: made by the LLVM inside llvmlite, and shown with its nodes.
+
+MLIR's wheels come without that code generator. The driver compiles PTX for the GPU at hand when it loads it, so what is
+made for one chip runs on all later ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from buddy.compiler.codegen.machines import Machine, optimise, parsed, target_machine
+from buddy.compiler.mlir.printing import stage_text
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.protocol.text.stage_text import StageText
+
+TRIPLE = "nvptx64-nvidia-cuda"
+_DECLARED = re.compile(r"^declare [^@\n]*@([\w.$]+)\(", re.MULTILINE)
+_INTRINSIC = re.compile(r"llvm\.([a-z]\w*)\.")
+# LLVM's intrinsics that this code generator ends the process on: no instruction computes them.
+_MISSING = frozenset(
+    ("exp", "exp10", "log", "log2", "log10", "pow", "powi", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh",
+     "tanh", "sincos", "ldexp", "frexp", "modf")
+)  # fmt: skip
+_PLACE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s")
+_FOR_DEBUGGERS = re.compile(r"(?<=\w), debug$")
+# Directives for debuggers, which a program's text is as good without.
+_DEBUG = re.compile(r"^\s*\.(?:loc|file)\s|^\s*//|^\$L__(?:func_end|tmp|info|sec_end)\w*:|^\s*\$L__(?:func|tmp)\w*:$")
+
+
+class PtxError(Exception):
+    """There is no PTX; the text says why, `todo` what to do."""
+
+    def __init__(self, text: str, todo: str = "") -> None:
+        super().__init__(text)
+        self.todo = todo
+
+
+def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
+    """The PTX of a module's text for `chip` (`sm_75`), with directives that say which lines it comes from.
+
+    Raises `PtxError`.
+    """
+    _refuse_calls(llvm_ir)
+    machine = Machine(TRIPLE, chip)
+    try:
+        module = parsed(llvm_ir, machine)
+        optimise(module, opt_level, machine)
+        return str(target_machine(machine, opt_level).emit_assembly(module))
+    except RuntimeError as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        raise PtxError(
+            f"llvmlite's LLVM: {first}", "use versions of torch-mlir and llvmlite that are as old"
+        ) from error
+
+
+def _refuse_calls(llvm_ir: str) -> None:
+    """Raises `PtxError` for calls that nothing on the device answers."""
+    for name in _DECLARED.findall(llvm_ir):
+        intrinsic = _INTRINSIC.match(name)
+        if not name.startswith("llvm.") or (intrinsic and intrinsic[1] in _MISSING):
+            todo = "leave expand-math-to-polynomials on, or compile it for the CPU (--preset default)"
+            raise PtxError(f"a kernel calls {name}, which is not on the device", todo)
+
+
+def bare(text: str) -> str:
+    """PTX without what is there for debuggers: the program that a driver is given."""
+    return "\n".join([*(line for line, _ in _lines(text)), ""])
+
+
+def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
+    """Texts of PTX one after another, each instruction with the nodes that its directives of debugging lead to.
+
+    What they say nothing of, such as reading a kernel's parameters, is there for all that the kernel is.
+    """
+    content: list[str] = []
+    sets: list[int] = []
+    for text in modules:
+        lines = _lines(text)
+        known = {number for _, number in lines if 0 < number < len(locations.sets)}
+        whole = locations.as_derived(locations.united(known))
+        content += [*(line for line, _ in lines), ""]
+        sets += [*((number if number in known else whole) * _is_instruction(line) for line, number in lines), 0]
+    weights = Counter(number for line, number in zip(content, sets, strict=True) if _is_instruction(line))
+    return stage_text(content, sets, locations, weights)
+
+
+def _lines(text: str) -> list[tuple[str, int]]:
+    """The lines that are the program, each with the line of the source that it comes from (0: none)."""
+    found: list[tuple[str, int]] = []
+    number = 0
+    for line in text.partition("\t.section\t.debug")[0].splitlines():
+        place = _PLACE.match(line)
+        if place:
+            number = int(place[1])
+        elif not _DEBUG.match(line) and (line.strip() or (found and found[-1][0])):
+            line = _FOR_DEBUGGERS.sub("", line.partition("//")[0].rstrip().expandtabs(8))
+            if not line.startswith(" "):
+                number = number if line.startswith("$") else 0
+            found.append((line, number if _is_instruction(line) else 0))
+    while found and not found[-1][0]:
+        found.pop()
+    return found
+
+
+def _is_instruction(line: str) -> bool:
+    return line.startswith(" ") and line.lstrip()[:1] not in (".", "")

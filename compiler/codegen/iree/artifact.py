@@ -1,0 +1,56 @@
+"""What goes to IREE's compiler and to its runtime, as plain values. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import msgspec
+
+from buddy.compiler.codegen.artifact import Symbol, TensorSpec
+
+ENTRY = "buddy_entry"
+# The scope of parameters: the runtime is given one provider, of that name.
+SCOPE = "model"
+
+
+class Convention(msgspec.Struct, frozen=True):
+    """How the entry `ENTRY` is called: with the graph's `inputs` (numbers of placeholders), then an `i64` for each of
+    `symbols`; it gives those of `results` that have elements.
+
+    `parameters` are weights by the key that the module knows them by (numbers of placeholders): the runtime is given
+    them where they lie, so they are neither in the text nor in the module. `unchecked` are ops whose data eager looks
+    through, and IREE does not.
+    """
+
+    inputs: tuple[int, ...]
+    parameters: dict[str, int]
+    results: tuple[TensorSpec, ...]
+    symbols: tuple[Symbol, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+class IreeProgram(msgspec.Struct, frozen=True):
+    """A module for `iree-compile`; `sets` and `derived` are what its locations stand for (`LocationSets`)."""
+
+    text: str
+    convention: Convention
+    sets: tuple[tuple[str, ...], ...]
+    derived: dict[int, tuple[str, ...]]
+
+
+class IreeArtifact(msgspec.Struct, frozen=True):
+    """A module for IREE's runtime, compiled with `flags` (all of them)."""
+
+    module: bytes
+    convention: Convention
+    flags: tuple[str, ...]
+
+
+def to_bytes(value: IreeProgram | IreeArtifact) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def program_from(data: bytes) -> IreeProgram:
+    return msgspec.msgpack.decode(data, type=IreeProgram)
+
+
+def artifact_from(data: bytes) -> IreeArtifact:
+    return msgspec.msgpack.decode(data, type=IreeArtifact)

@@ -1,0 +1,77 @@
+"""What IREE's compiler takes and what its runtime finds: flags with their values, targets, devices."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from buddy.compiler.codegen.iree import flags as iree_flags
+from buddy.compiler.codegen.iree.compiling import IreeError, compile_phases
+from buddy.compiler.codegen.iree.installed import IreeMissing, compiler
+from buddy.compiler.protocol.backends import DeviceInfo, FlagInfo
+
+_FLAG = re.compile(r"^ {2,4}-{1,2}(?P<name>[a-z][\w.-]*)(?:=<(?P<kind>[^>]+)>)?(?: +- (?P<summary>.*))?$")
+_VALUE = re.compile(r"^ {4,8}=(?P<value>\S+)(?: +- +(?P<summary>.*))?$")
+_TARGET = re.compile(r"^ +(\S+)$")
+_TIMEOUT = 60.0
+_LEAST = "func.func @nothing() {\n  return\n}\n"
+
+
+def flags() -> tuple[FlagInfo, ...]:
+    """The flags of `iree-compile` that a recipe may hold, as its own help lists them. Raises `IreeMissing`."""
+    found = parsed_help(_said([str(compiler()), "--help"]))
+    return tuple(flag for flag in found if not iree_flags.problem(f"--{flag.name}"))
+
+
+def parsed_help(text: str) -> list[FlagInfo]:
+    """Flags with their kinds of values, the values to choose from where there are some, and what they do."""
+    found: list[FlagInfo] = []
+    for line in text.splitlines():
+        if flag := _FLAG.match(line):
+            found.append(FlagInfo(flag["name"], flag["kind"] or "", (), (flag["summary"] or "").strip()))
+        elif (value := _VALUE.match(line)) and found:
+            last = found[-1]
+            found[-1] = FlagInfo(last.name, last.kind, (*last.values, value["value"]), last.summary)
+    return found
+
+
+def flag_problem(given: Sequence[str]) -> str:
+    """What IREE says against `given` flags, "" when it takes them: asked with a function that does nothing.
+
+    Raises `IreeMissing`.
+    """
+    try:
+        compile_phases(_LEAST, given, lambda _phase: None)
+    except (IreeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def targets() -> tuple[str, ...]:
+    """What IREE's compiler makes code for. Raises `IreeMissing`."""
+    lines = _said([str(compiler()), "--iree-hal-list-target-backends"]).splitlines()
+    return tuple(match[1] for match in map(_TARGET.match, lines) if match)
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """The devices that IREE's runtime finds, none where it cannot look.
+
+    Drivers load libraries of their vendors, so they are asked in a process of its own.
+    """
+    said = _said([sys.executable, "-m", "buddy.compiler.codegen.iree.devices"])
+    lines = said.splitlines()
+    return tuple(DeviceInfo(*row) for row in json.loads(lines[-1])) if lines else ()
+
+
+def _said(command: list[str]) -> str:
+    """What a command prints, nothing where it does not get to an end."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        return ""
+
+
+__all__ = ["IreeMissing", "devices", "flag_problem", "flags", "parsed_help", "targets"]

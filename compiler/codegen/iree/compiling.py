@@ -1,0 +1,141 @@
+"""`iree-compile` in a process of its own, followed phase by phase through the files that it leaves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from buddy.compiler.codegen.iree import flags as iree_flags
+from buddy.compiler.codegen.iree.installed import compiler
+from buddy.compiler.mlir.provenance import FILE
+from buddy.compiler.support.processes.parent_death import describe_exit, with_this_thread
+from buddy.compiler.support.scratch import scratch_folder
+
+_POLL = 0.02
+_NAME = "program"
+# Constants longer than these elements, and resources longer than these characters, are not printed: machine code is
+# among them. `iree-compile` compiles what it has, whatever it prints.
+_PRINTING = (
+    "--mlir-print-debuginfo",
+    "--mlir-elide-elementsattrs-if-larger=64",
+    "--mlir-elide-resource-strings-if-larger=64",
+)
+_PLACE = re.compile(rf'"?{FILE}"?:(\d+):\d+')
+_ERROR = re.compile(r"^(?P<where>.*?):? ?error: (?P<what>.*)$")
+_OWN_ERROR = re.compile(r"^iree-compile: (?:for the (?P<flag>\S+) option: )?(?P<what>.+)$")
+_TRY = re.compile(r" *Try: '.*?'")
+# Behind the messages IREE prints the op in generic form: pages of it, for some.
+_DETAIL = 4000
+
+
+class Phase(NamedTuple):
+    """A phase that is done: its name in IREE's words, the module after it with location marks, and its seconds.
+
+    The seconds take in the printing of the module.
+    """
+
+    name: str
+    text: str
+    seconds: float
+
+
+class IreeError(Exception):
+    """`iree-compile` failed, after phase `after` ("" for none). `place` is the set of nodes that it names, else 0."""
+
+    def __init__(self, message: str, after: str, place: int = 0, detail: str = "") -> None:
+        super().__init__(message)
+        self.message, self.after, self.place, self.detail = message, after, place, detail
+
+
+def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[Phase], None]) -> bytes:
+    """The module for IREE's runtime, made of MLIR `text` with `flags` beside the defaults.
+
+    Each phase is told as soon as it is done. Raises `IreeMissing`, `IreeError`, and `ValueError` for a flag that cannot
+    be passed on.
+    """
+    if problem := next(filter(None, map(iree_flags.problem, flags)), ""):
+        raise ValueError(problem)
+    with scratch_folder("iree") as place:
+        folder = Path(place)
+        source, module, phases = folder / f"{_NAME}.mlir", folder / "module.vmfb", folder / "phases"
+        source.write_text(text, encoding="utf-8")
+        phases.mkdir()
+        command = [str(compiler()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
+        follower = _Follower(phases, on_phase)
+        with _running([*command, *_PRINTING, *iree_flags.merged(flags)], folder / "errors") as process:
+            while process.poll() is None:
+                follower.look(ended=False)
+                time.sleep(_POLL)
+        follower.look(ended=process.returncode == 0)
+        if process.returncode != 0:
+            said = (folder / "errors").read_text(encoding="utf-8", errors="replace")
+            raise _failure(said, process.returncode, follower.last)
+        return module.read_bytes()
+
+
+@contextmanager
+def _running(command: list[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, which does not outlive the work that follows it, nor the thread that does that."""
+    null, ends = subprocess.DEVNULL, with_this_thread()
+    with errors.open("wb") as stream:
+        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=ends)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+class _Follower:
+    """Tells of the phases in a folder as their files are whole: once the next one is there."""
+
+    def __init__(self, folder: Path, on_phase: Callable[[Phase], None]) -> None:
+        self._folder, self._on_phase = folder, on_phase
+        self._since = time.time()
+        self._told = 0
+        self.last = ""
+
+    def look(self, ended: bool) -> None:
+        """Tell of what is there by now; of the last file only if the compiler has `ended` well."""
+        files = sorted(self._folder.iterdir(), key=_number)
+        whole = files if ended else files[:-1]
+        for file in whole[self._told :]:
+            until = file.stat().st_mtime
+            self.last = _phase_name(file)
+            text = file.read_text(encoding="utf-8", errors="replace")
+            self._on_phase(Phase(self.last, text, max(0.0, until - self._since)))
+            self._since = until
+        self._told = max(self._told, len(whole))
+
+
+def _number(file: Path) -> int:
+    """Files are called `program.3.preprocessing.mlir`."""
+    return int(file.name.split(".")[1])
+
+
+def _phase_name(file: Path) -> str:
+    return file.name.split(".")[2]
+
+
+def _failure(said: str, status: int, after: str) -> IreeError:
+    """What went wrong, from what the compiler printed."""
+    for line in said.splitlines():
+        if found := _ERROR.match(line):
+            place = _PLACE.search(found["where"])
+            return IreeError(found["what"], after, int(place[1]) if place else 0, said[:_DETAIL])
+    if status < 0:
+        return IreeError(f"crashed: {describe_exit(status)}", after, detail=said[:_DETAIL])
+    own = [found for line in said.splitlines() if (found := _OWN_ERROR.match(line))]
+    if own:
+        named = f"{own[0]['flag']}: " if own[0]["flag"] else ""
+        words = " ".join(_TRY.sub("", found["what"]).strip() for found in own)
+        return IreeError(named + words, after, detail=said[:_DETAIL])
+    lines = [line for line in said.splitlines() if line.strip()]
+    last = f": {lines[-1]}" if lines else ""
+    return IreeError(f"{describe_exit(status)}{last}", after, detail=said[:_DETAIL])

@@ -1,0 +1,165 @@
+"""Top-level IR as IREE takes it: text in which weights are parameters, with a function around its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from buddy.compiler.codegen.artifact import Symbol, TensorSpec, symbols_of
+from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, Convention, IreeProgram
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import FILE, LocationSets
+from buddy.compiler.ops.func import eager_calls
+
+_OURS = ("buddy.", "bufferization.")
+
+
+class NotForIree(Exception):
+    """A graph that IREE cannot be given; the text says why, `node` is the stable name of a node it fails by."""
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
+def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgram:
+    """The hand-over for top-level IR (an operation), which is left as it is.
+
+    Calls that ask eager for its error alone, where an index is out of range, say, are left out and told as `unchecked`.
+    Raises `NotForIree` when eager computes something, and for parallel loops, which IREE makes by itself.
+    """
+    calls = eager_calls(module)
+    if computing := {call.symbol: call.target for call in calls if call.results}:
+        what = f"IREE has no calls into eager PyTorch, which computes {', '.join(sorted(set(computing.values())))}"
+        raise NotForIree(what, _node(next(iter(_calls(module, computing)), None), locations))
+    if loops := _ops(module, "scf.forall"):
+        raise NotForIree("IREE has no place for scf.forall outside of its own dispatches", _node(loops[0], locations))
+    with module.context, locations.nowhere(module.context):
+        clone = module.clone(ip=False).operation
+        entry = _entry(clone, graph._func_name)
+        arguments = [_Argument(attributes) for attributes in entry.attributes["arg_attrs"]]
+        wrapper, parameters = _wrapper(graph, entry, arguments, locations)
+        _erase(clone, {call.symbol for call in calls})
+        clone.walk(_strip)
+        entry.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        text = clone.get_asm(enable_debug_info=True, assume_verified=True)
+    inputs = tuple(found.source for found in arguments if found.is_input)
+    specs = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+    unchecked = tuple(sorted({call.target for call in calls}))
+    convention = Convention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
+    return IreeProgram(_inside(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
+
+
+class _Argument:
+    """What the attributes of the entry's argument say: the placeholder that it is, a weight or not, or a symbol."""
+
+    def __init__(self, attributes: Any) -> None:
+        self.source = int(attributes["buddy.source"].value) if "buddy.source" in attributes else -1
+        self.is_parameter = "buddy.parameter" in attributes and self.source >= 0
+        self.symbol = str(attributes["buddy.symbol"].value) if "buddy.symbol" in attributes else ""
+
+    @property
+    def is_input(self) -> bool:
+        return self.source >= 0 and not self.is_parameter
+
+
+def _entry(module: Any, name: str) -> Any:
+    for op in module.regions[0].blocks[0]:
+        if op.operation.name == "func.func" and op.operation.attributes["sym_name"].value == name:
+            return op.operation
+    raise NotForIree(f"the module has no function {name}")
+
+
+def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[Symbol, ...]:
+    """Where a call tells the entry's symbols, in the order in which it takes them."""
+    known = {symbol.name: symbol for symbol in symbols_of(graph)}
+    return tuple(known[found.symbol] for found in arguments if found.symbol)
+
+
+def _wrapper(
+    graph: Graph, entry: Any, arguments: Sequence[_Argument], locations: LocationSets
+) -> tuple[str, dict[str, int]]:
+    """A public function that calls the entry with weights from parameters, and these; with their placeholders."""
+    kind = ir.FunctionType(ir.TypeAttr(entry.attributes["function_type"]).value)
+    results = [str(found) for found in kind.results]
+    names = [op.stable for op in graph.placeholders]
+    globals_, loads, taken, operands = [], [], [], []
+    parameters: dict[str, int] = {}
+    for place, (argument, found) in enumerate(zip(arguments, kind.inputs, strict=True)):
+        operands.append(f"%a{place}")
+        if argument.is_parameter:
+            key, at = f"p{argument.source}", f'loc("{FILE}":{locations.intern([names[argument.source]])}:0)'
+            parameters[key] = argument.source
+            globals_.append(f'  util.global private @{key} = #flow.parameter.named<"{SCOPE}"::"{key}"> : {found} {at}')
+            loads.append(f"    %a{place} = util.global.load @{key} : {found} {at}")
+        elif argument.symbol:
+            taken.append(f"%s{place}: i64")
+            loads.append(f"    %a{place} = arith.index_cast %s{place} : i64 to {found}")
+        else:
+            taken.append(f"%a{place}: {found}")
+    given = [f"%r:{len(results)}" for _ in results[:1]]
+    values = [f"%r#{number}" for number in range(len(results))]
+    call = f"func.call @{graph._func_name}({', '.join(operands)}) : {kind}"
+    return "\n".join(
+        [
+            *globals_,
+            f"  func.func public @{ENTRY}({', '.join(taken)}) -> ({', '.join(results)}) {{",
+            *loads,
+            f"    {' = '.join([*given, call])}",
+            f"    return {', '.join(values)}{' : ' * bool(results)}{', '.join(results)}",
+            "  }",
+        ]
+    ), parameters
+
+
+def _strip(op: Any) -> Any:
+    """Take off the attributes that tell our own passes something; IREE knows no dialect of theirs."""
+    for attribute in [name for name in op.attributes if name.startswith(_OURS)]:
+        del op.attributes[attribute]
+    for name in ("arg_attrs", "res_attrs"):
+        if op.name == "func.func" and name in op.attributes:
+            del op.attributes[name]
+    return ir.WalkResult.ADVANCE
+
+
+def _ops(module: Any, name: str) -> list[Any]:
+    """The ops of that name, wherever they stand."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if op.name == name:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return found
+
+
+def _calls(module: Any, functions: Collection[str]) -> list[Any]:
+    return [op for op in _ops(module, "func.call") if op.attributes["callee"].value in functions]
+
+
+def _node(op: Any, locations: LocationSets) -> str:
+    """The first node that an op comes from, "" where it is of none."""
+    return next(iter(locations.sets[locations.number_of(op.location)]), "") if op is not None else ""
+
+
+def _erase(module: Any, functions: Collection[str]) -> None:
+    """Take out declarations that give nothing, and the calls of them."""
+    declared = [op.operation for op in module.regions[0].blocks[0]]
+    named = [op for op in declared if "sym_name" in op.attributes and op.attributes["sym_name"].value in functions]
+    for op in [*_calls(module, functions), *named]:
+        op.erase()
+
+
+def _inside(module: str, functions: str) -> str:
+    """The text of a module with `functions` behind those that it has."""
+    end = module.rindex("\n}")
+    return f"{module[:end]}\n{functions}{module[end:]}"
+
+
+def _spec(op: Op) -> TensorSpec:
+    return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)

@@ -1,0 +1,243 @@
+"""Machines that code is generated for: from what a person writes to LLVM's triple, CPU and features, and to objects.
+
+This machine's own code comes from the bindings; for any other, LLVM IR goes to llvmlite's LLVM, which has all targets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.codegen import older_llvm
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.support.stderr_capture import errors_into
+from buddy.compiler.support.target import Target, host
+
+SYNTAX = "NAME, NAME:CPU or NAME:CPU:FEATURES"
+
+_LINUX = "unknown-linux-gnu"
+# Levels of the x86-64 psABI (https://gitlab.com/x86-psABIs/x86-64-ABI, "Micro-Architecture Levels") are CPUs to LLVM.
+_X86 = {name: (f"x86_64-{_LINUX}", name, "") for name in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")}
+# What Linux distributions build for (RV64GC); `riscv64::+v` adds vectors.
+_RV64GC = "+m,+a,+f,+d,+c"
+NAMES = {
+    **_X86,
+    "aarch64": (f"aarch64-{_LINUX}", "generic", ""),
+    "riscv64": (f"riscv64-{_LINUX}", "generic-rv64", _RV64GC),
+}
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
+_OF_ARCHITECTURE = {"riscv64": ("generic-rv64", _RV64GC)}
+# As far as LLVM's option `abiname` is concerned, only RISC-V has a choice: doubles in registers, as on all of Linux.
+_ABIS = {"riscv64": "lp64d"}
+# What a CPU of the name has to have: LLVM ends the process over one that it does not know, or that has 32 bits alone.
+_NEEDED = {"x86_64": "+64bit"}
+_IGNORED = re.compile(r"'([^']*)' is not a recognized (processor|feature)")
+
+# What LLVM makes of a vector of 64 bytes tells the width of registers, and whether there is a fused multiply-add.
+_PROBE = """
+define <16 x float> @probe(ptr %p) {
+  %a = load <16 x float>, ptr %p
+  %r = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %a, <16 x float> %a)
+  ret <16 x float> %r
+}
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+"""
+_PROBE_BYTES = 64
+# Rounding to bfloat16 is one of these, or nothing that a processor does by itself.
+_ROUNDING_PROBE = """
+define bfloat @probe(float %x) {
+  %r = fptrunc float %x to bfloat
+  ret bfloat %r
+}
+"""
+_ROUNDS = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
+
+
+class MachineError(Exception):
+    """A target that there is no code for here, or code that cannot run here; `diagnostic` says what to do."""
+
+    def __init__(self, what: str, todo: str) -> None:
+        self.diagnostic = Diagnostic(what, "the target", todo)
+        super().__init__(str(self.diagnostic))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What LLVM generates code for: a triple such as `x86_64-unknown-linux-gnu`, a CPU, and features (`+v,-fma`)."""
+
+    triple: str
+    cpu: str
+    features: str = ""
+
+    @property
+    def architecture(self) -> str:
+        return _architecture(self.triple)
+
+    def __str__(self) -> str:
+        return f"{self.triple}, CPU {self.cpu}"
+
+
+@lru_cache(maxsize=64)
+def machine_of(target: str) -> Machine:
+    """The machine that a recipe's target names, this one for "".
+
+    Raises `MachineError` for what LLVM has no code generator, CPU or feature for, and for machines that the code here
+    does not suit: addresses have 64 bits, numbers begin with their low byte, objects are ELF.
+    """
+    if not target:
+        return this_machine()
+    name, _, rest = target.partition(":")
+    cpu, _, features = rest.partition(":")
+    plain = _OF_ARCHITECTURE.get(_architecture(name), ("generic", ""))
+    triple, own_cpu, own_features = NAMES.get(name, (name, *plain))
+    if _architecture(triple) not in _ARCHITECTURES.values() or "linux" not in triple:
+        known = ", ".join(NAMES)
+        raise MachineError(f"there is no target {name!r}", f"choose one of {known}, or a triple of these on Linux")
+    machine = Machine(triple, cpu or own_cpu, ",".join(filter(None, (own_features, features))))
+    _check(machine, target)
+    return machine
+
+
+@lru_cache(maxsize=1)
+def this_machine() -> Machine:
+    """This machine, with all that its CPU can do."""
+    llvm = _llvm()
+    return Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def target_of(target: str) -> Target:
+    """What kernels need to know of the machine that a recipe's target names. Raises `MachineError`."""
+    return _vectors(machine_of(target)) if target else host()
+
+
+@lru_cache(maxsize=1)
+def maker() -> str:
+    """What makes code for other machines than this one: llvmlite's version, and a hash of what prepares text for it.
+
+    What is kept on disk of that code is kept under it.
+    """
+    sources = [path.read_bytes() for path in (Path(__file__), Path(older_llvm.__file__))]
+    return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
+
+
+def check_runs_here(target: str) -> None:
+    """Raises `MachineError` where code for `target` is of another architecture than this machine, or for wider vectors
+    than its CPU has."""
+    if not target:
+        return
+    here = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    todo = "export it and run it there (`buddy-tui export`), or set the target back"
+    if machine_of(target).architecture != here:
+        raise MachineError(f"code for {target} does not run on this machine, which is {here}", todo)
+    wanted = target_of(target)
+    if wanted.vector_bytes > host().vector_bytes:
+        what = f"code for {target} has vectors of {wanted.vector_bytes} bytes, wider than those of this CPU"
+        raise MachineError(f"{what} ({host().name})", todo)
+
+
+def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
+    """The object of a module in LLVM IR, optimised as the bindings do it, with code that may lie anywhere."""
+    module = parsed(text, machine)
+    optimise(module, opt_level, machine)
+    found: bytes = target_machine(machine, opt_level).emit_object(module)
+    return found
+
+
+def parsed(text: str, machine: Machine, context: Any = None) -> Any:
+    """A module in LLVM IR as llvmlite has it, for `machine`. Raises `RuntimeError` where LLVM does not read it.
+
+    Modules that are to be linked are of one `context`.
+    """
+    module = _llvm().parse_assembly(older_llvm.for_older_llvm(text), context or new_context())
+    module.triple = machine.triple
+    module.data_layout = str(target_machine(machine).target_data)
+    return module
+
+
+def new_context() -> Any:
+    """A context of llvmlite's, to parse modules in."""
+    return _llvm().create_context()
+
+
+def optimise(module: Any, opt_level: int, machine: Machine) -> None:
+    """Run LLVM's own pipeline of that level, with what `ExecutionEngine` of the bindings switches on in it."""
+    llvm = _llvm()
+    options = llvm.create_pipeline_tuning_options(opt_level)
+    options.loop_vectorization = options.slp_vectorization = True
+    options.loop_interleaving = options.loop_unrolling = True
+    builder = llvm.create_pass_builder(target_machine(machine, opt_level), options)
+    builder.getModulePassManager().run(module, builder)
+
+
+@lru_cache(maxsize=16)
+def target_machine(machine: Machine, opt_level: int = 2) -> Any:
+    """LLVM's code generator for `machine`."""
+    found = _llvm().Target.from_triple(machine.triple)
+    abi = _ABIS.get(machine.architecture, "")
+    features = ",".join(filter(None, (machine.features, _NEEDED.get(machine.architecture, ""))))
+    return found.create_target_machine(machine.cpu, features, opt_level, reloc="pic", codemodel="default", abiname=abi)
+
+
+@lru_cache(maxsize=1)
+def _llvm() -> Any:
+    from llvmlite import binding
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    return binding
+
+
+def _architecture(triple: str) -> str:
+    return _ARCHITECTURES.get(triple.partition("-")[0], triple.partition("-")[0])
+
+
+def _check(machine: Machine, target: str) -> None:
+    """Raises `MachineError` for a CPU or a feature that LLVM would leave out with a word on the stream of errors."""
+    try:
+        kind, name = _unknown(machine)
+    except RuntimeError as error:
+        raise MachineError(f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(NAMES)}") from error
+    if kind:
+        todo = f"write {SYNTAX}, with names that `clang --target={machine.triple} --print-supported-cpus` lists"
+        raise MachineError(f"LLVM knows no {kind} {name!r} of {machine.triple}", todo)
+
+
+@lru_cache(maxsize=64)
+def _unknown(machine: Machine) -> tuple[str, str]:
+    """What of `machine` LLVM does not know, "CPU" or "feature" with its name; ("", "") where it knows all.
+
+    Kept, since LLVM says it only to who first asks for code for a machine. Raises `RuntimeError`.
+    """
+    with tempfile.TemporaryFile() as heard, errors_into(heard):
+        _vectors(machine)
+        heard.seek(0)
+        found = _IGNORED.search(heard.read().decode(errors="replace"))
+    return ({"processor": "CPU", "feature": "feature"}[found[2]], found[1]) if found else ("", "")
+
+
+@lru_cache(maxsize=64)
+def _vectors(machine: Machine) -> Target:
+    """The target whose registers LLVM puts a vector of 64 bytes into."""
+    text = target_machine(machine).emit_assembly(parsed(_PROBE, machine))
+    found = _ROUNDS.search(target_machine(machine).emit_assembly(parsed(_ROUNDING_PROBE, machine)))
+    return replace(_registers(machine, text), rounds_to_bfloat16=found is not None)
+
+
+def _registers(machine: Machine, text: str) -> Target:
+    if machine.architecture == "x86_64":
+        fused = "vfmadd" in text
+        if fused and "zmm" in text:
+            return Target("avx512", 64, 32)
+        return Target("avx2", 32, 16) if fused and "ymm" in text else Target("generic", 16, 16)
+    if machine.architecture == "aarch64":
+        return Target("neon", 16, 32)
+    # RISC-V joins registers for longer vectors: `m4` is four of 16 bytes.
+    joined = re.search(r"e32, m([1248])", text)
+    return Target("rvv", _PROBE_BYTES // int(joined[1]), 32) if joined else Target("scalar", 4, 32)

@@ -1,0 +1,110 @@
+"""Many modules at once: the largest first, each where somebody is free."""
+
+from __future__ import annotations
+
+import selectors
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from buddy.compiler.codegen.objects import workers
+from buddy.compiler.codegen.objects.emit import emit, new_context
+from buddy.compiler.codegen.objects.workers import Worker
+from buddy.compiler.support.scratch import scratch_folder
+
+# Modules from which on processes are started where there are none: starting one takes as long as some ten modules.
+MANY = 16
+# A process has the next module beside the one it is at, for while this one is busy with its own.
+DEEP = 2
+# A function takes some 0.1 s; a process that is silent for this long hangs, and this one does its work.
+SILENT = 60.0
+
+
+class Made(NamedTuple):
+    """An object, and the seconds that making it took where it was made."""
+
+    data: bytes
+    seconds: float
+
+
+def objects_of(modules: Sequence[bytes], opt_level: int) -> list[Made]:
+    """The object of each module (bytecode of the LLVM dialect, one function defined in it), in order.
+
+    What a process beside this one cannot do, this one does. Raises what `emit` raises.
+    """
+    if not modules:
+        return []
+    if len(modules) >= MANY:
+        workers.start()
+    with scratch_folder("objects") as folder:
+        return _Batch(modules, opt_level, Path(folder)).run()
+
+
+class _Batch:
+    def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
+        self._modules, self._level, self._folder = modules, opt_level, folder
+        self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
+        self._workers = workers.take() if len(modules) > 1 else []
+        self._objects: dict[int, Made] = {}
+        self._context = new_context()
+
+    def run(self) -> list[Made]:
+        taken = list(self._workers)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for worker in self._workers:
+                    selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+                while self._waiting or any(worker.pending for worker in self._workers):
+                    self._step(selector)
+        finally:
+            for worker in taken:
+                if worker.pending:
+                    worker.end()
+                worker.taken.release()
+        return [self._objects[number] for number in range(len(self._modules))]
+
+    def _step(self, selector: selectors.BaseSelector) -> None:
+        for worker in self._workers:
+            while self._waiting and len(worker.pending) < DEEP and self._hand_over(worker):
+                pass
+        busy = not self._waiting
+        if not busy:
+            number = self._waiting.popleft()
+            seconds = emit(self._modules[number], self._level, self._path(number), self._context)
+            self._take(number, seconds)
+        ready = selector.select(SILENT if busy else 0) if self._workers else []
+        for key, _ in ready:
+            self._read(key.data, selector)
+        if busy and not ready:
+            for worker in list(self._workers):
+                self._lose(worker, selector)
+
+    def _hand_over(self, worker: Worker) -> bool:
+        number = self._waiting[0]
+        path = self._path(number).with_suffix("")
+        path.write_bytes(self._modules[number])
+        if not worker.ask(number, self._level, str(path)):
+            return False
+        self._waiting.popleft()
+        return True
+
+    def _read(self, worker: Worker, selector: selectors.BaseSelector) -> None:
+        try:
+            for number, seconds in worker.answers():
+                self._take(number, seconds)
+        except OSError:
+            self._lose(worker, selector)
+
+    def _lose(self, worker: Worker, selector: selectors.BaseSelector) -> None:
+        """What `worker` was to do is to be done by others."""
+        selector.unregister(worker.process.stdout)
+        self._workers.remove(worker)
+        self._waiting.extendleft(worker.pending)
+        worker.end()
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number}.o"
+
+    def _take(self, number: int, seconds: float) -> None:
+        self._objects[number] = Made(self._path(number).read_bytes(), seconds)

@@ -1,0 +1,49 @@
+"""An object file of one module in the LLVM dialect, by the optimiser and code generator that come with the bindings."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.codegen import soft_float
+from buddy.compiler.mlir.bindings import execution_engine, ir
+
+
+def new_context() -> Any:
+    """A context to emit in. Making one takes 5 ms, so it serves many modules."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    context.enable_multithreading(False)
+    return context
+
+
+def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
+    """Write the object of the module in `bytecode`, which defines one function, to `path`; the seconds that took.
+
+    Raises `MLIRError` or `RuntimeError` where LLVM refuses the module; other faults of LLVM end the process.
+    """
+    start = time.perf_counter()
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(bytecode)
+        engine = execution_engine.ExecutionEngine(module, opt_level=opt_level, shared_libs=[])
+    functions = [op.operation for op in module.body if op.operation.name == "llvm.func"]
+    declared = [_name(function) for function in functions if not function.regions[0].blocks]
+    for name in (*declared, *soft_float.NAMES):
+        engine.raw_register_runtime(name, ctypes.cast(_nowhere(), ctypes.c_void_p))
+    (defined,) = (function for function in functions if function.regions[0].blocks)
+    engine.raw_lookup(_name(defined))
+    engine.dump_to_object_file(str(path))
+    return time.perf_counter() - start
+
+
+def _name(function: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+
+
+@lru_cache(maxsize=1)
+def _nowhere() -> Any:
+    """An address for symbols that are only resolved when the object is linked for real."""
+    return ctypes.CFUNCTYPE(None)(lambda: None)

@@ -1,0 +1,137 @@
+"""What LLVM's own passes say of functions while these become machine code.
+
+LLVM prints remarks where options ask for them. Options belong to a process and are read once, so the functions are
+compiled again in one of their own: `python -m buddy.compiler.codegen.objects.remarks`, asked by `remarks_of`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from buddy.compiler.mlir.provenance import FILE
+from buddy.compiler.support.processes.parent_death import with_this_thread
+from buddy.compiler.support.processes.worker_process import safe_path
+
+# What LLVM does to loops and calls, and of what it does not do what says why a loop is as slow as it is. The rest is of
+# single instructions: tens of thousands of them.
+OPTIONS = (
+    "-pass-remarks=loop-.*|slp-vectorizer|inline",
+    "-pass-remarks-missed=loop-vectorize|slp-vectorizer|regalloc",
+    "-pass-remarks-analysis=loop-vectorize",
+)
+# A function takes some 0.1 s, the largest there are a few.
+_SECONDS = 600.0
+_REMARK = re.compile(r"^remark: " + FILE + r":(\d+):\d+: (.*)$", re.MULTILINE)
+# The register allocator counts copies, too, which cost next to nothing.
+_COPIES = re.compile(r"^\d+ virtual registers copies ")
+_TAIL = 500
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A remark on what is at line `line` of the function's location sets (0: nowhere); equal ones are one."""
+
+    line: int
+    text: str
+    times: int = 1
+
+
+class RemarksError(Exception):
+    """No remarks could be had; the text says why."""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    modules: tuple[bytes, ...]
+    level: int
+
+
+def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
+    """What LLVM says of each module (bytecode of the LLVM dialect, one function defined in it), in order.
+
+    Raises `RemarksError` where the bindings cannot be told to, or LLVM does not live to say it.
+    """
+    question = msgspec.msgpack.encode(_Question(tuple(modules), opt_level))
+    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.codegen.objects.remarks"]
+    ends = with_this_thread()
+    try:
+        done = subprocess.run(
+            command, input=question, capture_output=True, check=False, timeout=_SECONDS, preexec_fn=ends
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RemarksError(f"LLVM was not done in {_SECONDS:g} s") from error
+    if done.returncode:
+        raise RemarksError(done.stderr.decode(errors="replace").strip()[-_TAIL:] or f"exit code {done.returncode}")
+    return msgspec.msgpack.decode(done.stdout, type=list[list[Said]])
+
+
+def parsed(printed: str) -> list[Said]:
+    """The remarks in what LLVM prints; it prints those of a loop once for each copy that it has made of it."""
+    times: dict[tuple[int, str], int] = {}
+    for line, text in _REMARK.findall(printed):
+        if _COPIES.match(text):
+            continue
+        times[int(line), text] = times.get((int(line), text), 0) + 1
+    return [Said(line, text, count) for (line, text), count in times.items()]
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+
+def _answer(question: _Question) -> list[list[Said]]:
+    from buddy.compiler.codegen.objects.emit import emit, new_context
+
+    _set_options()
+    context = new_context()
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryDirectory() as folder:
+        os.dup2(printed.fileno(), 2)
+        found = []
+        for module in question.modules:
+            start = os.fstat(printed.fileno()).st_size
+            emit(module, question.level, Path(folder) / "object.o", context)
+            found.append(parsed(_from(printed, start)))
+        return found
+
+
+def _set_options() -> None:
+    """Give LLVM its options by the C API that the library of the bindings exports."""
+    parse = _exported("LLVMParseCommandLineOptions")
+    words = [b"buddy-tui", *(option.encode() for option in OPTIONS)]
+    parse.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
+    parse.restype = None
+    parse(len(words), (ctypes.c_char_p * len(words))(*words), b"")
+
+
+def _exported(name: str) -> Any:
+    """A function of the library that the bindings have loaded; each copy of LLVM has options of its own."""
+    from buddy.compiler.mlir.bindings import execution_engine, package
+
+    assert execution_engine is not None
+    folder = Path(next(iter(package().__path__))) / "_mlir_libs"
+    for path in sorted(folder.glob("lib*.so*")) + sorted(folder.glob("lib*.dylib")):
+        found = getattr(ctypes.CDLL(str(path)), name, None)
+        if found is not None:
+            return found
+    raise SystemExit(f"no library in {folder} exports {name}: these bindings cannot be asked for LLVM's remarks")
+
+
+def _from(printed: IO[bytes], start: int) -> str:
+    return os.pread(printed.fileno(), os.fstat(printed.fileno()).st_size - start, start).decode(errors="replace")
+
+
+def main() -> int:
+    found = _answer(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""A process that makes objects for another: `python -m buddy.compiler.codegen.objects.worker`.
+
+A line in, `NUMBER LEVEL PATH`: the module in the file `PATH` becomes the object `PATH.o`. A line out: the number, and
+the seconds it took. What cannot be compiled ends the process, and whoever asked finds out for himself why. It also ends
+with its input, and when nothing has come for `IDLE` seconds, so that its memory is free again.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+
+from buddy.compiler.codegen.objects.emit import emit, new_context
+
+IDLE = 60.0
+
+
+def main() -> int:
+    answers = os.fdopen(os.dup(1), "w")
+    # Whatever LLVM prints is no answer.
+    os.dup2(2, 1)
+    context = new_context()
+    gc.freeze()
+    idle = _end_later()
+    for line in sys.stdin:
+        idle.cancel()
+        number, level, path = line.rstrip("\n").split(" ", 2)
+        seconds = emit(Path(path).read_bytes(), int(level), Path(path + ".o"), context)
+        answers.write(f"{number} {seconds:.6f}\n")
+        answers.flush()
+        idle = _end_later()
+    idle.cancel()
+    return 0
+
+
+def _end_later() -> threading.Timer:
+    timer = threading.Timer(IDLE, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

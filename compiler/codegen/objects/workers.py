@@ -1,0 +1,118 @@
+"""Processes beside this one that make objects: LLVM holds the interpreter's lock, so threads would not help."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from buddy.compiler.support.processes.parent_death import start_on_line
+from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.support.target import cores
+
+# Each takes about 150 MB until it has been idle for a minute.
+MAX_WORKERS = 3
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process. `pending` are the numbers of the modules it was asked for, in order, of which no answer came yet.
+
+    It ends when `line` is closed, the end of a pipe that nothing is written to.
+    """
+
+    process: Any
+    line: Any
+    pending: list[int] = field(default_factory=list)
+    # Held by whoever the process works for: threads may compile side by side.
+    taken: threading.Lock = field(default_factory=threading.Lock)
+    _rest: bytes = b""
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def ask(self, number: int, level: int, path: str) -> bool:
+        """Whether the process was there to take the question."""
+        try:
+            # A line is far shorter than a pipe is deep, so this never waits.
+            self.process.stdin.write(f"{number} {level} {path}\n".encode())
+        except OSError:
+            return False
+        self.pending.append(number)
+        return True
+
+    def answers(self) -> list[tuple[int, float]]:
+        """The numbers that the process has finished since, with the seconds that each took; `pending` knows them no
+        more. Call when there is output.
+
+        Raises `BrokenPipeError` where it has ended.
+        """
+        read = os.read(self.process.stdout.fileno(), 4096)
+        if not read:
+            raise BrokenPipeError("the process has ended")
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        done = {int(number): float(seconds) for number, seconds in map(bytes.split, lines)}
+        self.pending = [number for number in self.pending if number not in done]
+        return list(done.items())
+
+    def end(self) -> None:
+        """Kill the process, whatever it is doing."""
+        process, self.process, self.pending = self.process, None, []
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout, self.line):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        process.wait()
+
+
+_workers: list[Worker] = []
+_starting = threading.Lock()
+
+
+def start() -> None:
+    """See that there are processes for a compilation that is about to begin; they get ready meanwhile."""
+    with _starting:
+        _workers[:] = there()
+        with contextlib.suppress(OSError):
+            while len(_workers) < min(cores() - 1, MAX_WORKERS):
+                _workers.append(_started())
+
+
+def there() -> list[Worker]:
+    """The processes that have been started and have not ended."""
+    return [worker for worker in list(_workers) if worker.alive]
+
+
+def take() -> list[Worker]:
+    """The processes that work for nobody; they do for the caller, until he releases `taken`."""
+    return [worker for worker in there() if worker.taken.acquire(blocking=False)]
+
+
+def _started() -> Worker:
+    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.codegen.objects.worker"]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    return Worker(*start_on_line(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0))
+
+
+def _forked() -> None:
+    """A fork does not share its parent's processes, whose answers it would steal and whose ends it would hold open."""
+    global _starting
+    _starting = threading.Lock()  # a thread that is not here may have held the other
+    for worker in _workers:
+        if worker.process is not None:
+            worker.process.stdin.close()
+            worker.process.stdout.close()
+            worker.line.close()
+            worker.process.returncode = 0
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

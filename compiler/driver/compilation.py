@@ -1,0 +1,419 @@
+"""From a recipe to stages and an artifact, memoised by the hash of the recipe's prefix."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from traceback import format_exception
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.codegen import assembly, calling_convention, functions
+from buddy.compiler.codegen.artifact import Artifact, EagerCall, TensorSpec, symbols_of
+from buddy.compiler.codegen.calling_convention import Entry
+from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
+from buddy.compiler.codegen.machines import MachineError, machine_of
+from buddy.compiler.codegen.objects.remarks import RemarksError
+from buddy.compiler.driver import diagnosis, snapshots
+from buddy.compiler.driver.graph_stages import GraphPassError, GraphStages
+from buddy.compiler.driver.notebook import html_of
+from buddy.compiler.driver.snapshots import Snapshot
+from buddy.compiler.graph import serialize
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.graph.transform import TransformError
+from buddy.compiler.graph.transform.observe import observed
+from buddy.compiler.graph.types import GraphError
+from buddy.compiler.mlir import mlir_tool
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.printing import print_llvm
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops import OWN_FLAVOURS
+from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.ops.imported_module import GivenIRError, given_for, lowered_given
+from buddy.compiler.ops.lowering import Lowered, NodeError, lower, new_context
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.passes.base import PassContext, Remark
+from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Diagnostic, Stage
+from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
+from buddy.compiler.protocol.text.stage_text import StageText
+
+# Snapshots kept for reuse; beyond this the least recently used are made again when asked for.
+MAX_SNAPSHOTS = 400
+MAX_ARTIFACTS = 64
+
+OnStage = Callable[[Stage, StageText], None]
+# Told of a step of the recipe, or `LOWERING` or `CODE`, before it is begun, unless what it makes is known.
+OnStep = Callable[[int], None]
+
+
+class CompilationError(Exception):
+    """A compilation that ended early. `stages` holds the IR at the failure, marked failed, when there is some."""
+
+    def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+        self.stages = stages or []
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A finished compilation. `reused` counts the stages that were known already; `texts` are those of `stages`."""
+
+    stages: tuple[Stage, ...]
+    artifact: Artifact
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
+    texts: tuple[StageText, ...] = field(default=(), repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_of(self)
+
+
+@dataclass(frozen=True)
+class TopLevel:
+    """Top-level IR for another backend: the graph and the module (an operation, to be left as it is), and as much of a
+    `Compilation` as there is."""
+
+    graph: Graph
+    module: Any
+    locations: LocationSets
+    stages: tuple[Stage, ...]
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
+
+
+@dataclass
+class _Progress:
+    """What one compilation has come to."""
+
+    on_stage: OnStage
+    on_step: OnStep = lambda _step: None
+    stages: list[Stage] = field(default_factory=list)
+    texts: list[StageText] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    reused: int = 0
+
+    def add(self, snapshot: Snapshot, reused: bool) -> None:
+        stage = msgspec.structs.replace(snapshot.stage, index=len(self.stages))
+        self.stages.append(stage)
+        self.texts.append(snapshot.text)
+        self.remarks.extend(snapshot.remarks)
+        self.reused += reused
+        self.on_stage(stage, snapshot.text)
+
+
+class Compiler:
+    """Compiles one captured graph under one recipe after another; `first` is a registry searched before all others."""
+
+    def __init__(self, graph: Graph, first: Registry | None = None) -> None:
+        self._first = first
+        self._graphs = GraphStages(graph)
+        self._hash = serialize.graph_hash(graph)
+        self._nodes = tuple(op.stable for op in graph.operations)
+        self._context = new_context()
+        self._locations = LocationSets()
+        self._lowered: OrderedDict[str, tuple[Graph, Lowered]] = OrderedDict()
+        self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
+        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
+
+    def assignments(self, recipe: Recipe, on_step: OnStep = lambda _step: None) -> tuple[Assignment, ...]:
+        """How each node is lowered under `recipe`.
+
+        Raises `CompilationError` for a node that can be neither compiled nor called in eager.
+        """
+        lowered = self._lower(recipe, _Progress(lambda _s, _t: None, on_step))[1]
+        return self._with_dropped(lowered.assignments)
+
+    def _with_dropped(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
+        """The assignments of all captured nodes: those that a graph pass took out are said to be folded."""
+        known = {assignment.node: assignment for assignment in assignments}
+        return tuple(
+            known.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
+        )
+
+    def compile(
+        self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
+    ) -> Compilation:
+        """Every stage of `recipe`, each given to `on_stage` as soon as it is there.
+
+        Raises `CompilationError` when a pass fails, or what is left at the end is not machine code.
+        """
+        start = time.perf_counter()
+        check_target(recipe)
+        progress = _Progress(on_stage, on_step)
+        graph, lowered = self._lower(recipe, progress)
+        last, key = self._run_passes(recipe, lowered, progress)
+        artifact = self._finish(recipe, graph, lowered, last, key, progress)
+        assignments = self._with_dropped(lowered.assignments)
+        remarks, seconds = _remarks(lowered, progress), time.perf_counter() - start
+        stages, texts = tuple(progress.stages), tuple(progress.texts)
+        return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
+
+    def top_level(
+        self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
+    ) -> TopLevel:
+        """The stages of `recipe` up to top-level IR, and that, for a backend that has passes of its own.
+
+        Raises `CompilationError` as `compile` does.
+        """
+        start, progress = time.perf_counter(), _Progress(on_stage, on_step)
+        graph, lowered = self._lower(recipe, progress)
+        snapshot = self._top(self._keys(recipe).top, lowered, progress)
+        assignments = self._with_dropped(lowered.assignments)
+        remarks, seconds, stages = _remarks(lowered, progress), time.perf_counter() - start, tuple(progress.stages)
+        return TopLevel(
+            graph, snapshot.operation, self._locations, stages, assignments, remarks, seconds, progress.reused
+        )
+
+    def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+        """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
+
+        Raises `CompilationError`, and `RemarksError` where LLVM cannot be asked, as for another machine's code.
+        """
+        progress = _Progress(lambda _stage, _text: None)
+        last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
+        if recipe.target or holds_kernels(last.operation):
+            raise RemarksError("the code is for another machine than this processor, which another LLVM makes")
+        found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
+        return tuple(
+            (LLVM, node, f"{said.text} (@{said.function}{f', {said.times} times' if said.times > 1 else ''})")
+            for said in found
+            for node in self._locations.sets[said.number]
+        )
+
+    def _keys(self, recipe: Recipe) -> PrefixKeys:
+        """What snapshots are remembered by: the user's `mlir-opt`, which may make some, can be built anew meanwhile."""
+        tool = mlir_tool.identity()
+        return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
+
+    # ---- graph and top-level IR --------------------------------------------------------------------------------------
+
+    def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
+        key = self._keys(recipe).top
+        graph = transformed(self._graphs, recipe, progress.add, progress.on_step)
+        if key not in self._lowered:
+            progress.on_step(LOWERING)
+            self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._first)
+            _trim(self._lowered, 16)
+        self._lowered.move_to_end(key)
+        return self._lowered[key]
+
+    # ---- passes ------------------------------------------------------------------------------------------------------
+
+    def _run_passes(self, recipe: Recipe, lowered: Lowered, progress: _Progress) -> tuple[Snapshot, str]:
+        keys = self._keys(recipe)
+        snapshot = self._top(keys.top, lowered, progress)
+        trail = [(snapshot.stage, snapshot.text)]
+        for index, step in enumerate(recipe.steps):
+            if step.level != "mlir" or not step.enabled:
+                continue
+            known = self._snapshots.get(keys.after_step[index])
+            if not known:
+                progress.on_step(index)
+            snapshot = known.placed(step, index) if known else self._step(snapshot, recipe, index, trail)
+            self._remember(keys.after_step[index], snapshot)
+            progress.add(snapshot, reused=known is not None)
+            trail.append((snapshot.stage, snapshot.text))
+        return snapshot, keys.after_step[-1] if keys.after_step else keys.top
+
+    def _top(self, key: str, lowered: Lowered, progress: _Progress) -> Snapshot:
+        known = self._snapshots.get(key)
+        name = "import" if lowered.given else "lower"
+        snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
+        self._remember(key, snapshot)
+        progress.add(snapshot, reused=known is not None)
+        return snapshot
+
+    def _step(self, before: Snapshot, recipe: Recipe, index: int, trail: Sequence[tuple[Stage, StageText]]) -> Snapshot:
+        """The snapshot after step `index` of `recipe`, which works on a clone; `trail` are the stages so far."""
+        step = recipe.steps[index]
+        with self._context, self._locations.nowhere(self._context):
+            operation = before.operation.clone(ip=False).operation
+            context = PassContext.of(recipe, self._locations)
+            start = time.perf_counter()
+            try:
+                run_step(operation, step, context)
+            except StepError as error:
+                failed = [snapshots.at_failure(operation, self._locations, step, index)]
+                helpers = diagnosis.converters_of(error, before.operation, recipe, self._locations)
+                rewriter = diagnosis.last_rewriter(error.place, trail) if error.place else ""
+                raise CompilationError(diagnosis.of_step(error, step, index, helpers, rewriter), failed) from error
+            seconds = time.perf_counter() - start
+            remarks = tuple(context.remarks)
+            return snapshots.after_step(before, operation, self._locations, step, index, seconds, remarks)
+
+    def _remember(self, key: str, snapshot: Snapshot) -> None:
+        self._snapshots[key] = snapshot
+        self._snapshots.move_to_end(key)
+        _trim(self._snapshots, MAX_SNAPSHOTS)
+
+    # ---- LLVM IR and objects -----------------------------------------------------------------------------------------
+
+    def _finish(
+        self, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot, key: str, progress: _Progress
+    ) -> Artifact:
+        key = digest(key, recipe.opt_level, recipe.target, "objects")
+        machine, make = ("ptx", self._for_device) if holds_kernels(last.operation) else ("asm", self._for_host)
+        texts = (key + "ir", key + machine)
+        known = key in self._artifacts and all(text in self._snapshots for text in texts)
+        if not known:
+            progress.on_step(CODE)
+            self._artifacts[key] = make(key, recipe, graph, lowered, last)
+            _trim(self._artifacts, MAX_ARTIFACTS)
+        for text in texts:
+            self._remember(text, self._snapshots[text])
+            progress.add(self._snapshots[text], reused=known)
+        return self._artifacts[key]
+
+    def _for_host(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
+        left = diagnosis.left_over(last.operation, recipe, self._locations)
+        if left is not None:
+            raise CompilationError(left)
+        self._translate(key, last)
+        return self._objects(key, recipe, graph, lowered, last)
+
+    def _for_device(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
+        if last.entry is None:
+            raise CompilationError(diagnosis.no_entry(graph._func_name))
+        try:
+            found = device_code(last.operation, self._locations, recipe.opt_level)
+        except DeviceError as error:
+            raise CompilationError(error.diagnostic) from error
+        self._remember(key + "ir", snapshots.of_text("translate", "ir", found.llvm, found.llvm_seconds, "llvm"))
+        self._remember(key + "ptx", snapshots.of_text("codegen", "ptx", found.ptx, found.ptx_seconds, "ptx"))
+        arguments = calling_convention.arguments(last.entry, [_spec(op) for op in graph.placeholders])
+        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+        return Artifact(graph._func_name, (), arguments, results, device=found.program)
+
+    def _translate(self, key: str, last: Snapshot) -> None:
+        start = time.perf_counter()
+        try:
+            content = functions.to_llvm_ir(last.operation)
+        except (ir.MLIRError, RuntimeError, ValueError) as error:
+            raise CompilationError(diagnosis.of_translation(str(error))) from error
+        seconds = time.perf_counter() - start
+        text = print_llvm(content, self._locations)
+        self._remember(key + "ir", snapshots.of_text("translate", "ir", text, seconds, "llvm"))
+
+    def _objects(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
+        check_entry(last.operation, last.entry, graph)
+        start = time.perf_counter()
+        objects = functions.compile_functions(last.operation, self._locations, recipe.opt_level, recipe.target)
+        seconds = time.perf_counter() - start
+        text = assembly.print_assembly(objects, self._locations)
+        made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
+        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
+        calls = eager_calls(lowered.module.operation)
+        return artifact_of(graph, recipe, last.operation, last.entry, calls, objects)
+
+
+def check_target(recipe: Recipe) -> None:
+    """Raises `CompilationError` for a target that there is no code for."""
+    try:
+        machine_of(recipe.target)
+    except MachineError as error:
+        raise CompilationError(error.diagnostic) from error
+
+
+def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
+    """What the recipe asks for in vain, then what passes remark on, by node."""
+    remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
+    return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
+
+
+def transformed(
+    stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None], on_step: OnStep = lambda _step: None
+) -> Graph:
+    """The graph after the recipe's graph passes, a stage for each given to `add`; `on_step` is told what begins.
+
+    Raises `CompilationError` when one of them fails.
+    """
+    try:
+        return stages.after(recipe, add, on_step)
+    except GraphPassError as error:
+        raise graph_pass_failure(error) from error
+
+
+def lowered_graph(
+    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
+) -> Lowered:
+    """Top-level IR: the graph's nodes lowered one by one, or the IR that it comes with.
+
+    Raises `CompilationError` for a node that can be neither compiled nor called in eager, for a flavour that nodes are
+    not lowered to, and for given IR that is no module.
+    """
+    try:
+        given = given_for(graph, recipe)
+        if given is not None:
+            return lowered_given(graph, given, context, locations)
+        if recipe.flavour not in OWN_FLAVOURS:
+            raise CompilationError(diagnosis.no_lowerings(recipe.flavour))
+        return lower(graph, recipe, context, locations, first)
+    except GivenIRError as error:
+        raise CompilationError(error.diagnostic) from error
+    except NodeError as error:
+        raise CompilationError(diagnosis.of_node(error)) from error
+
+
+def check_entry(module: Any, entry: Entry | None, graph: Graph) -> None:
+    """Raises `CompilationError` when a module in the LLVM dialect cannot be called as `entry` says, or writes more or
+    less than the graph's results."""
+    if entry is None:
+        raise CompilationError(diagnosis.no_entry(graph._func_name))
+    results = [op for op in graph.results if isinstance(op, Op)]
+    passed = [(number, op, _spec(op)) for number, op in enumerate(results) if 0 not in _spec(op).shape]
+    arity = len(entry.arguments) + len(entry.symbols) + len(passed) + bool(entry.arena)
+    if calling_convention.words_of(module, graph._func_name) != arity:
+        raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
+    for (number, op, spec), written in zip(passed, entry.results, strict=False):
+        room = spec.bytes
+        if room is not None and written is not None and room != written:
+            raise CompilationError(diagnosis.wrong_room(op.stable, number, written, room))
+
+
+def artifact_of(
+    graph: Graph, recipe: Recipe, module: Any, entry: Entry | None, calls: Sequence[EagerCall],
+    objects: Sequence[functions.FunctionObject],
+) -> Artifact:  # fmt: skip
+    """What a checked `module` and its objects hand over."""
+    assert entry is not None
+    placeholders = [_spec(op) for op in graph.placeholders]
+    results = [_spec(op) for op in graph.results if isinstance(op, Op)]
+    images = [found.data for found in objects]
+    return calling_convention.artifact(
+        graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
+        observed(graph), recipe.target,
+    )  # fmt: skip
+
+
+def graph_pass_failure(error: GraphPassError) -> CompilationError:
+    """What to raise where a graph pass failed."""
+    return CompilationError(diagnosis.of_step(_failed(error), error.step, error.index))
+
+
+def _failed(error: GraphPassError) -> StepError:
+    """What a graph pass said, or that the fault is its own."""
+    if isinstance(error.cause, (TransformError, GraphError)):
+        return StepError(str(error))
+    said = "".join(format_exception(error.cause))
+    return StepError(f"a fault in the pass itself, {type(error.cause).__name__}: {error}", said)
+
+
+def _spec(op: Op) -> TensorSpec:
+    return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
+
+
+def _trim(kept: OrderedDict[str, Any], limit: int) -> None:
+    while len(kept) > limit:
+        kept.popitem(last=False)

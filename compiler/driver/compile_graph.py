@@ -1,0 +1,164 @@
+"""A compilation that nobody watches: the same recipe and the same code, with no stage kept and no text printed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from buddy.compiler.codegen import calling_convention, functions, objects
+from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.driver import diagnosis, graph_stages, program_cache
+from buddy.compiler.driver.compilation import (
+    CompilationError,
+    artifact_of,
+    check_entry,
+    check_target,
+    graph_pass_failure,
+    lowered_graph,
+)
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.ops.lowering import Lowered, new_context
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
+from buddy.compiler.protocol.recipe import CODE, Recipe
+
+# Programs of fewer nodes have too few functions for processes beside this one to be worth their start.
+MIN_NODES = 64
+
+OnLowered = Callable[[Lowered], None]
+# Told of each step of the recipe as it begins, and of code generation, which is `CODE`.
+OnStep = Callable[[int], None]
+
+
+def compile_graph(
+    graph: Graph,
+    recipe: Recipe,
+    first: Registry | None = None,
+    on_lowered: OnLowered | None = None,
+    on_step: OnStep | None = None,
+) -> Artifact:
+    """What `Compiler(graph, first).compile(recipe)` hands over, in a third of the time.
+
+    `on_lowered` is told how each node was lowered, before any pass has run, and `on_step` of each step that begins;
+    the IR is then verified after each. Raises `CompilationError` as that does, without the IR at the failure.
+    """
+    check_target(recipe)
+    if len(graph.body) >= MIN_NODES and not recipe.target:
+        objects.start()
+    with collector_paused():
+        try:
+            rewritten = graph_stages.graph_after(graph, recipe, on_step)
+        except graph_stages.GraphPassError as error:
+            raise graph_pass_failure(error) from error
+        trusted = first is None and on_step is None and program_cache.is_ours(graph, recipe)
+        done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
+        left = diagnosis.left_over(done.module, recipe, done.locations)
+        if left is not None:
+            raise CompilationError(left)
+        check_entry(done.module, done.entry, rewritten)
+        with done.module.context, done.locations.nowhere(done.module.context):
+            done.locations.fill(done.module)
+        if on_step is not None:
+            on_step(CODE)
+        images = functions.compile_functions(done.module, done.locations, recipe.opt_level, recipe.target)
+        return artifact_of(rewritten, recipe, done.module, done.entry, done.calls, images)
+
+
+class Through(NamedTuple):
+    """A graph after graph passes, its module after MLIR passes, how its nodes were lowered, and where ops come from."""
+
+    graph: Graph
+    lowered: Lowered
+    locations: LocationSets
+
+
+def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Through:
+    """What the passes of `recipe` come to, which need not end in machine code. Raises `CompilationError`."""
+    try:
+        rewritten = graph_stages.graph_after(graph, recipe)
+    except graph_stages.GraphPassError as error:
+        raise graph_pass_failure(error) from error
+    with collector_paused():
+        locations = LocationSets()
+        lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
+        to_llvm_dialect(lowered.module, recipe, locations)
+    return Through(rewritten, lowered, locations)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Python looks for garbage by the number of new objects: MLIR's are many and in no cycles, and each look goes
+    through all that torch holds."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Done(NamedTuple):
+    module: Any
+    locations: LocationSets
+    entry: calling_convention.Entry | None
+    calls: Any
+
+
+def _in_llvm_dialect(
+    graph: Graph,
+    recipe: Recipe,
+    first: Registry | None,
+    on_lowered: OnLowered | None,
+    trusted: bool,
+    on_step: OnStep | None = None,
+) -> _Done:
+    """The module after all MLIR passes. What comes of `trusted` code alone is verified before each of MLIR's own passes
+    that follows one of ours, and at the end; where that, or a pass, fails, all is done again with IR verified after
+    each pass, which tells the pass that is at fault."""
+    locations = LocationSets()
+    lowered = lowered_graph(graph, recipe, new_context(), locations, first)
+    if on_lowered is not None:
+        on_lowered(lowered)
+    operation = lowered.module.operation
+    calls = eager_calls(operation)
+    try:
+        entry = to_llvm_dialect(lowered.module, recipe, locations, not trusted, on_step)
+        if trusted:
+            operation.verify()
+    except (CompilationError, ir.MLIRError):
+        if not trusted:
+            raise
+        return _in_llvm_dialect(graph, recipe, first, None, trusted=False)
+    return _Done(operation, locations, entry, calls)
+
+
+def to_llvm_dialect(
+    module: Any, recipe: Recipe, locations: LocationSets, verify: bool = True, on_step: OnStep | None = None
+) -> calling_convention.Entry | None:
+    """Take a top-level module through the MLIR passes of `recipe`, in place; `verify` looks at the IR after each.
+
+    Without it, only what a pass of ours hands to one of MLIR's is looked at: those abort the process, or worse, on IR
+    that does not verify. Returns how its entry is called, `None` when it never had buffers for arguments. Raises
+    `CompilationError` when a pass fails; the module may then be half rewritten.
+    """
+    entry = calling_convention.Reader()
+    entry.read(module.operation)
+    own = own_passes()
+    steps = [(index, step) for index, step in enumerate(recipe.steps) if step.level == "mlir" and step.enabled]
+    for (index, step), (_, following) in zip(steps, [*steps[1:], (0, None)], strict=True):
+        if on_step is not None:
+            on_step(index)
+        handed_over = step.name in own and following is not None and following.name not in own
+        try:
+            run_step(module.operation, step, PassContext.of(recipe, locations), verify or handed_over)
+        except StepError as error:
+            raise CompilationError(diagnosis.of_step(error, step, index)) from error
+        entry.read(module.operation)
+    return entry.last

@@ -1,0 +1,185 @@
+"""What to tell a person when a compilation ends early: what happened, where, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from buddy.compiler.codegen.gpu.host_code import kernel_modules
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.lowering import NodeError
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.protocol.text.structure import shapes
+
+_FINAL, _MODULE = "llvm", "builtin.module"
+_LOWERING = ("loops", _FINAL)
+# Conversions leave one where another has still to make a type of the other's. Translating it would end the process.
+_CAST = "builtin.unrealized_conversion_cast"
+_FOR_A_DEVICE = Diagnostic(
+    "the recipe makes kernels for a GPU, which this process does not run",
+    "after the last pass",
+    "run it with `buddy-tui run`, or choose a preset for the CPU",
+)
+_NO_HELPER = {
+    False: "add a pass that converts {} to the LLVM dialect",
+    True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types have to meet",
+}
+_ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
+
+
+def of_node(error: NodeError) -> Diagnostic:
+    node = error.node
+    where = f"node {node.stable or node.name} ({node.target})" + (f", {node.location}" if node.location else "")
+    return Diagnostic(str(error), where, "take the op out of the program, or add a lowering for it", node=node.stable)
+
+
+def no_lowerings(flavour: str) -> Diagnostic:
+    todo = "choose linalg or tosa, or the frontend torch-mlir, which has passes of its own to it"
+    return Diagnostic(f"nothing here lowers ops to {flavour}", "the recipe's flavour", todo)
+
+
+def of_step(
+    error: StepError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
+) -> Diagnostic:
+    """`converters` are the passes that would convert the op that this one could not, `rewriter` last rewrote it."""
+    where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
+    if rewriter:
+        where += f", which {rewriter} was the last to rewrite"
+    todo = "compare the IR before and at the failure, change the pass's options, or switch it off"
+    if converters:
+        todo = f"switch on {' or '.join(converters)}, or " + todo
+    return Diagnostic(error.message, where, todo, detail=error.detail, step=index, node=error.node)
+
+
+def converters_of(error: StepError, module: Any, recipe: Recipe, locations: LocationSets) -> list[str]:
+    """The passes that would convert the op that a conversion stumbled on, in the module it was given."""
+    found = _ILLEGAL.search(error.message)
+    return _converters(module, found.group(1), recipe, locations) if found else []
+
+
+def last_rewriter(place: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
+    """The last of the stages in `trail` that changed the lines that come from set `place`; "" where none did.
+
+    New numbers of SSA values are no change.
+    """
+    for (_, before), (stage, after) in reversed(list(pairwise(trail))):
+        if _lines_of(place, before) != _lines_of(place, after):
+            return stage.name
+    return ""
+
+
+def _lines_of(place: int, text: StageText) -> Counter[str]:
+    numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
+    return Counter(shape.key for shape in shapes((line for line, number in numbered if number == place), "mlir"))
+
+
+def of_translation(text: str) -> Diagnostic:
+    first = next((line for line in text.splitlines() if line.strip()), "no reason given")
+    return Diagnostic(
+        first, "translation to LLVM IR", "look at the last stage: every op must be of the LLVM dialect", detail=text
+    )
+
+
+def no_entry(name: str) -> Diagnostic:
+    return Diagnostic(
+        f"@{name} never had buffers as arguments and out-parameters as results",
+        "the pipeline",
+        "switch on one-shot-bufferize and results-to-out-params, before the conversion to LLVM",
+    )
+
+
+def wrong_convention(name: str, arity: int) -> Diagnostic:
+    return Diagnostic(
+        f"@{name} does not take its {arity} buffers as bare pointers, so nothing could call it",
+        "convert-func-to-llvm",
+        "set use-bare-ptr-memref-call-conv=true",
+    )
+
+
+def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
+    return Diagnostic(
+        f"result {number} is {written} bytes, and whoever calls has {room} for it",
+        f"the results of the program, {node}",
+        "look where its type becomes another than the graph's: a pass, an edit, or a frontend's own decomposition",
+        node=node,
+    )
+
+
+def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
+    """What is wrong when ops of other dialects are left at the end, with the passes that would convert them."""
+    if kernel_modules(module):
+        return _FOR_A_DEVICE
+    counts, first = _foreign(module, locations)
+    if not counts:
+        return None
+    casts = counts.pop(_CAST, 0)
+    name, count = counts.most_common(1)[0] if counts else (_CAST, casts)
+    more = max(0, len(counts) - 1)
+    others = f" and {more} other kind{'s' * (more > 1)} of op" if more else ""
+    todo = _how_to_convert(module, name, recipe, locations)
+    node = first.get(name, "")
+    where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
+    verb = "are" if others else "is"
+    return Diagnostic(f"{name}{others} {verb} left: not machine code", where, todo, node=node)
+
+
+def _how_to_convert(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> str:
+    if helpers := _converters(module, name, recipe, locations):
+        return f"switch on {' or '.join(helpers)}"
+    if name != _CAST and (early := _converters(module, name, recipe, locations, on=True)):
+        return f"move {' or '.join(early)} behind what makes it, or add it there once more"
+    return _NO_HELPER[name == _CAST].format(name)
+
+
+def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
+    counts: Counter[str] = Counter()
+    first: dict[str, str] = {}
+
+    def visit(op: Any) -> Any:
+        if op.name.partition(".")[0] != _FINAL and op.name != _MODULE:
+            counts[op.name] += 1
+            names = locations.sets[locations.number_of(op.location)]
+            if names:
+                first.setdefault(op.name, names[0])
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return counts, first
+
+
+def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, on: bool = False) -> list[str]:
+    """The passes after which fewer ops of that name are left: those switched off or missing from the recipe, or the
+    conversions of its last phases that are `on`."""
+    before = _foreign(module, locations)[0][name]
+    running = {step.name for step in recipe.steps if step.enabled}
+    preset = presets().get(recipe.preset)
+    candidates = [*recipe.steps, *(preset.recipe.steps if preset else ())]
+    tried = {
+        step.name: step
+        for step in candidates
+        if step.level == "mlir" and (step.name in running) is on and (not on or _converts(step))
+    }
+    return [step.name for step in tried.values() if _left_after(module, name, step, locations) < before]
+
+
+def _converts(step: PassStep) -> bool:
+    return step.phase in _LOWERING and step.name not in ("canonicalize", "cse")
+
+
+def _left_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:
+    with module.context, ir.Location.unknown():
+        clone = module.clone()
+        try:
+            run_step(clone, step, PassContext(locations))
+        except StepError:
+            return _foreign(module, locations)[0][name]
+        return _foreign(clone, locations)[0][name]

@@ -1,0 +1,95 @@
+"""A Buddy graph's own MLIR module, as scripts ask for it: made, taken through the pipeline, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from buddy.compiler.codegen import calling_convention, functions
+from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.driver import diagnosis
+from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.driver.compile_graph import to_llvm_dialect
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.partition import Partition
+from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.ops.lowering import NodeError, lower
+from buddy.compiler.ops.packed_parameters import pack_parameters
+from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.protocol.recipe import Recipe
+
+Run = Callable[..., list[Any]]
+Flavour = Literal["linalg", "tosa"]
+
+
+class TopLevel(NamedTuple):
+    """A top-level module, and what the caller hands over for each `buddy.source` of its entry's arguments."""
+
+    module: Any
+    arguments: tuple[TensorMeta, ...]
+
+
+def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevel:
+    """The top-level module of `graph`; with `pack` its parameters arrive as one 1-D tensor per element type.
+
+    `parts` says which of its nodes are calls of functions that are elsewhere. Raises `GraphError` for a graph that
+    cannot be executed and `CompilationError` for a node that can be neither compiled nor called in eager.
+    """
+    graph.check()
+    settings = graph.settings
+    recipe = Recipe(flavour=settings.flavour, partition="whole")
+    try:
+        found = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
+    except NodeError as error:
+        raise CompilationError(diagnosis.of_node(error)) from error
+    if graph.device is not DeviceType.CPU:
+        set_device(found.module, graph._func_name, graph.device)
+    arguments = tuple(op.tensor_meta for op in graph.placeholders)
+    return TopLevel(found.module, _packed(graph, found.module) if pack else arguments)
+
+
+def _packed(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
+    placeholders = list(enumerate(graph.placeholders))
+    parameters = [(i, op.tensor_meta.dtype) for i, op in placeholders if op.kind is NodeType.FakeNode]
+    inputs = [i for i, op in placeholders if op.kind is not NodeType.FakeNode]
+    packs = pack_parameters(module, graph._func_name, parameters, inputs)
+    return (*packs, *(graph.placeholders[i].tensor_meta for i in inputs))
+
+
+def set_device(module: Any, name: str, device: DeviceType) -> None:
+    """Say on function `name` of a module where it is to run."""
+    for op in module.body:
+        if ir.StringAttr(op.operation.attributes["sym_name"]).value == name:
+            with module.context:
+                op.operation.attributes["buddy.device"] = ir.StringAttr.get(device.value)
+
+
+def runnable(found: TopLevel, graph: Graph) -> Run:
+    """A top-level module that computes `graph`, compiled in place and linked.
+
+    The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
+    Raises `CompilationError` as `to_llvm_dialect` does.
+    """
+    from buddy.compiler.runtime import LoadedProgram
+
+    module, name = found.module, graph._func_name
+    recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # any tensors may come with each call
+    calls = eager_calls(module.operation)
+    entry = to_llvm_dialect(module, recipe, graph._locations)
+    if entry is None:
+        raise CompilationError(diagnosis.no_entry(name))
+    objects = functions.compile_functions(module.operation, graph._locations, recipe.opt_level)
+    arguments = [_spec(meta) for meta in found.arguments]
+    results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
+    images = [image.data for image in objects]
+    program = LoadedProgram(
+        calling_convention.artifact(name, entry, module.operation, images, arguments, results, calls, recipe.threads)
+    )
+    return lambda *tensors: program(tensors)
+
+
+def _spec(meta: TensorMeta) -> TensorSpec:
+    return TensorSpec(meta.shape, meta.dtype.value)

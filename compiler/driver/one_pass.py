@@ -1,0 +1,71 @@
+"""Runs one pass on a module in a file and prints the result: `python -m buddy.compiler.driver.one_pass FILE.mlir`.
+
+Nothing is caught: a pass that crashes takes the process along, which is what a reproducer is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.compiler.graph import plugins
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.lowering import new_context
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.protocol.recipe import OptionValue, PassStep, PluginFile
+
+_SPELLING = re.compile(r"([\w-]+)(?:\{(.*)\})?")
+
+
+def parsed_step(spelling: str, anchor: str) -> PassStep:
+    """The step that `PassStep.spelling` spelled. Raises `ValueError` for another text."""
+    found = _SPELLING.fullmatch(spelling.strip())
+    if found is None:
+        raise ValueError(f"{spelling!r} is no pass: write NAME or NAME{{option=value}}")
+    options = [word.partition("=") for word in (found[2] or "").split()]
+    return PassStep(found[1], "mlir", anchor, tuple((key, _value(value)) for key, _, value in options))
+
+
+def _value(text: str) -> OptionValue:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m buddy.compiler.driver.one_pass", description="run one pass on a module"
+    )
+    parser.add_argument("file", type=Path, help="a module, as `buddy-tui bisect` and `buddy-tui dump` write it")
+    parser.add_argument("--pass", required=True, dest="step", metavar="NAME{OPTIONS}", help="the pass")
+    parser.add_argument("--anchor", default="builtin.module", help="the op that it runs on (builtin.module)")
+    parser.add_argument("--threads", type=int, default=1, help="the threads of the recipe (1)")
+    parser.add_argument("--plugin", action="append", default=[], help="a Python file to load first")
+    options = parser.parse_args(words)
+    for loaded in [*plugins.installed(), *(plugins.load_file(PluginFile(path)) for path in options.plugin)]:
+        if loaded.problem is not None:
+            print(loaded.problem, file=sys.stderr)
+    try:
+        step, text = parsed_step(options.step, options.anchor), options.file.read_text("utf-8")
+        with new_context():
+            module = ir.Module.parse(text).operation
+            run_step(module, step, PassContext(LocationSets(), threads=options.threads))
+            print(module.get_asm(assume_verified=True), end="")
+    except (OSError, ValueError, StepError, ir.MLIRError) as error:
+        print(f"{options.file}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

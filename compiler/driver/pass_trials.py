@@ -1,0 +1,83 @@
+"""What each of many passes would do to a module. Run as a program, it tells of one candidate after another.
+
+It is a process to throw away: a pass that crashes or never ends takes it along, and whoever asked starts another for
+the candidates that are left.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, BinaryIO
+
+import msgspec
+
+from buddy.compiler.driver.snapshots import count_deltas
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.printing import op_counts
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.lowering import new_context
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.support.processes.parent_death import die_with_parent
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A module, and the passes to try on it, each on a clone of its own."""
+
+    content: str
+    candidates: tuple[PassStep, ...]
+    threads: int = 1
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What candidate number `number` did: ops that came and went by name, or why it failed."""
+
+    number: int
+    changed: bool = False
+    deltas: tuple[tuple[str, int], ...] = ()
+    milliseconds: float = 0.0
+    problem: str = ""
+
+
+def outcome(module: Any, before: str, number: int, step: PassStep, threads: int) -> Outcome:
+    """Try one pass on a clone of `module`, whose text is `before`."""
+    locations = LocationSets()
+    with locations.nowhere(module.context):
+        clone = module.clone(ip=False).operation
+        start = time.perf_counter()
+        try:
+            run_step(clone, step, PassContext(locations, threads=threads))
+        except StepError as error:
+            return Outcome(number, problem=error.message.partition("\n")[0])
+        milliseconds = (time.perf_counter() - start) * 1e3
+        after = clone.get_asm(assume_verified=True)
+    return Outcome(number, after != before, count_deltas(op_counts(before), op_counts(after)), milliseconds)
+
+
+def outcomes(trial: Trial, tell: Any) -> None:
+    """Try every candidate, telling before and after each: the last one told of is to blame for a crash."""
+    with new_context():
+        module = ir.Module.parse(trial.content).operation
+        before = module.get_asm(assume_verified=True)
+        for number, step in enumerate(trial.candidates):
+            tell(number)
+            tell(outcome(module, before, number, step, trial.threads))
+
+
+def _answers() -> BinaryIO:
+    """Where outcomes are told: standard output, which from here on is standard error to passes that print."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return answers
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    _out = _answers()
+    outcomes(
+        msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Trial),
+        lambda told: _out.write(msgspec.json.encode(told) + b"\n"),
+    )

@@ -1,0 +1,59 @@
+"""Whole programs kept on disk: a graph that was compiled before under the same recipe needs no compiler at all."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from buddy.compiler.codegen import artifact as artifacts
+from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.codegen.machines import maker
+from buddy.compiler.graph import registrations, serialize
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.mlir import mlir_tool
+from buddy.compiler.mlir.bindings import PACKAGE, version
+from buddy.compiler.protocol.recipe import Recipe, digest
+from buddy.compiler.support.disk_cache import PROGRAMS
+from buddy.compiler.support.target import host_features
+
+
+def find(graph: Graph, recipe: Recipe) -> Artifact | None:
+    """What `graph` came to under `recipe` before, on a machine like this one; None when that is not known."""
+    data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
+    try:
+        return None if data is None else artifacts.from_bytes(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def keep(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
+    """Remember what `graph` came to; a program that others' code had a part in is not kept."""
+    if is_ours(graph, recipe):
+        PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
+
+
+def is_ours(graph: Graph, recipe: Recipe) -> bool:
+    """Whether all code that compiles `graph` is of this package: what a user adds may change without a trace."""
+    classes = {type(op) for op in graph.body}
+    used: set[registrations.Key] = {("graph pass", step.name) for step in recipe.steps}
+    used |= {("MLIR pass", step.name) for step in recipe.steps}
+    used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in registrations.DIALECTS for cls in classes}
+    return all(map(registrations.is_ours, classes)) and used.isdisjoint(registrations.of_others())
+
+
+def key(graph: Graph, recipe: Recipe) -> str:
+    """A hash of all that a program is made of: graph, recipe, machine, MLIR, llvmlite, our own source, and the user's
+    `mlir-opt`, which may run passes that the bindings lack."""
+    bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
+    return digest(
+        serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), maker(), _code(), mlir_tool.identity()
+    )
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """A hash of the compiler's own source."""
+    root = Path(__file__).parent.parent
+    return digest(*[[str(path.relative_to(root)), path.read_text()] for path in sorted(root.rglob("*.py"))])

@@ -1,0 +1,130 @@
+"""Snapshots: a stage with its text, and the module it prints, from which the next pass starts on a clone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from buddy.compiler.codegen.calling_convention import Entry, of_module
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.mlir.printing import marked_text, op_counts, print_mlir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.passes.base import Remark
+from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol.recipe import PassStep, digest
+from buddy.compiler.protocol.text.stage_text import Origins, StageText
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`operation` is the module (absent for stages that are no MLIR), `entry` the calling convention as last seen.
+
+    `mark` is a hash of the module's text with its location marks: where it stays, so does `text`.
+    """
+
+    stage: Stage
+    text: StageText
+    counts: Counter[str]
+    operation: Any = None
+    entry: Entry | None = None
+    remarks: tuple[Remark, ...] = ()
+    mark: str = ""
+
+    def placed(self, step: PassStep, index: int) -> Snapshot:
+        """This snapshot at the place that its step has in another recipe."""
+        stage = msgspec.structs.replace(self.stage, step=index, phase=step.phase or self.stage.phase)
+        return dataclasses.replace(self, stage=stage)
+
+
+def of_text(
+    name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm", "ptx"],
+    functions: tuple[tuple[str, float], ...] = (),
+) -> Snapshot:  # fmt: skip
+    """A stage of the line's own that is text alone: LLVM IR, assembly; `functions` as in `Stage`."""
+    ms = seconds * 1e3
+    stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins, functions=functions)
+    return Snapshot(stage, text, Counter())
+
+
+def of_graph(
+    name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None, remarks: tuple[Remark, ...] = ()
+) -> Snapshot:
+    """The Buddy graph as a stage; `before` is the one it is compared with."""
+    sets: list[tuple[str, ...]] = [(), *((op.stable,) for op in graph.body)]
+    origins = Origins(direct=len(graph.body))
+    text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets), origins=origins)
+    counts = Counter(type(op).__name__ for op in graph.body)
+    added, removed = _difference(before.counts, counts) if before else (0, 0)
+    changed = before is None or before.text.content != text.content
+    milliseconds, ops = seconds * 1e3, len(graph.body)
+    stage = Stage(
+        0, name, "graph", "", 0, index, milliseconds, ops, added, removed, changed, language="buddy", origins=origins
+    )
+    return Snapshot(stage, text, counts, remarks=remarks)
+
+
+def of_marked(
+    name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
+) -> Snapshot:
+    """A module that another compiler has printed with location marks; `before` are the ops of the stage before it.
+
+    An op that it gave no location leads to no node.
+    """
+    text = print_mlir(marked, locations)
+    counts = op_counts(text.content)
+    added, removed = _difference(before, counts)
+    stage = Stage(
+        0, name, phase, "", 0, milliseconds=seconds * 1e3, ops=counts.total(), added=added, removed=removed,
+        deltas=count_deltas(before, counts), origins=text.origins,
+    )  # fmt: skip
+    return Snapshot(stage, text, counts)
+
+
+def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
+    """The first module: the graph's nodes lowered, or IR that is at another phase."""
+    marked, lost = marked_text(operation, locations)
+    text = print_mlir(marked, locations)
+    counts = op_counts(text.content)
+    stage = Stage(0, name, phase, "", 0, ops=counts.total(), origins=text.origins, lost=lost)
+    return Snapshot(stage, text, counts, operation, mark=digest(marked))
+
+
+def after_step(
+    before: Snapshot, operation: Any, locations: LocationSets, step: PassStep, index: int, seconds: float,
+    remarks: tuple[Remark, ...],
+) -> Snapshot:  # fmt: skip
+    """The snapshot that a pass made of `before`; where it changed nothing, the text is that of `before`."""
+    marked, lost = marked_text(operation, locations)
+    mark = digest(marked)
+    text = before.text if mark == before.mark else print_mlir(marked, locations)
+    changed = text.content != before.text.content
+    counts = op_counts(text.content) if changed else before.counts
+    added, removed = _difference(before.counts, counts)
+    phase, milliseconds, deltas = step.phase or before.stage.phase, seconds * 1e3, count_deltas(before.counts, counts)
+    stage = Stage(
+        0, step.name, phase, "", 0, index, milliseconds, counts.total(), added, removed, changed, deltas=deltas,
+        origins=text.origins, lost=lost,
+    )  # fmt: skip
+    entry = of_module(operation) or before.entry
+    return Snapshot(stage, text, counts, operation, entry, remarks, mark)
+
+
+def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
+    """The module as a failed pass left it, which may not verify."""
+    text = print_mlir(marked_text(operation, locations).text, locations)
+    return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
+
+
+def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
+    """How many ops are new and how many are gone, name by name."""
+    return (after - before).total(), (before - after).total()
+
+
+def count_deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
+    """Names of ops with how many more or fewer there are, the greatest change first."""
+    changed = {name: after[name] - before[name] for name in {*before, *after} if after[name] != before[name]}
+    return tuple(sorted(changed.items(), key=lambda pair: (-abs(pair[1]), pair[0])))

@@ -1,7 +1,0 @@
-"""Nodes of a captured graph as a program of their own, with their real inputs, and as a script."""
-
-from buddy.compiler.extracts.parts import Part, part_of
-from buddy.compiler.extracts.program import extract
-from buddy.compiler.extracts.script import Script, script_of
-
-__all__ = ["Part", "Script", "extract", "part_of", "script_of"]

@@ -1,0 +1,159 @@
+"""Plug-ins: code from outside the package that adds op classes, lowerings, decompositions, graph passes, MLIR passes.
+
+An installed package names a module, or a function to call, in the entry point group `buddy.plugins`; a user's file is
+given by path. Either registers what it brings when it is loaded. A plug-in that fails keeps neither the others nor the
+compiler from working: what it was about to say is a `Diagnostic`. Imports neither torch nor MLIR; plug-ins may.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.graph import registrations
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.recipe import PluginFile, digest
+
+GROUP = "buddy.plugins"
+_PACKAGE = str(Path(__file__).parent.parent)
+_TODO = "correct it, or do without it; what it had registered until then stays"
+_CHANGED = "open the program again"
+_NO_PASS = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plug-in that was loaded: a name for people, and why it failed, if it did."""
+
+    name: str
+    problem: Diagnostic | None = None
+
+
+# Who registered what, of all that is registered by others.
+_origins: dict[registrations.Key, tuple[str, Any]] = {}
+_files: dict[PluginFile, Plugin] = {}
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[Plugin, ...]:
+    """The plug-ins of installed packages, in order of name, loaded by the first call in a process."""
+    found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    return tuple(_loaded(_label(point), _import(point), _home(point.module)) for point in found)
+
+
+def load_file(file: PluginFile) -> Plugin:
+    """The plug-in in a file, loaded unless this process has it; whether it holds what its hash says is checked."""
+    if file not in _files:
+        path, before = Path(file.path), registrations.of_others()
+        found = _loaded(path.name, lambda: _run(file), str(path))
+        if file.passes and found.problem is None and not _passes_in(registered_since(before)):
+            found = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS))
+        _files[file] = found
+    return _files[file]
+
+
+def _passes_in(keys: Iterable[registrations.Key]) -> list[str]:
+    return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
+
+
+def problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
+    """What went wrong with each that failed."""
+    return tuple(plugin.problem for plugin in plugins if plugin.problem is not None)
+
+
+def origin(*keys: registrations.Key) -> str:
+    """The names of the plug-ins that registered `keys`; "" where all of it is the package's own."""
+    theirs = registrations.of_others()
+    known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in theirs)
+    return ", ".join(dict.fromkeys(name for name, _ in known))
+
+
+def registered_since(before: dict[registrations.Key, Any]) -> dict[registrations.Key, Any]:
+    """What others have registered, or registered anew, since `registrations.of_others()` gave `before`."""
+    return {key: thing for key, thing in registrations.of_others().items() if before.get(key) is not thing}
+
+
+def _loaded(name: str, load: Callable[[], Any], home: str) -> Plugin:
+    """Load a plug-in whose code lies under `home`, and note what it registers."""
+    before = registrations.of_others()
+    problem = None
+    try:
+        load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        problem = _problem(name, error, home)
+    _origins.update({key: (name, thing) for key, thing in registered_since(before).items()})
+    return Plugin(name, problem)
+
+
+def _label(point: metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.name
+
+
+def _import(point: metadata.EntryPoint) -> Callable[[], Any]:
+    def load() -> None:
+        found = point.load()
+        if point.attr:
+            found()
+
+    return load
+
+
+def _home(module: str) -> str:
+    """The folder or file that an importable module's top level lies in; "" where that cannot be told."""
+    try:
+        spec = util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        return ""
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return places[0] if places else str(spec.origin) if spec and spec.origin else ""
+
+
+def _run(file: PluginFile) -> None:
+    """Execute a file as a module of a name of its own; it may import what lies beside it."""
+    path = Path(file.path)
+    source = path.read_bytes()
+    if file.hash and digest(source) != file.hash:
+        raise PluginChangedError(f"{path} is no longer what it was")
+    name = f"buddy_plugin_{path.stem}_{digest(str(path))[:8]}"
+    spec = util.spec_from_file_location(name, path)
+    if spec is None:
+        raise ImportError(f"{path} is no Python file")
+    module = util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    finally:
+        sys.path.remove(str(path.parent))
+
+
+class PluginChangedError(Exception):
+    """A file holds something else than when its hash was taken."""
+
+
+def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
+    if isinstance(error, PluginChangedError):
+        return Diagnostic(f"plug-in {error}", home, _CHANGED)
+    if isinstance(error, SyntaxError):
+        where, said = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
+    else:
+        text = next(iter(str(error).strip().splitlines()), "")
+        where, said = _line(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
+    detail = "".join(traceback.format_exception(error))
+    return Diagnostic(f"plug-in {name} {said}", where, _TODO, detail=detail)
+
+
+def _line(error: BaseException, home: str) -> str:
+    """`file:line` of the innermost frame of the plug-in's own code, else of any but ours and the import system's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    others = [f for f in frames if not f.filename.startswith((_PACKAGE, "<frozen")) and "importlib" not in f.filename]
+    own = [f for f in others if home and f.filename.startswith(home)] or others
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else home

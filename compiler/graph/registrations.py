@@ -1,0 +1,67 @@
+"""What the registries hold that is not of this package: op classes, lowerings, decompositions, passes of others.
+
+Imports neither torch nor MLIR; a registry that nobody has imported holds nothing of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from buddy.compiler.graph import decompositions
+from buddy.compiler.graph.operation import op_classes
+from buddy.compiler.graph.transform import transforms
+from buddy.compiler.protocol.recipe import digest
+
+Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass"]
+# What something is registered as: a lowering as `linalg.AddOp`, a decomposition under its target.
+Key = tuple[Kind, str]
+
+_OURS = "buddy.compiler."
+DIALECTS = ("linalg", "math", "tosa")
+
+
+def of_others() -> dict[Key, Any]:
+    """Everything registered that is defined outside this package."""
+    return {key: thing for key, thing in _all() if not is_ours(thing)}
+
+
+def is_ours(thing: Any) -> bool:
+    """Whether a class or function is defined in this package."""
+    return str(getattr(thing, "__module__", "")).startswith(_OURS)
+
+
+def code_hash(things: Iterable[Any]) -> str:
+    """A hash of the files that define `things`; "" for none."""
+    files = sorted({_file(thing) for thing in things})
+    return digest(*[_content(file) for file in files]) if files else ""
+
+
+def _all() -> Iterator[tuple[Key, Any]]:
+    for name, cls in op_classes().items():
+        yield ("op class", name), cls
+    for dialect in DIALECTS:
+        for name, lowering in getattr(sys.modules.get(f"{_OURS}ops.{dialect}"), "ops_registry", {}).items():
+            yield ("lowering", f"{dialect}.{name}"), lowering
+    for target, rule in decompositions.registered().items():
+        yield ("decomposition", target), rule
+    for name, transform in transforms().items():
+        yield ("graph pass", name), transform
+    base = sys.modules.get(f"{_OURS}passes.base")
+    for name, found in (base.registered() if base is not None else {}).items():
+        yield ("MLIR pass", name), found
+
+
+def _file(thing: Any) -> str:
+    code = getattr(thing, "__code__", None)
+    return code.co_filename if code else str(getattr(sys.modules.get(thing.__module__), "__file__", ""))
+
+
+def _content(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return file

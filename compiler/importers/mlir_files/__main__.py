@@ -1,0 +1,190 @@
+"""Reads a file of MLIR and answers with the programs in it: a process of its own, since bad input may crash readers."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+from buddy.compiler.graph.serialize import to_bytes
+from buddy.compiler.importers.mlir_files.effects import Writes
+from buddy.compiler.importers.mlir_files.phases import dialects_of, phase_of
+from buddy.compiler.importers.mlir_files.question import Answer, EntryPoint, Question
+from buddy.compiler.importers.mlir_files.reading import Part, UnreadableError, new_context, parts_of
+from buddy.compiler.importers.mlir_files.signatures import (
+    DEFAULT_SIZE,
+    NotRunnableError,
+    Value,
+    argument_types,
+    closed,
+    values_of,
+)
+from buddy.compiler.importers.mlir_files.table import FUNCTIONS, Table, name_of
+from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, Signature, wrap
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_word
+from buddy.compiler.support.processes.one_shot import answer_apart
+
+MAX_ENTRIES = 32
+# Seconds of the processor for a file, and bytes for which there is one more: some bytecode is read without end, and a
+# busy machine is no reason to give up.
+SECONDS, BYTES = 20, 1 << 20
+
+
+def answer_in_time(question: Question) -> Answer:
+    """As `answer`; a process that takes too long is ended by the system."""
+    seconds, most = SECONDS + len(question.content) // BYTES, resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if most == resource.RLIM_INFINITY or seconds < most:  # what is set already cannot be raised
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    return answer(question)
+
+
+def answer(question: Question) -> Answer:
+    """The programs in a file, each with its graph; or what is wrong."""
+    try:
+        words = [shape_word(text) for text in question.shapes]
+    except ValueError as error:
+        todo = "say NAME=4x128, or NUMBER=4x128xf32, of an argument of the function"
+        return Answer(problem=Diagnostic(str(error), "the shapes to open with", todo))
+    context = new_context()
+    try:
+        with context:
+            parts = parts_of(question.content, question.title, context)
+            return _entered(question, parts, words)
+    except UnreadableError as error:
+        return Answer(problem=error.diagnostic)
+    except RuntimeError as error:  # of the bindings, which make no string of names that are no text
+        what = f"{question.title} cannot be read: {str(error).partition(chr(10))[0]}"
+        return Answer(problem=Diagnostic(what, question.title, "check that all of the file has arrived"))
+
+
+def _entered(question: Question, parts: list[Part], words: list[ShapeWord]) -> Answer:
+    names = [(number, name) for number, part in enumerate(parts) for name in _entries(part.module, question.entry)]
+    if not names:
+        return Answer(problem=_no_entry(question, parts))
+    arity = max(_arity(parts[number].module, name) for number, name in names)
+    try:
+        check_names(words, [f"arg{place}" for place in range(arity)])
+    except ValueError as error:
+        return Answer(problem=Diagnostic(str(error), question.title, "name an argument of the function to open"))
+    notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
+    found = []
+    for number, name in names[:MAX_ENTRIES]:
+        title = f"{name} (part {number + 1})" if len(parts) > 1 else name
+        found.append(_opened(parts[number], name, title, question, words))
+    return Answer(tuple(found), notes=notes)
+
+
+def _arity(module: Any, name: str) -> int:
+    entry = next(function for function in _functions(module) if name_of(function) == name)
+    return len(entry.regions[0].blocks[0].arguments)
+
+
+def _functions(module: Any) -> Iterator[Any]:
+    operations = (op.operation for op in module.body if op.operation.name in FUNCTIONS)
+    return (op for op in operations if len(op.regions[0].blocks))
+
+
+def _is_public(function: Any) -> bool:
+    attributes = function.attributes
+    private = "sym_visibility" in attributes and str(ir.StringAttr(attributes["sym_visibility"]).value) != "public"
+    return not private and "internal" not in str(attributes.get("linkage", ""))
+
+
+def _entries(module: Any, wanted: str) -> list[str]:
+    """The functions to enter by: those that no other one calls first, since those are whole programs."""
+    names = [name_of(function) for function in _functions(module) if wanted or _is_public(function)]
+    if wanted:
+        return [name for name in names if name == wanted]
+    called = _called(module)
+    return [*(name for name in names if name not in called), *(name for name in names if name in called)]
+
+
+def _called(module: Any) -> set[str]:
+    found: set[str] = set()
+
+    def visit(op: Any) -> Any:
+        if op.name in ("func.call", "llvm.call") and "callee" in op.attributes:
+            found.add(str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def _no_entry(question: Question, parts: list[Part]) -> Diagnostic:
+    have = [name_of(function) for part in parts for function in _functions(part.module)]
+    if not have:
+        what = f"{question.title} has no function with a body"
+        return Diagnostic(what, question.title, "give a file with a func.func or llvm.func to call")
+    names = ", ".join(have)
+    if question.entry:
+        return Diagnostic(f"{question.title} has no function {question.entry}", question.title, f"it has {names}")
+    what = f"none of the functions of {question.title} is public"
+    return Diagnostic(what, question.title, f"name the one to call: {question.title}:{have[0]} (there are {names})")
+
+
+def _opened(part: Part, name: str, title: str, question: Question, words: list[ShapeWord]) -> EntryPoint:
+    """One function as a program, in a copy of its module."""
+    module = _copy(part.module)
+    text, dialects, enters = str(part.module), dialects_of(module), phase_of(module)
+    entry = next(function for function in _functions(module) if name_of(function) == name)
+    notes: list[str] = []
+    try:
+        signature = _signature(entry, module, name, words)
+        arguments, notes = closed(signature.arguments), _on_sizes(signature)
+        table = Table(module, entry, arguments, question.title, part.lines_before)
+        outs, called = signature.results, name
+        if not signature.fits:
+            outs, called = wrap(module, signature, [tuple(map(_known, value.shape)) for value in arguments]), WRAPPER
+    except NotRunnableError as error:
+        notes = [f"@{name} cannot be run: {error}"]
+        module = _copy(part.module)
+        entry = next(function for function in _functions(module) if name_of(function) == name)
+        table, outs, called = Table(module, entry, (), question.title, part.lines_before), (), name
+    graph = table.graph(title, outs)
+    located = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
+    graph.given = GivenIR(located, enters, called)
+    return EntryPoint(title, to_bytes(graph), enters, dialects, text, tuple(notes))
+
+
+def _copy(module: Any) -> Any:
+    """A module of its own, with the same locations."""
+    return ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
+
+
+def _known(size: int | None) -> int:
+    assert size is not None
+    return size
+
+
+def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> Signature:
+    inputs, results = argument_types(entry)
+    arguments, given = values_of(inputs, "arg", words), values_of(results, "result")
+    writes = Writes(module)
+    values = entry.regions[0].blocks[0].arguments
+    written = tuple(
+        place
+        for place, (argument, value) in enumerate(zip(arguments, values, strict=True))
+        if argument.holder in ("buffer", "pointer") and writes.may_write(value)
+    )
+    return Signature(name, tuple(arguments), tuple(given), written)
+
+
+def _on_sizes(signature: Signature) -> list[str]:
+    """What to say of sizes that were chosen here."""
+    names = [value.name for value in signature.arguments if value.is_open]
+    if not names:
+        return []
+    options = " ".join(f"--shape {value.name}={_with_default(value)}" for value in signature.arguments if value.is_open)
+    return [f"sizes of {', '.join(names)} that the file leaves open are {DEFAULT_SIZE}; {options} says others"]
+
+
+def _with_default(value: Value) -> str:
+    return "x".join(str(DEFAULT_SIZE if size is None else size) for size in value.shape)
+
+
+if __name__ == "__main__":
+    answer_apart(Question, answer_in_time)

@@ -1,0 +1,157 @@
+"""Text or bytecode to modules whose ops are all registered, or a message that says what is wrong and where."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.mlir import bindings
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.passes.replace_ir import parse_problem
+from buddy.compiler.protocol import Diagnostic
+
+BYTECODE = b"ML\xefR"
+# Where `mlir-opt --split-input-file` cuts a text.
+_SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
+_NO_DIALECT = re.compile(r"[Dd]ialect [`'](\w+)['`] not found|dialect '(\w+)' is unknown|unregistered dialect '?(\w+)")
+_NO_OP = re.compile(r"unregistered operation '([\w.]+)'|custom op '([\w.]+)' is unknown")
+_NEWER = re.compile(r"bytecode version (\d+) is newer|newer than the current version|unsupported.*version")
+_OWN_BUILD = "BUDDY_MLIR_PACKAGE names the package of an LLVM build of your own that has it"
+
+
+class UnreadableError(Exception):
+    """A file that is no module that can be used here."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module of the file, and the number of lines of the file before it."""
+
+    module: Any
+    lines_before: int = 0
+
+
+def new_context() -> Any:
+    """A context that knows every dialect of the bindings. Attributes of dialects that it does not know are let through,
+    since they change nothing; ops of those are told apart later, with better words than the parser's."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    context.enable_multithreading(False)
+    bindings.register_others(context)
+    return context
+
+
+def parts_of(content: bytes, title: str, context: Any) -> list[Part]:
+    """The modules in `content`: one, or as many as `// -----` cuts a text into. Raises `UnreadableError`."""
+    if content.startswith(BYTECODE):
+        found = [Part(_parsed(content, title, context))]
+    else:
+        found = [Part(_parsed(text, title, context, before), before) for text, before in _texts(content, title)]
+    for part in found:
+        _check_registered(part, title, context)
+    return found
+
+
+def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
+    """The texts of the modules, each with the number of lines before it; parts of comments alone are left out."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        what = f"{title} is neither text in UTF-8 nor MLIR's bytecode (byte {error.start})"
+        raise UnreadableError(Diagnostic(what, title, "check what wrote it, and that all of it has arrived")) from error
+    found, start = [], 0
+    for end in [*(match.start() for match in _SPLIT.finditer(text)), len(text)]:
+        piece = text[start:end]
+        if any(line.strip() and not line.lstrip().startswith("//") for line in piece.splitlines()):
+            found.append((piece, text.count("\n", 0, start)))
+        start = end
+    if not found:
+        raise UnreadableError(Diagnostic(f"{title} holds no IR", title, "check that all of the file has arrived"))
+    return found
+
+
+def _parsed(content: str | bytes, title: str, context: Any, lines_before: int = 0) -> Any:
+    try:
+        return ir.Module.parse(content, context)
+    except (ir.MLIRError, ValueError) as error:
+        line, column, message = parse_problem(error)
+        said = [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [message]
+        where = f"{title}:{line + lines_before}:{column}" if line else title
+        raise UnreadableError(_told("\n".join(said), title, where)) from error
+    except RuntimeError as error:  # of the bindings, where MLIR's own words quote bytes that are no text
+        what = f"{title} cannot be read: MLIR's reader refuses it with a message that is no text"
+        raise UnreadableError(Diagnostic(what, title, "check that all of the file has arrived")) from error
+
+
+def _told(said: str, title: str, where: str) -> Diagnostic:
+    """A message of MLIR's reader, with the way out where it is known."""
+    first = said.partition("\n")[0]
+    if (found := _NO_DIALECT.search(said)) is not None:
+        return _unregistered({next(filter(None, found.groups()))}, title, where, first)
+    # An op without a dialect is a word that was cut off, or something else than an op.
+    if (found := _NO_OP.search(said)) is not None and "." in next(filter(None, found.groups())):
+        return _unknown_ops({next(filter(None, found.groups()))}, where, first)
+    if _NEWER.search(said) is not None:
+        what = f"{title} is of another version than the bindings: {first}"
+        todo = "write it again as text (`mlir-opt FILE`), or as bytecode of a lower version (--emit-bytecode-version)"
+        return Diagnostic(what, where, todo, detail=said)
+    todo = "mend the line, or check that all of the file has arrived"
+    return Diagnostic(f"{title} is no module that MLIR can read: {first}", where, todo, detail=said)
+
+
+def _check_registered(part: Part, title: str, context: Any) -> None:
+    """Raises `UnreadableError` where the module has ops that the context does not know."""
+    strangers: dict[str, str] = {}
+
+    def visit(op: Any) -> Any:
+        if op.name not in strangers and not context.is_registered_operation(op.name):
+            strangers[op.name] = _place(op, title, part.lines_before)
+        return ir.WalkResult.ADVANCE
+
+    part.module.operation.walk(visit)
+    if not strangers:
+        return
+    dialects = {found for name in strangers if not _has_dialect(context, found := name.partition(".")[0])}
+    where = next(iter(strangers.values()))
+    if dialects:
+        raise UnreadableError(_unregistered(dialects, title, where, ", ".join(strangers)))
+    raise UnreadableError(_unknown_ops(set(strangers), where, ", ".join(strangers)))
+
+
+def _has_dialect(context: Any, name: str) -> bool:
+    try:
+        context.get_dialect_descriptor(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _unregistered(dialects: set[str], title: str, where: str, detail: str) -> Diagnostic:
+    names = ", ".join(sorted(dialects))
+    plural = "dialects" if len(dialects) > 1 else "dialect"
+    what = f"{title} uses the {plural} {names}, which the MLIR of {bindings.PACKAGE} does not have"
+    return Diagnostic(what, where, f"lower it to dialects of MLIR's own first; or {_OWN_BUILD}", detail=detail)
+
+
+def _unknown_ops(ops: set[str], where: str, detail: str) -> Diagnostic:
+    what = f"the MLIR of {bindings.PACKAGE} has no op {', '.join(sorted(ops))}"
+    return Diagnostic(what, where, f"it may be of another version, or misspelt; or {_OWN_BUILD}", detail=detail)
+
+
+_LINE = re.compile(r'"-":(\d+):\d+')
+
+
+def line_of(op: Any, lines_before: int) -> int:
+    """The line of the file that an op stands on; 0 where it is not known."""
+    found = _LINE.search(str(op.location))
+    return int(found[1]) + lines_before if found else 0
+
+
+def _place(op: Any, title: str, lines_before: int) -> str:
+    line = line_of(op, lines_before)
+    return f"{title}:{line}" if line else title

@@ -1,0 +1,165 @@
+"""A module's functions and their ops as the nodes of a graph, each op located at its node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, new_op
+from buddy.compiler.graph.operations.given import GivenOp, ResultOp
+from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
+from buddy.compiler.importers.mlir_files.reading import line_of
+from buddy.compiler.importers.mlir_files.signatures import Value
+from buddy.compiler.mlir.bindings import ir
+
+# Beyond so many ops, a node is a whole function: a longer table tells nobody anything.
+MAX_NODES = 20_000
+FUNCTIONS = frozenset({"func.func", "llvm.func"})
+_TERMINATORS = frozenset({"func.return", "llvm.return"})
+# Characters of an attribute that a table shows.
+_LONGEST = 60
+_DTYPES = {dtype.value: dtype for dtype in TensorDType}
+
+
+def name_of(function: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+
+
+class Table:
+    """The nodes of a module, made and located before anything is added to it; `entry` is the function to be called."""
+
+    def __init__(self, module: Any, entry: Any, arguments: Sequence[Value], title: str, lines_before: int = 0) -> None:
+        self._title, self._before = title, lines_before
+        self._taken: Counter[str] = Counter()
+        self._of_op: dict[Any, Op] = {}
+        self._inputs = [self._placeholder(value) for value in arguments]
+        self._body: list[Op] = []
+        self._coarse = sum(1 for function in _functions(module) for _ in _ops_of(function)) > MAX_NODES
+        self._values = list(entry.regions[0].blocks[0].arguments)
+        for op in module.body:
+            self._top_level(op.operation)
+        self._returned = self._nodes_returned(entry)
+        # At last: an op's hash is made of its location too.
+        with module.context:
+            for op, node in self._of_op.items():
+                _locate(op, ir.Location.name(node.stable))
+            for value, node in zip(self._values, self._inputs, strict=False):
+                value.set_location(ir.Location.name(node.stable))
+
+    def graph(self, name: str, outs: Sequence[Value]) -> Graph:
+        """The graph, in which the entry gives `outs`, what it returns first."""
+        graph = Graph(name)
+        for node in self._inputs:
+            graph.add_node(node, NodeType.InputNode)
+        for node in self._body:
+            graph.add_node(node)
+        results = []
+        for place, out in enumerate(outs):
+            parents = self._returned[place : place + 1] or [op for op in self._inputs if op.name == out.name]
+            written = any(op.name == out.name for op in self._inputs)
+            results.append(self._result(f"{out.name}_written" if written else out.name, parents, out))
+            graph.add_node(results[-1])
+        graph.add_node(new_op(OutputOp, "output", "output", [results]))
+        return graph
+
+    def _top_level(self, op: Any) -> None:
+        """Nodes for a function's ops, or one for a global and the like."""
+        if op.name not in FUNCTIONS:
+            self._add(op, "")
+            return
+        name = name_of(op)
+        if self._coarse:
+            self._add(op, name)
+            return
+        for inner in _ops_of(op):
+            self._add(inner, name)
+
+    def _add(self, op: Any, function: str) -> None:
+        plain = op.name.rpartition(".")[2]
+        node = new_op(GivenOp, self._unused(plain), op.name, self._read_by(op), _metas(op))
+        node.stable = self._unused(".".join(filter(None, (function, op.name))))
+        node._keyword_arguments = _attributes(op)
+        node.module = function
+        line = line_of(op, self._before)
+        node.location = f"{self._title}:{line}" if line else ""
+        self._of_op[op] = node
+        self._body.append(node)
+
+    def _unused(self, name: str) -> str:
+        """`name`, with a number behind it from the second on."""
+        self._taken[name] += 1
+        return name if self._taken[name] == 1 else self._unused(f"{name}_{self._taken[name] - 1}")
+
+    def _placeholder(self, value: Value) -> Op:
+        node = new_op(PlaceholderOp, self._unused(value.name), value.name, (), [value.meta])
+        node.stable = node.name
+        return node
+
+    def _result(self, name: str, parents: Sequence[Op], out: Value) -> Op:
+        node = new_op(ResultOp, self._unused(name), "result", parents, [out.meta])
+        node.stable = node.name
+        return node
+
+    def _read_by(self, op: Any) -> list[Op]:
+        return [node for operand in op.operands if (node := self._producer(operand)) is not None]
+
+    def _producer(self, value: Any) -> Op | None:
+        if isinstance(value, ir.OpResult):
+            return self._of_op.get(value.owner.operation)
+        inputs = zip(self._values, self._inputs, strict=False)
+        return next((node for argument, node in inputs if argument == value), None)
+
+    def _nodes_returned(self, entry: Any) -> list[Op]:
+        last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
+        return self._read_by(last) if last.name in _TERMINATORS and not self._coarse else []
+
+
+def _functions(module: Any) -> Iterator[Any]:
+    return (op.operation for op in module.body if op.operation.name in FUNCTIONS)
+
+
+def _ops_of(function: Any) -> Iterator[Any]:
+    """The ops that stand in a function itself, rather than in a region of another; what ends it is left out."""
+    blocks = (block for region in function.regions for block in region.blocks)
+    return (op.operation for block in blocks for op in block.operations if op.operation.name not in _TERMINATORS)
+
+
+def _locate(op: Any, location: Any) -> None:
+    """Say of an op, and of all that is in it, where it comes from."""
+
+    def visit(inner: Any) -> Any:
+        inner.location = location
+        for region in inner.regions:
+            for block in region.blocks:
+                for argument in block.arguments:
+                    argument.set_location(location)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit)
+
+
+def _metas(op: Any) -> list[TensorMeta | None]:
+    return [_meta(result.type) for result in op.results]
+
+
+def _meta(kind: Any) -> TensorMeta | None:
+    if not isinstance(kind, ir.RankedTensorType | ir.MemRefType | ir.VectorType) or not kind.has_static_shape:
+        return None
+    dtype = _DTYPES.get(str(kind.element_type))
+    return TensorMeta(tuple(kind.shape), dtype) if dtype is not None else None
+
+
+def _attributes(op: Any) -> dict[str, str]:
+    """An op's attributes, the long ones cut: weights may stand in them."""
+    return {name: _short(op.attributes[name]) for name in op.attributes if name != "operandSegmentSizes"}
+
+
+def _short(attribute: Any) -> str:
+    if isinstance(attribute, ir.DenseElementsAttr | ir.DenseResourceElementsAttr) and not getattr(
+        attribute, "is_splat", False
+    ):
+        return f"dense<…> : {attribute.type}"
+    text = str(attribute)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,214 @@
+"""A function around one of a file's, which takes and gives what a run can hand over: tensors, or buffers.
+
+Numbers come and go in tensors without dims. On buffers, what is written to is a copy in an out-parameter, so that the
+inputs of a run stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.importers.mlir_files.signatures import NotRunnableError, Value
+from buddy.compiler.mlir.bindings import arith, func, ir, memref, passmanager, tensor
+from buddy.compiler.ops.utils import mlir_element_type_get
+
+WRAPPER = "program"
+# Sizes of the callers go into what they call, and what follows from them is known after that.
+_SPECIALIZE = "builtin.module(inline,canonicalize,cse,canonicalize,symbol-dce)"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function takes and gives; `written` are the numbers of the buffers and pointers that it may write to."""
+
+    name: str
+    arguments: tuple[Value, ...]
+    results: tuple[Value, ...]
+    written: tuple[int, ...] = ()
+
+    @property
+    def on_buffers(self) -> bool:
+        values = (*self.arguments, *self.results)
+        holders = {value.holder for value in values}
+        if "tensor" in holders and holders & {"buffer", "pointer"}:
+            raise NotRunnableError(f"@{self.name} takes and gives both tensors and buffers: make it one of the two")
+        return "tensor" not in holders
+
+    @property
+    def outs(self) -> tuple[Value, ...]:
+        """All that a run gives: results, then the buffers that were written to."""
+        return (*self.results, *(self.arguments[place] for place in self.written))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the function can be called as it is."""
+        values = (*self.arguments, *self.results)
+        return not any(value.holder != "tensor" or value.is_open for value in values) and not self.written
+
+
+def wrap(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> tuple[Value, ...]:
+    """Add the function `WRAPPER` to `module`; `shapes` are those of the arguments. Returns what it gives.
+
+    Raises `NotRunnableError` where sizes of results stay open.
+    """
+    with module.context, ir.Location.unknown():
+        if not signature.on_buffers:
+            _wrap_tensors(module, signature, shapes)
+            _specialize(module, signature)
+            return _results(module, signature)
+        if any(result.is_open for result in signature.results):
+            raise NotRunnableError(f"the sizes of what @{signature.name} returns are known only once it has run")
+        _wrap_buffers(module, signature, shapes)
+        _specialize(module, signature)
+        return tuple(_closed(out, shapes, signature) for out in signature.outs)
+
+
+def _closed(out: Value, shapes: Sequence[tuple[int, ...]], signature: Signature) -> Value:
+    if out not in signature.arguments:
+        return out
+    shape = shapes[signature.arguments.index(out)]
+    return Value(out.name, out.holder, shape, out.dtype, out.kind)
+
+
+def _element(value: Value) -> Any:
+    """The element type as the function has it: `index` stays itself, since it lies in memory as 64 bits."""
+    if value.holder in ("tensor", "buffer"):
+        return value.kind.element_type
+    return mlir_element_type_get(value.dtype)
+
+
+def _call(signature: Signature, operands: Sequence[Any], module: Any) -> list[Any]:
+    kinds = [value.kind for value in signature.results]
+    callee = ir.FlatSymbolRefAttr.get(signature.name)
+    if _function(module, signature.name).name == "func.func":
+        return list(func.CallOp(kinds, callee, list(operands)).results)
+    sizes = ir.DenseI32ArrayAttr.get([len(operands), 0])
+    attributes = {"callee": callee, "operandSegmentSizes": sizes, "op_bundle_sizes": ir.DenseI32ArrayAttr.get([])}
+    return list(ir.Operation.create("llvm.call", kinds, list(operands), attributes).results)
+
+
+def _function(module: Any, name: str) -> Any:
+    operations = (op.operation for op in module.body if "sym_name" in op.operation.attributes)
+    return next(op for op in operations if str(ir.StringAttr(op.attributes["sym_name"]).value) == name)
+
+
+def _as_number(value: Value, loaded: Any) -> Any:
+    return arith.IndexCastOp(value.kind, loaded).result if isinstance(value.kind, ir.IndexType) else loaded
+
+
+def _from_number(value: Value, result: Any) -> Any:
+    is_index = isinstance(value.kind, ir.IndexType)
+    return arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), result).result if is_index else result
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _wrap_tensors(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> None:
+    inputs = [
+        ir.RankedTensorType.get(shape, _element(value))
+        for value, shape in zip(signature.arguments, shapes, strict=True)
+    ]
+    results = [v.kind if v.holder == "tensor" else ir.RankedTensorType.get([], _element(v)) for v in signature.results]
+    with ir.InsertionPoint(module.body):
+        wrapper = func.FuncOp(WRAPPER, ir.FunctionType.get(inputs, results))
+    block = wrapper.add_entry_block()
+    with ir.InsertionPoint(block):
+        pairs = zip(signature.arguments, block.arguments, strict=True)
+        found = _call(signature, [_out_of_tensor(value, argument) for value, argument in pairs], module)
+        func.ReturnOp([_into_tensor(v, result) for v, result in zip(signature.results, found, strict=True)])
+
+
+def _out_of_tensor(value: Value, argument: Any) -> Any:
+    if value.holder == "number":
+        return _as_number(value, tensor.ExtractOp(argument, []).result)
+    return tensor.CastOp(value.kind, argument).result if value.kind != argument.type else argument
+
+
+def _into_tensor(value: Value, result: Any) -> Any:
+    if value.holder != "number":
+        return result
+    return tensor.FromElementsOp(ir.RankedTensorType.get([], _element(value)), [_from_number(value, result)]).result
+
+
+def _results(module: Any, signature: Signature) -> tuple[Value, ...]:
+    """What the wrapper gives, now that sizes have gone as far as they go; its own type says so from now on."""
+    wrapper = _function(module, WRAPPER)
+    returned = list(wrapper.regions[0].blocks[0].operations)[-1].operation
+    for place, operand in enumerate(list(returned.operands)):
+        returned.operands[place] = _without_cast(operand)
+    kinds = [operand.type for operand in returned.operands]
+    inputs = [argument.type for argument in wrapper.regions[0].blocks[0].arguments]
+    wrapper.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
+    outs = [_resized(value, kind) for value, kind in zip(signature.results, kinds, strict=True)]
+    if any(out.is_open for out in outs):
+        what = f"the sizes of what @{signature.name} returns do not follow from those of its arguments"
+        raise NotRunnableError(f"{what}; they are known only once it has run")
+    return tuple(outs)
+
+
+def _specialize(module: Any, signature: Signature) -> None:
+    """Let the sizes of the wrapper's arguments go into what it calls, where the file leaves sizes open."""
+    if not any(value.is_open for value in (*signature.arguments, *signature.results)):
+        return
+    for op in module.body:
+        if op.operation.name == "func.func" and op.operation.attributes["sym_name"].value != WRAPPER:
+            op.operation.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    passmanager.PassManager.parse(_SPECIALIZE).run(module.operation)
+
+
+def _without_cast(value: Any) -> Any:
+    """What was cast to a type of open sizes, which says more."""
+    owner = value.owner
+    if isinstance(value, ir.OpResult) and owner.name == "tensor.cast" and not value.type.has_static_shape:
+        return owner.operands[0]
+    return value
+
+
+def _resized(value: Value, kind: Any) -> Value:
+    shape = tuple(None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank))
+    return Value(value.name, "tensor", shape, value.dtype, kind)
+
+
+# ---- buffers ---------------------------------------------------------------------------------------------------------
+
+
+def _wrap_buffers(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Arguments first, then an out-parameter for each result and each buffer that is written to."""
+    values = list(zip(signature.arguments, shapes, strict=True))
+    results = [(value, value.shape) for value in signature.results]
+    copies = [values[place] for place in signature.written]
+    inputs = [ir.MemRefType.get(shape, _element(value)) for value, shape in (*values, *results, *copies)]
+    with ir.InsertionPoint(module.body):
+        wrapper = func.FuncOp(WRAPPER, ir.FunctionType.get(inputs, []))
+    block = wrapper.add_entry_block()
+    given = list(block.arguments)
+    outs = given[len(values) :]
+    with ir.InsertionPoint(block):
+        own = dict(zip(signature.written, outs[len(results) :], strict=True))
+        for place, copy in own.items():
+            memref.CopyOp(given[place], copy)
+        operands = [_out_of_buffer(value, own.get(i, given[i])) for i, value in enumerate(signature.arguments)]
+        for (value, _), result, out in zip(results, _call(signature, operands, module), outs, strict=False):
+            _into_buffer(value, result, out)
+        func.ReturnOp([])
+
+
+def _out_of_buffer(value: Value, buffer: Any) -> Any:
+    if value.holder == "number":
+        return _as_number(value, memref.LoadOp(buffer, []).result)
+    if value.holder == "buffer":
+        return memref.CastOp(value.kind, buffer).result if value.kind != buffer.type else buffer
+    address = memref.ExtractAlignedPointerAsIndexOp(buffer).result
+    word = arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), address).result
+    return ir.Operation.create("llvm.inttoptr", [value.kind], [word]).result
+
+
+def _into_buffer(value: Value, result: Any, out: Any) -> None:
+    if value.holder == "number":
+        memref.StoreOp(_from_number(value, result), out, [])
+    else:
+        memref.CopyOp(result, out)

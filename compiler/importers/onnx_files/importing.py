@@ -1,0 +1,35 @@
+"""An ONNX model in the torch dialect, as torch-mlir's importer writes it in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.importers.onnx_files.worker import REFUSED
+from buddy.compiler.importers.sources.program import source_error
+from buddy.compiler.support.processes.worker_process import safe_path
+
+# A large model's text takes seconds.
+SECONDS = 120.0
+
+
+def imported(model: Any, path: Path) -> str:
+    """The model in the torch dialect, every op with the name of its node for a location.
+
+    Raises `SourceError` for what the importer does not take.
+    """
+    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.importers.onnx_files.worker"]
+    todo = "export the model for another operator set, or without that op"
+    try:
+        done = subprocess.run(command, input=model.SerializeToString(), capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise source_error(f"{path.name} was not imported within {SECONDS:g} s", str(path), todo) from error
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode == REFUSED:
+        raise source_error(f"torch-mlir's importer refuses {path.name}: {said}", str(path), todo)
+    if done.returncode:
+        what = f"torch-mlir's importer ended with code {done.returncode} on {path.name}"
+        raise source_error(what, str(path), todo, said)
+    return done.stdout.decode()

@@ -1,0 +1,172 @@
+"""Reads an ONNX model and makes it ready for import: sizes known, large weights as inputs, every node with a name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.importers.sources.program import SourceError, source_error
+from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for
+
+# Constants of up to so many elements stay in the model: shapes, axes, scales, which lowerings have to read.
+LITERAL = 16
+_PLAIN = re.compile(r"[^\w./-]")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`model` takes its `weights` (arrays by name) as its first inputs, then the `inputs`, by name."""
+
+    model: Any
+    weights: dict[str, Any]
+    inputs: tuple[str, ...]
+    notes: list[str] = field(default_factory=list)
+
+
+def prepared(path: Path, words: Sequence[ShapeWord] = ()) -> Prepared:
+    """The model at `path`; `words` say the sizes that it leaves open, which are 1 otherwise.
+
+    Raises `SourceError` for what is no model that the installed `onnx` reads, and where that is missing.
+    """
+    onnx = _onnx()
+    model = _loaded(onnx, path)
+    _check(onnx, model, path)
+    notes = _close(onnx, model, path, words)
+    _name(model)
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:  # of types of its own, and of protobuf's
+        raise _refused(path, f"its shapes do not fit together: {_first_line(error)}") from error
+    weights = _weights_as_inputs(onnx, model)
+    given = [value.name for value in model.graph.input if value.name not in weights]
+    return Prepared(model, weights, tuple(given), notes)
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+        import onnx.shape_inference
+    except ModuleNotFoundError as error:
+        what = f"ONNX models need {error.name}, of the extra `onnx`"
+        raise source_error(what, todo="pip install 'buddy-tui[onnx]'") from error
+    return onnx
+
+
+def _refused(path: Path, what: str, todo: str = "export the model again") -> SourceError:
+    return source_error(f"{path.name} cannot be used: {what}", str(path), todo)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _loaded(onnx: Any, path: Path) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load(str(path))
+    except DecodeError as error:
+        todo = "check that all of the file has arrived, and that it is ONNX"
+        raise _refused(path, f"it is cut off, or no ONNX model ({_first_line(error)})", todo) from error
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        todo = "put the files of its weights, which it names, beside it"
+        raise _refused(path, _first_line(error), todo) from error
+
+
+def _check(onnx: Any, model: Any, path: Path) -> None:
+    """Raises `SourceError` for a model of a newer version than `onnx` knows, and for one that is not valid."""
+    newest, opset = onnx.IR_VERSION, onnx.defs.onnx_opset_version()
+    wanted = max((found.version for found in model.opset_import if not found.domain), default=0)
+    todo = f"install a newer onnx than {onnx.__version__}, or export the model for an older version"
+    if model.ir_version > newest:
+        raise _refused(path, f"it is of ONNX's format {model.ir_version}, and {newest} is the newest known here", todo)
+    if wanted > opset:
+        raise _refused(path, f"it is of ONNX's operator set {wanted}, and {opset} is the newest known here", todo)
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise _refused(path, f"it is not valid: {_first_line(error)}") from error
+    if not _is_text(model):
+        raise _refused(path, "it has names that are no text in UTF-8")
+    if not model.graph.output:
+        raise _refused(path, "it gives no result")
+
+
+def _is_text(message: Any) -> bool:
+    """Whether all strings of a message are text: protobuf gives those that are not UTF-8 as bytes."""
+    for entry, value in message.ListFields():
+        if entry.type not in (entry.TYPE_STRING, entry.TYPE_MESSAGE):
+            continue
+        for item in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
+            if isinstance(item, bytes) or (entry.type == entry.TYPE_MESSAGE and not _is_text(item)):
+                return False
+    return True
+
+
+def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
+    """Fix the sizes of inputs that the model leaves open; what was chosen for those that nobody has said."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in stored]
+    try:
+        check_names(words, [value.name for value in inputs])
+    except ValueError as error:
+        raise _refused(path, str(error), "say NAME=4x128 of one of these") from error
+    notes = []
+    for number, value in enumerate(inputs):
+        kind = value.type.tensor_type
+        if value.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
+            raise _refused(path, f"its input {value.name} is no tensor of known rank", "export it with tensors alone")
+        said = shape_for(words, value.name, number)
+        if said is not None and len(said.shape) != len(kind.shape.dim):
+            raise _refused(path, f"its input {value.name} has {len(kind.shape.dim)} dims", "give a size for each")
+        for place, size in enumerate(kind.shape.dim):
+            if said is not None:
+                size.dim_value = said.shape[place]
+            elif not size.HasField("dim_value"):
+                notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape says others")
+                size.dim_value = 1
+    if notes or words:  # what was inferred for other sizes is inferred again
+        del model.graph.value_info[:]
+    for value in model.graph.output:
+        if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
+            value.type.tensor_type.ClearField("shape")
+    return notes
+
+
+def _name(model: Any) -> None:
+    """A name for each node that no other has, and that needs no quoting."""
+    taken: Counter[str] = Counter()
+    for node in model.graph.node:
+        stem = _PLAIN.sub("_", node.name or node.op_type).strip("/") or node.op_type
+        name = stem
+        while taken[name]:
+            name = f"{stem}_{taken[stem]}"
+            taken[stem] += 1
+        taken[name] += 1
+        node.name = name
+
+
+def _weights_as_inputs(onnx: Any, model: Any) -> dict[str, Any]:
+    """Make inputs of stored tensors that computations read; their arrays by name, in the order of the inputs."""
+    graph = model.graph
+    moved = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in moved}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in arrays]
+    inputs = [value for value in graph.input if value.name not in {t.name for t in graph.initializer}]
+    made = [onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in moved]
+    del graph.initializer[:], graph.input[:]
+    graph.initializer.extend(kept)
+    graph.input.extend([*made, *inputs])
+    return arrays
+
+
+def _is_weight(onnx: Any, tensor: Any) -> bool:
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+    size = 1
+    for dim in tensor.dims:
+        size *= dim
+    return tensor.data_type in floats and size > LITERAL

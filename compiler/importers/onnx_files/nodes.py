@@ -1,0 +1,117 @@
+"""A prepared ONNX model as a Buddy graph: a node for each of its own, which the imported IR says the meaning of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
+from buddy.compiler.graph.operations.given import GivenOp
+from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
+from buddy.compiler.importers.onnx_files.model import Prepared
+from buddy.compiler.importers.sources.program import source_error
+
+# By the names of NumPy's element types, which ONNX's own helper gives.
+_DTYPES = {
+    "bool": TensorDType.Bool,
+    "uint8": TensorDType.UInt8,
+    "int8": TensorDType.Int8,
+    "int16": TensorDType.Int16,
+    "int32": TensorDType.Int32,
+    "int64": TensorDType.Int64,
+    "float16": TensorDType.Float16,
+    "float32": TensorDType.Float32,
+    "float64": TensorDType.Float64,
+}
+
+
+def graph_of(prepared: Prepared, name: str, path: Path) -> Graph:
+    """The graph. Raises `SourceError` for an input or a result of an element type or size that nothing here has."""
+    return _Reader(prepared, path).graph(name)
+
+
+class _Reader:
+    def __init__(self, prepared: Prepared, path: Path) -> None:
+        proto = prepared.model.graph
+        known = [*proto.value_info, *proto.output, *proto.input]
+        self._prepared, self._proto, self._path = prepared, proto, path
+        self._metas = {value.name: _meta(value.type.tensor_type) for value in known}
+        self._values: dict[str, Op] = {}
+
+    def graph(self, name: str) -> Graph:
+        graph = Graph(name)
+        for value in self._proto.input:
+            op = new_op(PlaceholderOp, value.name, value.name, (), [self._known(value.name)])
+            self._values[value.name] = op
+            graph.add_node(op, NodeType.FakeNode if value.name in self._prepared.weights else NodeType.InputNode)
+        for node in self._proto.node:
+            for op in self._nodes(node):
+                graph.add_node(op)
+        results = [self._result(value.name) for value in self._proto.output]
+        graph.add_node(new_op(OutputOp, "output", "output", [results]))
+        return graph
+
+    def _known(self, name: str) -> TensorMeta:
+        meta = self._metas.get(name)
+        if meta is None:
+            what = f"{self._path.name}: the shape of {name}, or its element type, is not known{self._first_unknown()}"
+            raise source_error(what, str(self._path), "give sizes of inputs (--shape NAME=4x128), or export without it")
+        if 0 in meta.shape:
+            what = f"{self._path.name}: {name} has no elements, so there is nothing to compute"
+            raise source_error(what, str(self._path), "give it another size (--shape NAME=4x128)")
+        return meta
+
+    def _first_unknown(self) -> str:
+        """The first node that ONNX itself cannot tell the result of, such as one of an operator that is not ONNX's."""
+        for node in self._proto.node:
+            if any(name and self._metas.get(name) is None for name in node.output):
+                kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+                return f": nothing is known of what {node.name} ({kind}) gives"
+        return ""
+
+    def _result(self, name: str) -> Op:
+        self._known(name)
+        if name not in self._values:
+            what = f"{self._path.name}: its result {name} is a constant"
+            raise source_error(what, str(self._path), "take it out of the model's results")
+        return self._values[name]
+
+    def _nodes(self, node: Any) -> list[Op]:
+        """The node, and one for each of its results where there are several."""
+        outputs = [name for name in node.output if name]
+        metas = [self._metas.get(name) for name in outputs]
+        read = [self._values[name] for name in node.input if name in self._values]
+        op = new_op(GivenOp, node.name, f"onnx.{node.op_type}", read, metas)
+        op._keyword_arguments = {found.name: _spelled(found) for found in node.attribute}
+        if len(outputs) < 2:
+            self._values.update(dict.fromkeys(outputs, op))
+            return [op]
+        op.multiple = True
+        parts = [
+            new_op(GetItemOp, f"{node.name}.{number}", "getitem", [op, number], [meta])
+            for number, meta in enumerate(metas)
+        ]
+        self._values.update(zip(outputs, parts, strict=True))
+        return [op, *parts]
+
+
+def _meta(kind: Any) -> TensorMeta | None:
+    """The shape and element type of a value; `None` where they are not known, or are none that a tensor here has."""
+    import onnx.helper
+
+    sizes = list(kind.shape.dim)
+    if not kind.elem_type or not kind.HasField("shape") or not all(size.HasField("dim_value") for size in sizes):
+        return None
+    try:
+        dtype = _DTYPES.get(str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    except KeyError:
+        return None
+    return None if dtype is None else TensorMeta(tuple(size.dim_value for size in sizes), dtype)
+
+
+def _spelled(attribute: Any) -> str:
+    import onnx.helper
+
+    text = str(onnx.helper.printable_attribute(attribute)).partition(" = ")[2]
+    return text if len(text) <= 60 else text[:59] + "…"

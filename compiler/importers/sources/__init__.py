@@ -1,0 +1,208 @@
+"""Sources to programs: scripts and names in them are run and captured, other files opened by what they are."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of, defines_both
+from buddy.compiler.importers.sources.kinds import kind_of
+from buddy.compiler.importers.sources.lazy_tensors import Traced, traced
+from buddy.compiler.importers.sources.locate import Location, locate
+from buddy.compiler.importers.sources.made_module import made_module, program_of_module
+from buddy.compiler.importers.sources.opening import Opening, open_file
+from buddy.compiler.importers.sources.other_shapes import refused, with_shapes
+from buddy.compiler.importers.sources.own_files import own_files
+from buddy.compiler.importers.sources.pretrained import offline_models
+from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.importers.sources.script import execute, import_module, prepare, script_world, told
+from buddy.compiler.importers.sources.tape import Tape
+from buddy.compiler.protocol.recipe import Frontend
+
+__all__ = ["CapturedGraph", "Program", "SourceError", "load_program"]
+
+OnProgress = Callable[[str], None]
+
+
+def load_program(
+    source: str,
+    arguments: tuple[str, ...] = (),
+    directory: str = "",
+    on_progress: OnProgress | None = None,
+    shapes: tuple[str, ...] = (),
+    frontend: Frontend = "dynamo",
+    trusts: bool = False,
+) -> Program:
+    """Run `source` and capture its graphs, or open it where it is a file of a program.
+
+    `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder when
+    empty), `arguments` what follows the script's name on its command line. What a script compiles itself
+    (`torch.compile`, `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the
+    outermost module calls it made. `shapes` (`x=4x128`) stand in for those of tensors that a model that it defines or
+    names is called with. With the frontend `export`, models that it calls, defines or names go through `torch.export`.
+
+    Other files are told by their content (`kinds.py`), and nothing in them is executed unless the user `trusts` it.
+    Raises `SourceError`.
+    """
+    with _folder(directory):
+        tell = on_progress or (lambda _text: None)
+        location = locate(source)
+        if location.path is not None and (sniffed := kind_of(location.path)).kind != "script":
+            title = source.removesuffix(f":{location.name}") if location.name else source
+            opening = Opening(location.path, location.name, title, shapes, frontend, trusts, tell)
+            return open_file(opening, sniffed)
+        return _Loading(location, source, arguments, tell, shapes, frontend).run()
+
+
+@contextmanager
+def _folder(directory: str) -> Iterator[None]:
+    before = os.getcwd()
+    try:
+        os.chdir(directory or before)
+    except OSError as error:
+        raise source_error(f"there is no folder {directory}", todo="check the path") from error
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+class _Loading:
+    """One source on its way to a program."""
+
+    def __init__(
+        self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...],
+        frontend: Frontend,
+    ) -> None:  # fmt: skip
+        self._shapes, self._reshaped = shapes, False
+        self._location = location
+        self._source = source
+        self._arguments = arguments
+        self._tell = tell
+        self._names: Mapping[str, Any] = {}
+        self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
+
+    def run(self) -> Program:
+        notes: list[str] = []
+        with script_world(self._location.path, self._arguments), offline_models(notes), self._tape.running():
+            self._run_code()
+            self._tell("capturing")
+            module = None if self._tape.asked else made_module(self._names, self._location.name)
+            if module is not None:
+                return self._opened(module, notes)
+            if not self._tape.asked and (lazy := traced(self._names, self._location.name)) is not None:
+                self._capture_traced(lazy)
+            elif self._location.name:
+                self._capture_named()
+            elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
+                self._capture_defined()
+        notes += self._tape.notes
+        if self._shapes and not self._reshaped:
+            raise source_error(
+                f"{self._source} calls its model itself, with shapes of its own",
+                self._where(),
+                "define `model` and `example_inputs`, or name the model (script.py:name)",
+            )
+        return Program(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
+
+    def _opened(self, module: Any, notes: list[str]) -> Program:
+        """A module of MLIR that the script has made."""
+        program = program_of_module(module, self._names, self._source, self._shapes)
+        program.notes = [*notes, *program.notes]
+        program.files = own_files(self._location.path)
+        return program
+
+    def _run_code(self) -> None:
+        self._tell(f"running {self._source}")
+        path, name = self._location.path, self._location.name
+        if path is None:
+            self._names = vars(import_module(self._location.module))
+            return
+        module = prepare(path, path.stem if name else "__main__")
+        self._names = module.__dict__
+        execute(path, module)
+
+    def _capture_named(self) -> None:
+        name = self._location.name
+        if name not in self._names:
+            have = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
+            raise source_error(
+                f"{self._source}: there is no {name}", self._where(), f"it defines {have}" if have else ""
+            )
+        target, inputs = self._names[name], self._names.get(INPUTS)
+        if inputs is None and isinstance(target, torch.nn.Module) and self._tape.called:
+            return
+        self._tape.asked.clear()
+        self._capture(target, inputs, f"{self._where()}:{name}")
+
+    def _capture_traced(self, lazy: Traced) -> None:
+        """What the script has traced on PyTorch's lazy device."""
+        before = len(self._tape.asked)
+        self._tape.capture(lazy.function, lazy.tensors, {})
+        name = ", ".join(lazy.names)
+        for graph in self._tape.asked[before:]:
+            graph.info = msgspec.structs.replace(graph.info, name=name)
+        self._tape.notes.append(f"{name}: what was traced on the lazy device, through Lazy Tensor's TorchScript graph")
+
+    def _capture_defined(self) -> None:
+        if self._names.get(MODEL) is None:
+            return
+        self._capture(self._names[MODEL], self._names.get(INPUTS), f"{self._where()}:{MODEL}")
+
+    def _capture(self, target: Any, inputs: Any, where: str) -> None:
+        with told(self._location.path, self._location.module):
+            function, args, kwargs = call_of(target, inputs, where)
+            if self._shapes:
+                args, kwargs = self._other_shapes(function, args, kwargs)
+            try:
+                self._tape.capture(function, args, kwargs)
+            except TorchDynamoException as error:
+                with torch.no_grad():
+                    function(*args, **kwargs)  # an error of the program's own is told as such
+                raise source_error(
+                    f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
+                ) from error
+
+    def _other_shapes(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call with other shapes, which eager has taken."""
+        args, kwargs = with_shapes(function, args, kwargs, self._shapes)
+        try:
+            with torch.no_grad():
+                function(*args, **kwargs)
+        except Exception as error:
+            raise refused(self._shapes, error) from error
+        self._reshaped = True
+        return args, kwargs
+
+    def _graphs(self) -> list[CapturedGraph]:
+        graphs = self._tape.asked or self._tape.called
+        if not graphs:
+            raise source_error(
+                f"{self._source} ran, but no model of it was captured",
+                self._tape.notes[-1] if self._tape.notes else self._where(),
+                "call a torch.nn.Module in it, use torch.compile, or define `model` and `example_inputs`",
+            )
+        return with_own_names(graphs)
+
+    def _where(self) -> str:
+        return str(self._location.path or self._location.module)
+
+
+def with_own_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
+    """Graphs of one name get a number behind it, from the second on."""
+    counts: Counter[str] = Counter()
+    for graph in graphs:
+        counts[graph.info.name] += 1
+        if counts[graph.info.name] > 1:
+            graph.info = msgspec.structs.replace(graph.info, name=f"{graph.info.name} #{counts[graph.info.name]}")
+    return graphs

@@ -1,0 +1,200 @@
+"""Programs of `torch.export.save`, read so that nothing in them runs, and captured as scripts' own modules are."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from buddy.compiler.importers.sources.modules import captured_call, words_of
+from buddy.compiler.importers.sources.opening import Opening
+from buddy.compiler.importers.sources.other_shapes import refused, with_shapes
+from buddy.compiler.importers.sources.pickles import UnsafeError, nothing_runs
+from buddy.compiler.importers.sources.program import Program, source_error
+from buddy.compiler.importers.sources.random_inputs import new_generator, random_tensor
+from buddy.compiler.protocol.shape_words import shape_for
+from buddy.compiler.runtime.torch_values import from_torch
+
+# Ops that touch files; a model has no need to.
+FILE_OPS = ("from_file", "save", "_save", "load")
+_NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
+# What `zipfile` raises of archives that are cut off, encrypted, or have names that are no text.
+DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError, KeyError)
+_PLAIN_MODULES = (b"builtins", b"collections")
+_TODO = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
+
+
+def load(opening: Opening) -> Program:
+    """The graphs of an exported program, on the inputs that it was exported with, or random ones like them.
+
+    Raises `SourceError`.
+    """
+    program = _read(opening)
+    return captured_program(opening, program)
+
+
+def captured_program(opening: Opening, program: ExportedProgram) -> Program:
+    """The graphs of an exported program that is there already. Raises `SourceError`."""
+    check_ops(opening, program)
+    args, kwargs, notes = _inputs(opening, program)
+    # Without its guards: they are text of the file, which would be executed as Python.
+    module = program.module(check_guards=False)
+    if opening.shapes:
+        args, kwargs = _reshaped(opening, module, args, kwargs)
+    captured = captured_call(opening, module, args, kwargs)
+    captured.notes[:0] = notes
+    return captured
+
+
+def _read(opening: Opening) -> ExportedProgram:
+    content = opening.path.read_bytes()
+    _check_modules(opening)
+    try:
+        with nothing_runs(), _quiet() as said, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(io.BytesIO(content))
+    except Exception as error:
+        unsafe = _cause(error, UnsafeError) or next((found for found in said if isinstance(found, UnsafeError)), None)
+        if unsafe is not None:
+            what = f"{opening.title} would run code by being read: {unsafe}"
+            raise source_error(what, opening.title, "export it again without objects of your own classes") from error
+        reason = next((found for found in said), error)
+        first = str(reason).strip().partition("\n")[0] or type(reason).__name__
+        what = f"{opening.title} cannot be read by PyTorch {torch.__version__}: {first[:300]}"
+        raise source_error(what, opening.title, _TODO) from error
+
+
+def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """The first of `kind` among an error and its causes, which may lead back to it."""
+    seen: set[int] = set()
+    while error is not None and not isinstance(error, kind):
+        if id(error) in seen:
+            return None
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return error
+
+
+@contextmanager
+def _quiet() -> Iterator[list[BaseException]]:
+    """PyTorch logs what it then hides behind an error of its own: the first causes, in the order they came."""
+    found: list[BaseException] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                cause = record.exc_info[1]
+                found.append(_cause(cause, UnsafeError) or cause)
+
+    logger, keeper = logging.getLogger("torch.export"), Keeper()
+    before = logger.propagate
+    logger.addHandler(keeper)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(keeper)
+        logger.propagate = before
+
+
+def _check_modules(opening: Opening) -> None:
+    """Raises `SourceError` where the structure of inputs names a module that reading would import."""
+    try:
+        with zipfile.ZipFile(opening.path) as archive:
+            for name in archive.namelist():
+                if not name.endswith(".json"):
+                    continue
+                strange = set(_NAMED_MODULE.findall(archive.read(name))) - set(_PLAIN_MODULES)
+                if strange:
+                    module = sorted(strange)[0].decode()
+                    what = f"{opening.title} would import the module {module} by being read"
+                    raise source_error(what, opening.title, "export it with inputs of Python's own containers")
+    except DAMAGED as error:
+        raise source_error(
+            f"{opening.title} is damaged: {error}", opening.title, "check that all has arrived"
+        ) from error
+
+
+def check_ops(opening: Opening, program: ExportedProgram) -> None:
+    """Raises `SourceError` for a node that is no op of PyTorch's on tensors and sizes, or that touches files."""
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            for called in _refused_in(node):
+                what = f"{opening.title} calls {called}, which is no computation on tensors"
+                raise source_error(what, f"node {node.name}", "export the model without it")
+
+
+def _refused_in(node: torch.fx.Node) -> Iterator[Any]:
+    """What a node would call and may not. Ops of higher order call functions that they are given: only ops may be."""
+    if node.op == "call_function" and not _is_plain(node.target):
+        yield node.target
+    for value in filter(callable, tree_leaves((node.args, node.kwargs))):
+        if not isinstance(value, torch._ops.OperatorBase) or not _is_plain(value):
+            yield value
+
+
+def _is_plain(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2] not in FILE_OPS
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return True
+    return getattr(target, "__module__", "") in ("_operator", "math", "torch", "torch.fx.experimental.sym_node")
+
+
+def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    """The inputs that came with the program; random ones, of its own shapes, where none did."""
+    if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
+        args, kwargs = program.example_inputs
+        return tuple(args), dict(kwargs), []
+    given = _user_inputs(program)
+    leaves, generator, words = [], new_generator(), words_of(opening, list(given))
+    for place, (name, value) in enumerate(given.items()):
+        if not isinstance(value, torch.Tensor):
+            leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)
+            continue
+        said = shape_for(words, name, place)
+        dtype = from_torch(value.dtype)
+        if dtype is None:
+            raise source_error(f"{opening.title} takes {value.dtype}, for which nothing is made", name)
+        shape = said.shape if said is not None else tuple(_size(size) for size in value.shape)
+        leaves.append(random_tensor(shape, dtype, generator))
+    args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
+    return tuple(args), dict(kwargs), [f"{opening.title} holds no inputs: they are random numbers"]
+
+
+def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
+    """What stands for each input, by its name: a fake tensor, a size, or the value that is part of the program."""
+    specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
+
+
+def _size(size: Any) -> int:
+    """A size, its hint where it is open, which is what it was exported with."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 4
+
+
+def _reshaped(
+    opening: Opening, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = with_shapes(module, args, kwargs, opening.shapes)
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    except Exception as error:
+        raise refused(opening.shapes, error) from error
+    return args, kwargs

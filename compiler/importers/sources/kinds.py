@@ -1,0 +1,151 @@
+"""What a file is, by its content: names may be wrong, and nothing of a file is run to find out."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from buddy.compiler.support.archives import too_large
+
+Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
+
+# The first bytes of MLIR's bytecode (mlir/docs/BytecodeFormat.md).
+BYTECODE = b"ML\xefR"
+_HEAD = 1 << 16
+
+# Files of others that are told by their first bytes, and what is said of them.
+_MAGIC = (
+    (b"\x7fELF", "an object file or a library"),
+    (b"\xcf\xfa\xed\xfe", "an object file or a library"),
+    (b"BC\xc0\xde", "LLVM bitcode"),
+    (b"\x93NUMPY", "an array of NumPy's"),
+    (b"GGUF", "a file of weights (GGUF)"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x1f\x8b", "compressed by gzip"),
+    (b"%PDF", "a PDF"),
+    (b"\x89PNG", "a picture"),
+)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+# `{"name":` behind its own length in 8 bytes.
+_SAFETENSORS = re.compile(rb".{6}\0\0\{", re.DOTALL)
+_TFLITE = re.compile(rb".{4}TFL3", re.DOTALL)
+# Tags of the fields of an ONNX `ModelProto` that may follow its version.
+_AFTER_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42")
+# What a line of MLIR's text begins with; comments are `//`.
+_MLIR = re.compile(
+    r"^\s*(?:module\b[^=;:]*(?:\{|$)|\"?[a-z_]\w*\.[\w.]+\"?\s*(?:\(|@|private|public|\{|<)"
+    r"|%[\w#:, %]+=\s*\"?\w+[\w.]*|[#!][\w.]+\s*=|#map|\{-#)",
+    re.MULTILINE,
+)
+# What no line of Python's begins with, whatever is wrong with it.
+_NO_PYTHON = re.compile(r"^\s*(?:module\b[^=;:]*\{\s*$|[a-z_]\w*\.[\w.]+[^=(]* @\w|%[\w#:, %]+= )", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    """A kind, and for `other` in words what the file seems to be."""
+
+    kind: Kind
+    words: str = ""
+
+
+_UNKNOWN = Sniffed("other", "a binary file of a kind that is not known here")
+
+
+def kind_of(path: Path) -> Sniffed:
+    """What the file at `path` is. Raises `OSError` where it cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(BYTECODE):
+        return Sniffed("mlir")
+    if head.startswith(b"PK\x03\x04"):
+        return _of_archive(path)
+    if _PICKLE.match(head):
+        return Sniffed("weights")
+    if (words := _foreign(head)) is not None:
+        return Sniffed("other", words)
+    if path.suffix == ".py" and b"\0" not in head and not _NO_PYTHON.search(head.decode("latin-1")):
+        return Sniffed("script")  # in whatever encoding it says
+    return Sniffed("onnx") if is_onnx(path, head) else _of_text(path, head)
+
+
+def _foreign(head: bytes) -> str | None:
+    for magic, words in _MAGIC:
+        if head.startswith(magic):
+            return words
+    if _SAFETENSORS.match(head):
+        return "a file of weights (safetensors)"
+    return "a TensorFlow Lite model" if _TFLITE.match(head) else None
+
+
+def _of_archive(path: Path) -> Sniffed:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            words = too_large(archive, path.stat().st_size)
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
+        return Sniffed("other", "a zip archive that is cut off or damaged")
+    return Sniffed("other", words) if words else of_members(names)
+
+
+def of_members(names: Iterable[str]) -> Sniffed:
+    """What a zip archive with members of these names is; PyTorch's lie in one folder, whatever its name."""
+    inner = {name.partition("/")[2] for name in names} | set(names)
+    if any(name.startswith("models/") and name.endswith(".json") for name in inner):
+        return Sniffed("exported")
+    if "serialized_exported_program.json" in inner:
+        return Sniffed("exported")
+    if "archive_format" in inner and any(name.startswith("data/aotinductor/") for name in inner):
+        return Sniffed("other", "a package of AOTInductor, which is machine code")
+    if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
+        return Sniffed("torchscript")
+    if "data.pkl" in inner:
+        return Sniffed("weights")
+    if any(name.endswith(".npy") for name in inner):
+        return Sniffed("other", "arrays of NumPy's")
+    return Sniffed("other", "a zip archive")
+
+
+def _of_text(path: Path, head: bytes) -> Sniffed:
+    try:
+        text = _whole_lines(head).decode("utf-8")
+    except UnicodeDecodeError:
+        return _UNKNOWN
+    if "\0" in text:
+        return _UNKNOWN
+    if path.suffix == ".py" and (_is_python(path) or not _is_mlir(text)):
+        return Sniffed("script")
+    if _is_mlir(text) or path.suffix == ".mlir":
+        return Sniffed("mlir")
+    return Sniffed("other", "empty" if not text.strip() else "text")
+
+
+def _whole_lines(head: bytes) -> bytes:
+    """The head without the line that it may have cut in the middle."""
+    return head if len(head) < _HEAD else head[: head.rfind(b"\n") + 1]
+
+
+def is_onnx(path: Path, head: bytes) -> bool:
+    """Whether a file looks like a `ModelProto`: its first field is `ir_version` (tag 1, a small number), and it is
+    named so or names its producer or opset next (onnx/onnx.proto)."""
+    tag, version, after = head[:1], head[1:2], head[2:3]
+    return tag == b"\x08" and b"\0" < version < b"\x40" and (path.suffix == ".onnx" or after in _AFTER_VERSION)
+
+
+def _is_mlir(text: str) -> bool:
+    return _MLIR.search(_COMMENT.sub("", text)) is not None
+
+
+def _is_python(path: Path) -> bool:
+    import ast
+
+    try:
+        ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True

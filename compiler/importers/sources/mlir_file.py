@@ -1,0 +1,89 @@
+"""Programs in MLIR: files of text or bytecode, and modules that a script has made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.table import given_info, rows_table
+from buddy.compiler.graph.serialize import from_bytes
+from buddy.compiler.importers.mlir_files.question import Answer, EntryPoint, Question
+from buddy.compiler.importers.sources.opening import Opening
+from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
+from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
+
+# Run as a program: MLIR, which may crash on what it reads, is kept out of this process.
+_READER = "buddy.compiler.importers.mlir_files"
+_TIMEOUT = 120.0
+LONGEST = 512 << 20
+Reference = Callable[..., Any]
+
+
+def load(opening: Opening) -> Program:
+    """The functions of a file as programs, one graph each, on random inputs. Raises `SourceError`."""
+    size = opening.path.stat().st_size
+    if size > LONGEST:
+        what = f"{opening.title} has {size >> 20} MiB, and at most {LONGEST >> 20} are read"
+        raise source_error(what, opening.title, "give its weights to the function as arguments, not as constants")
+    return program_of(Question(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
+
+
+def program_of(
+    question: Question, inputs: Sequence[torch.Tensor] | None = None, reference: Reference | None = None
+) -> Program:
+    """The program that a question's answer tells of.
+
+    `inputs` stand in for random ones in a graph that takes just these, which `reference` computes in Python. Raises
+    `SourceError`.
+    """
+    answer = _asked(question)
+    if answer.problem is not None:
+        raise SourceError(answer.problem)
+    notes, graphs = list(answer.notes), []
+    for entry in answer.entries:
+        graphs.append(_captured(entry, inputs, reference))
+        notes += entry.notes
+    if inputs is None and any(graph.tensors for graph in graphs):
+        notes.append(f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them")
+    return Program(graphs, notes)
+
+
+def _asked(question: Question) -> Answer:
+    try:
+        return asyncio.run(ask_apart(_READER, question, Answer, _TIMEOUT))
+    except TookTooLong as error:
+        what = f"reading {question.title} was stopped: {error}"
+        raise source_error(what, question.title, "give a smaller file") from error
+    except ValueError as error:
+        what = f"MLIR crashed while it read {question.title}, or came to no end"
+        todo = "check that all of the file has arrived, and that it is of this version of MLIR"
+        raise source_error(what, question.title, todo) from error
+
+
+def _captured(entry: EntryPoint, inputs: Sequence[torch.Tensor] | None, reference: Reference | None) -> CapturedGraph:
+    graph = from_bytes(entry.graph)
+    metas = [op.tensor_meta for op in graph.placeholders]
+    fits = inputs is not None and [(tuple(m.shape), to_torch(m.dtype)) for m in metas] == [
+        (tuple(tensor.shape), tensor.dtype) for tensor in inputs
+    ]
+    generator = new_generator()
+    tensors = list(inputs or ()) if fits else [random_tensor(tuple(m.shape), m.dtype, generator) for m in metas]
+    info = given_info(graph, entry.name, entry.enters, entry.dialects)
+    eager = _as_eager(reference) if reference is not None and fits else None
+    info = msgspec.structs.replace(info, compared=eager is not None)
+    return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)
+
+
+def _as_eager(reference: Reference) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+    def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        found = reference(*tensors)
+        return [torch.as_tensor(value) for value in (found if isinstance(found, (list, tuple)) else [found])]
+
+    return eager

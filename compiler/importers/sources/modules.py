@@ -1,0 +1,105 @@
+"""Modules that come out of files: captured as the script's own are, on inputs that are stored, said or refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+from buddy.compiler.frontend.capture import callable_name
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.importers.sources.opening import Opening
+from buddy.compiler.importers.sources.program import Program, source_error
+from buddy.compiler.importers.sources.random_inputs import dtype_of, new_generator, random_tensor
+from buddy.compiler.importers.sources.tape import Tape
+from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for, shape_word
+
+_TODO = "say NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
+
+
+def captured_module(opening: Opening, module: torch.nn.Module) -> Program:
+    """The program of a module that a file holds, on random inputs of the shapes that are said. Raises `SourceError`."""
+    names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
+    args = said_inputs(opening, names)
+    return captured_call(opening, module, args, {})
+
+
+def captured_call(
+    opening: Opening, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Program:
+    """The graphs that a call goes through, named after the file. Raises `SourceError`."""
+    from buddy.compiler.importers.sources import with_own_names
+
+    tape = Tape(skip_calls=lambda: True, frontend=opening.frontend)
+    try:
+        with tape.running():
+            opening.tell("capturing")
+            tape.capture(function, tuple(args), dict(kwargs))
+    except TorchDynamoException as error:
+        raise source_error(f"TorchDynamo cannot capture {opening.title}: {error}", opening.title) from error
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        what = f"{opening.title} does not take these inputs: {type(error).__name__}: {first[:300]}"
+        raise source_error(what, "the inputs to open with", _TODO) from error
+    if not tape.asked:
+        notes = tape.notes[-1] if tape.notes else opening.title
+        raise source_error(f"{opening.title} was read, but no graph of it was captured", notes)
+    named = with_own_names([_renamed(graph, callable_name(function), opening.stem) for graph in tape.asked])
+    return Program(named, [*dict.fromkeys(tape.notes), *_breaks(opening, named)])
+
+
+def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
+    """What to say of a program that is not captured whole: a branch between two graphs is in none of them."""
+    reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
+    count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
+    said = f"{opening.title} is not captured whole but as {count}; what is between or behind them stays in PyTorch"
+    return [f"{said}: {reason}" for reason in reasons]
+
+
+def _renamed(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
+    """A graph that is called after the file: the class of what is in it says nothing."""
+    graph.info = msgspec.structs.replace(graph.info, name=graph.info.name.replace(before, name, 1))
+    graph.graph.name = graph.info.name
+    return graph
+
+
+def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Random tensors for parameters of those names, of the shapes that the user says. Raises `SourceError`."""
+    words = words_of(opening, names)
+    generator = new_generator()
+    found = [shape_for(words, name, place) for place, name in enumerate(names)]
+    missing = [name for name, word in zip(names, found, strict=True) if word is None]
+    if missing:
+        what = f"{opening.title} says nothing of its inputs: {', '.join(missing)}"
+        options = " ".join(f"--shape {name}=…" for name in missing)
+        raise source_error(what, f"forward({', '.join(names)})", f"say {options}, as x=1x3x224x224 or ids=1x128xi64")
+    return tuple(random_tensor(word.shape, dtype_of(word), generator) for word in found if word is not None)
+
+
+def words_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
+    """The shapes that the user says of the parameters `names`. Raises `SourceError`."""
+    words = shape_words(opening)
+    try:
+        check_names(words, names)
+    except ValueError as error:
+        raise source_error(str(error), "the shapes to open with", _TODO) from error
+    return words
+
+
+def shape_words(opening: Opening) -> list[ShapeWord]:
+    """The shapes that the user says, whatever of. Raises `SourceError`."""
+    try:
+        return [shape_word(text) for text in opening.shapes]
+    except ValueError as error:
+        raise source_error(str(error), "the shapes to open with", _TODO) from error
+
+
+def _parameters(module: torch.nn.Module) -> list[str]:
+    try:
+        return list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        return []

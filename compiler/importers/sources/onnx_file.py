@@ -1,0 +1,60 @@
+"""Programs in ONNX files."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.table import given_info, rows_table
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.types import NodeType, TensorMeta
+from buddy.compiler.importers.onnx_files.importing import imported
+from buddy.compiler.importers.onnx_files.model import Prepared, prepared
+from buddy.compiler.importers.onnx_files.nodes import graph_of
+from buddy.compiler.importers.onnx_files.reference import Reference
+from buddy.compiler.importers.sources.modules import shape_words
+from buddy.compiler.importers.sources.opening import Opening
+from buddy.compiler.importers.sources.program import Program
+from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
+from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.torch_mlir_pipelines import ONNX
+from buddy.compiler.runtime.torch_values import to_torch
+
+
+def load(opening: Opening) -> Program:
+    """The model of a file as one graph, on random inputs, with ONNX's own evaluator to compare with.
+
+    Raises `SourceError`.
+    """
+    model = prepared(opening.path, shape_words(opening))
+    name = model.model.graph.name or opening.stem
+    graph = graph_of(model, name, opening.path)
+    opening.tell("importing by torch-mlir")
+    text = imported(model.model, opening.path)
+    graph.given = GivenIR(text)
+    info = given_info(graph, name, graph.given.phase, (ONNX, "torch"))
+    reference = Reference(model.model.SerializeToString(), [value.name for value in model.model.graph.input])
+    captured = CapturedGraph(
+        graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),
+        parameters=frozenset(range(len(model.weights))), code=text,
+    )  # fmt: skip
+    told = f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them"
+    return Program([captured], [*model.notes, told])
+
+
+def _tensors(graph: Graph, model: Prepared) -> list[torch.Tensor]:
+    """The weights, and random inputs. Whole numbers are 0 or 1: positions in any table, and masks too."""
+    generator = new_generator()
+    return [
+        torch.tensor(model.weights[op.name]) if op.kind is NodeType.FakeNode else _random(op.tensor_meta, generator)
+        for op in graph.placeholders
+    ]
+
+
+def _random(meta: TensorMeta, generator: torch.Generator) -> torch.Tensor:
+    shape = tuple(int(size) for size in meta.shape)
+    dtype = to_torch(meta.dtype)
+    if dtype.is_floating_point or dtype is torch.bool:
+        return random_tensor(shape, meta.dtype, generator)
+    return torch.randint(2, shape, generator=generator).to(dtype)

@@ -1,0 +1,157 @@
+"""Reads what PyTorch has pickled, so that nothing in it is executed unless the user says so."""
+
+from __future__ import annotations
+
+import ast
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+from unittest.mock import patch
+
+import sympy
+import torch
+
+from buddy.compiler.importers.sources.program import SourceError, source_error
+
+# What the pickles of PyTorch's own archives are called.
+_PICKLE = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
+_REFUSAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
+# Names that a pickle of tensors uses; all else is code of somebody's.
+_PLAIN = ("torch._utils", "torch.storage", "torch ", "collections OrderedDict", "torch.nn.parameter", "torch._tensor")
+# What an expression of sizes is made of, in Python's own grammar.
+_NODES = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.Name, ast.Constant,
+    ast.Load, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
+)  # fmt: skip
+# Names of sympy's that numbers, symbols and conditions are written with.
+_SYMPY = frozenset({
+    "Symbol", "Integer", "Rational", "Float", "Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "floor", "ceiling", "oo",
+    "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan",
+    "GreaterThan", "And", "Or", "Not", "Piecewise", "true", "false",
+})  # fmt: skip
+# Symbols of sizes and of numbers as PyTorch names them, and what may stand between quotes in `Symbol('s77')`.
+_SYMBOL = re.compile(r"(?:[su]|zuf|zf|f|uf)\d+")
+_QUOTED = re.compile(r"\w+")
+TRUST = "--trust allows it to run code, if you trust where it comes from"
+
+
+class UnsafeError(Exception):
+    """A file that would run code by being read; the text says which."""
+
+
+@contextmanager
+def nothing_runs() -> Iterator[None]:
+    """What PyTorch reads inside is read as data: pickles hold tensors alone, and expressions are of sizes alone.
+
+    PyTorch's reader of exported programs falls back on pickles that run code, and has sympy evaluate texts of the file
+    as Python. Raises `UnsafeError` for what would be executed.
+    """
+    load = torch.load
+
+    def weights(file: Any, *args: Any, **options: Any) -> Any:
+        options["weights_only"] = True
+        try:
+            return load(file, *args, **options)
+        except Exception as error:
+            refusal = _refusal_of(error)
+            if refusal is None:
+                raise
+            raise refusal from error
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch, "load", weights))
+        stack.enter_context(patch("pickle.loads", _refused))
+        stack.enter_context(patch.object(torch._C, "_pickle_load_obj", _refused))
+        stack.enter_context(patch.object(sympy, "sympify", _checked(sympy.sympify)))
+        yield
+
+
+def _refused(*_: Any, **__: Any) -> NoReturn:
+    raise UnsafeError("it holds a pickled object of somebody's own class")
+
+
+def _checked(sympify: Any) -> Any:
+    def checked(expression: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(expression, str) and not _is_of_sizes(expression, options.get("locals") or {}):
+            raise UnsafeError(f"it has {expression[:80]!r} where an expression of sizes belongs")
+        return sympify(expression, *args, **options)
+
+    return checked
+
+
+def _is_of_sizes(text: str, known: Any) -> bool:
+    """Whether `text` is arithmetic on symbols of sizes and nothing else."""
+    try:
+        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(isinstance(node, _NODES) and _is_plain(node, known) for node in nodes)
+
+
+def _is_plain(node: ast.AST, known: Any) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in known or node.id in _SYMPY or _SYMBOL.fullmatch(node.id) is not None
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _QUOTED.fullmatch(node.value) is not None
+    return not isinstance(node, ast.Call) or isinstance(node.func, ast.Name)
+
+
+def _refusal_of(error: Exception) -> UnsafeError | None:
+    """What PyTorch says of a pickle that would run code, in words of one line; `None` for other errors."""
+    found = _REFUSAL.search(str(error))
+    if "weights_only" not in str(error) and "Weights only" not in str(error):
+        return None
+    return UnsafeError(f"it would run {found[1]}" if found else "it holds more than tensors")
+
+
+def classes_in(path: Path) -> list[str]:
+    """The names of the classes and functions that the pickles of a file ask for; nothing is executed."""
+    found: list[str] = []
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in filter(_PICKLE.search, archive.namelist()):
+                    with archive.open(name) as file:
+                        found += _globals(file)  # type: ignore[arg-type]
+        else:
+            with path.open("rb") as file:
+                found += _globals(file)
+    except Exception:  # a pickle that is cut off, or none: what was found until then is what there is
+        pass
+    return [name for name in dict.fromkeys(found) if not name.startswith(_PLAIN)]
+
+
+def _globals(file: BinaryIO) -> Iterator[str]:
+    """`module name` of each global that a pickle names."""
+    texts: list[str] = []
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name == "GLOBAL":
+            yield str(argument)
+        elif opcode.name == "STACK_GLOBAL":
+            yield " ".join(texts[-2:])
+        elif isinstance(argument, str):
+            texts.append(argument)
+
+
+def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
+    """What a file of `torch.save` holds. Raises `SourceError`; runs code only where the user `trusts` the file."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=not trusts)
+    except Exception as error:
+        raise refusal(path, title, error) from error
+
+
+def refusal(path: Path, title: str, error: Exception) -> SourceError:
+    """What to say of a pickle that was not read: it would run code, or it is damaged."""
+    classes = [name.replace(" ", ".") for name in classes_in(path)]
+    if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):
+        first = str(error).strip().partition("\n")[0]
+        what = f"{title} cannot be read as weights: {type(error).__name__}: {first[:200]}"
+        return source_error(what, title, "check that all of the file has arrived, or save it again with torch.save")
+    names = ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
+    todo = f"save the program with torch.export.save or torch.jit.save, or open the script that makes it; {TRUST}"
+    return source_error(f"{title} is a pickle that would run code: it asks for {names}", title, todo)

@@ -1,0 +1,153 @@
+"""Runs a script the way `python script.py` does, and turns its failures into errors that name the script's line."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+import traceback
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.frontend.names import is_library
+from buddy.compiler.importers.sources.program import SourceError, source_error
+
+
+class AskedForInput(Exception):
+    """The script read from standard input, which nobody is there to fill."""
+
+
+class _NoInput(io.TextIOBase):
+    """A standard input that says so when it is read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readline(self, *_: Any) -> str:  # type: ignore[override]
+        raise AskedForInput
+
+    def read(self, *_: Any) -> str:
+        raise AskedForInput
+
+
+@contextmanager
+def script_world(path: Path | None, arguments: Sequence[str]) -> Iterator[None]:
+    """`sys.argv`, `sys.path[0]` and standard input as a script at `path`, or a module of this folder, expects them."""
+    folder = str(path.resolve().parent) if path else os.getcwd()
+    kept = sys.argv, list(sys.path), sys.stdin, sys.modules.get("__main__")
+    sys.argv, sys.stdin = [str(path) if path else "", *arguments], _NoInput()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:], sys.stdin = kept[0], kept[1], kept[2]
+        if kept[3] is not None:
+            sys.modules["__main__"] = kept[3]
+
+
+def prepare(path: Path, name: str) -> types.ModuleType:
+    """An empty module for the script at `path`, known to Python under `name` (`__main__` to run it as a program)."""
+    module = types.ModuleType(name)
+    module.__file__ = str(path.resolve())
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules[name] = module
+    return module
+
+
+def execute(path: Path, module: types.ModuleType) -> None:
+    """Run the script in `module`.
+
+    Raises `SourceError` when it does not parse, raises, asks for input, or exits with another status than 0.
+    """
+    with told(path):
+        try:
+            # Not with the `__future__` of this module: annotations are values in a script that does not say otherwise.
+            code = compile(path.read_bytes(), module.__file__ or str(path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise _exited(path, stop) from stop
+
+
+def _exited(path: Path, stop: SystemExit) -> SourceError:
+    why = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
+    return source_error(
+        f"{path} ended itself with {why}",
+        _line_of(stop, path),
+        "see what it printed, and give it the arguments it wants",
+    )
+
+
+def import_module(name: str) -> types.ModuleType:
+    """The module `name`. Raises `SourceError` when it cannot be imported."""
+    with told(None, name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+                raise source_error(
+                    f"there is no module {name}",
+                    where=os.getcwd(),
+                    todo="run from the folder that holds it, or install it",
+                ) from error
+            raise
+
+
+@contextmanager
+def told(path: Path | None, module: str = "") -> Iterator[None]:
+    """Turns what the user's code raises into a `SourceError` with its own line; ours pass as they are."""
+    subject = str(path) if path else module
+    try:
+        yield
+    except (SourceError, KeyboardInterrupt, SystemExit):
+        raise
+    except SyntaxError as error:
+        raise source_error(
+            f"{subject} is not valid Python: {error.msg}",
+            f"{error.filename or subject}:{error.lineno}",
+            "mend the line and open the script again",
+            (error.text or "").rstrip(),
+        ) from error
+    except AskedForInput as error:
+        raise source_error(
+            f"{subject} asks for input, and nobody can answer here",
+            _line_of(error, path),
+            "give it what it needs as arguments, or define `model` and `example_inputs`",
+        ) from error
+    except BaseException as error:
+        raise source_error(
+            f"{subject} raised {type(error).__name__}: {_first_lines(error)}",
+            _line_of(error, path),
+            f"run `python {subject}` to see it fail by itself" if path else f"run `python -m {module}` to see it fail",
+            _own_traceback(error, path),
+        ) from error
+
+
+def _first_lines(error: BaseException) -> str:
+    text = str(error).strip()
+    return text if len(text) < 400 else text[:400] + "…"
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the user's side: neither ours, nor torch's, nor the import system's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not is_library(os.path.abspath(f.filename)) and "importlib" not in f.filename]
+
+
+def _line_of(error: BaseException, path: Path | None) -> str:
+    """The innermost line of the script itself, else of any code of the user's."""
+    frames = _frames(error)
+    script = str(path.resolve()) if path else ""
+    own = [f for f in frames if os.path.abspath(f.filename) == script] or frames
+    if not own:
+        return str(path or "")
+    where = f"{path if own[-1].filename == script else own[-1].filename}:{own[-1].lineno}"
+    return where if own[-1].name == "<module>" else f"{where} in {own[-1].name}"
+
+
+def _own_traceback(error: BaseException, path: Path | None) -> str:
+    return "".join(traceback.format_list(_frames(error))).rstrip()

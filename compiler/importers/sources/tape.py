@@ -1,0 +1,260 @@
+"""Captures what a running script compiles and calls: `torch.compile`, `DynamoCompiler`, outermost module calls."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, UserErrorType
+from torch.utils._pytree import tree_leaves
+
+from buddy.compiler.frontend import listening
+from buddy.compiler.frontend.aten import Origin, default_decompositions, origins_of
+from buddy.compiler.frontend.capture import Recorder, callable_name, capture_settings, record_inference, record_training
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
+from buddy.compiler.frontend.export import export
+from buddy.compiler.importers.sources.lazy_tensors import any_lazy
+from buddy.compiler.protocol.recipe import Frontend
+
+MAX_GRAPHS = 32
+MAX_CALLS = 8
+_real_compile = torch.compile
+_real_call = torch.nn.Module.__call__
+
+
+@dataclass
+class _Trainable:
+    """A graph that ran with gradients enabled, and the inference graph (one of `graphs`) that stands for it so far."""
+
+    graphs: list[CapturedGraph]
+    inference: CapturedGraph
+    module: torch.fx.GraphModule
+    inputs: list[Any]
+    origins: list[Origin]
+
+
+class Tape:
+    """Collects graphs while `running` is entered. The script itself computes in eager, gradients included.
+
+    `asked` are graphs that the script compiled itself, `called` those of plain outermost module calls, one per module
+    and input signature. `skip_calls` tells whether plain calls need no capture, because the script names its model.
+    """
+
+    def __init__(self, skip_calls: Callable[[], bool] = lambda: False, frontend: Frontend = "dynamo") -> None:
+        self._exports = frontend == "export"
+        self.asked: list[CapturedGraph] = []
+        self.called: list[CapturedGraph] = []
+        self.notes: list[str] = []
+        self._skip_calls = skip_calls
+        self._seen: dict[object, Any] = {}
+        self._trainable: list[_Trainable] = []
+        self._backward = False
+        # A function, for a bound method would not be given the module it is called on.
+        self._call = lambda module, *args, **kwargs: self._called(module, *args, **kwargs)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Everything compiled or called inside is captured; the training graphs are made on the way out."""
+        torch._dynamo.reset()
+        with ExitStack() as stack:
+            stack.enter_context(capture_settings())
+            stack.enter_context(patch.object(torch, "compile", self._compile))
+            stack.enter_context(patch.object(torch.nn.Module, "__call__", self._call))
+            stack.enter_context(patch.object(torch.autograd, "backward", self._noting(torch.autograd.backward)))
+            stack.enter_context(patch.object(torch.autograd, "grad", self._noting(torch.autograd.grad)))
+            compiled_before = self._backend("compiled", self.asked)
+            stack.enter_context(listening(self._imported, self._inside, compiled_before))
+            stack.enter_context(_quiet_logs())
+            try:
+                yield
+            finally:
+                torch._dynamo.reset()
+        if self._backward:
+            self._capture_training()
+
+    def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Run `function` once under `no_grad`, or export it, and add its graphs to `asked`."""
+        if self._exports:
+            with self._inside():
+                self._export(function, args, kwargs, self.asked)
+            return
+        with self._inside(), torch.no_grad():
+            _real_compile(function, backend=self._backend(callable_name(function), self.asked), dynamic=False)(
+                *args, **kwargs
+            )
+
+    # ---- what stands in for PyTorch's own while the script runs ----
+
+    def _compile(self, model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(self._compile, **options)
+        if self._exports:
+            self._note_once("what the script compiles itself is captured by TorchDynamo, not by torch.export")
+        from buddy.compiler.frontend import DynamoCompiler
+
+        backend = options.get("backend")
+        if not isinstance(backend, DynamoCompiler):
+            strict = backend == "buddy" and (options.get("options") or {}).get("fallback") == "error"
+            backend = self._backend(callable_name(model), self.asked, strict)
+        # Where the script says nothing, sizes are those of its call, but for dims that it marks dynamic.
+        dynamic = options.get("dynamic")
+        compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
+        return compiled if isinstance(compiled, torch.nn.Module) else self._marked(compiled)
+
+    def _marked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._inside():
+                return function(*args, **kwargs)
+
+        return call
+
+    def _called(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return _real_call(module, *args, **kwargs)  # part of a function that was given to `torch.compile` before
+        with self._inside():
+            if isinstance(module, OptimizedModule) or self._skip_calls() or _traced() or any_lazy(args, kwargs):
+                return _real_call(module, *args, **kwargs)
+            return self._outermost(module, args, kwargs)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._backward = True
+            return function(*args, **kwargs)
+
+        return call
+
+    def _imported(self, graph: CapturedGraph) -> None:
+        self.asked.append(graph)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """The calls inside are part of what is being captured: PyTorch's own `__call__` serves them."""
+        break_at_ops_without_fake()  # those that the script has defined by now
+        before = torch.nn.Module.__call__
+        torch.nn.Module.__call__ = _real_call
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = before
+
+    # ---- capture ----
+
+    def _outermost(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        signature = (id(module), module.training, *map(_shape, tree_leaves((args, kwargs))))
+        if signature in self._seen:
+            return _real_call(module, *args, **kwargs)
+        if len(self._seen) >= MAX_CALLS:
+            self._note_once(f"only the first {MAX_CALLS} modules and input shapes that were called are captured")
+            return _real_call(module, *args, **kwargs)
+        self._seen[signature] = module  # kept alive, so that its id stays its own
+        backend = self._backend(type(module).__name__, self.called)
+        try:
+            if self._exports:
+                self._export(module, args, kwargs, self.called)
+                return _real_call(module, *args, **kwargs)
+            return _real_compile(module, backend=backend, dynamic=False)(*args, **kwargs)
+        except TorchDynamoException as error:
+            result = _real_call(module, *args, **kwargs)
+            self.notes.append(f"{type(module).__name__} was not captured: {_first_line(error)}")
+            return result
+
+    def _export(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], into: list[CapturedGraph]
+    ) -> None:
+        """Add the one graph that `torch.export` makes of a call. Raises `TorchDynamoException` where it makes none."""
+        recorder = Recorder(callable_name(function))
+        try:
+            with torch.random.fork_rng():
+                export(function, args, kwargs, default_decompositions(), recorder)
+        except TorchDynamoException:
+            raise
+        except Exception as error:
+            raise UserError(UserErrorType.INVALID_INPUT, f"torch.export takes no {recorder.name}: {error}") from error
+        into.extend(recorder.graphs)
+
+    def _backend(self, name: str, into: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
+        """A Dynamo back end that records the inference graph and computes the Dynamo graph in eager.
+
+        A `strict` one lets nothing pass that cannot be compiled: what cannot be captured raises.
+        """
+
+        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+            if len(into) >= MAX_GRAPHS:
+                self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
+                return module.forward
+            recorder = Recorder(name, strict=strict)
+            try:
+                with torch.random.fork_rng():
+                    record_inference(module, inputs, recorder)
+            except RestartAnalysis:
+                raise  # Dynamo's own: it traces the graph again
+            except Exception as error:  # whatever cannot be captured, the script itself goes on in eager
+                if strict:
+                    raise
+                self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
+                return module.forward
+            into.extend(recorder.graphs)
+            if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
+                origins = origins_of(module, inputs)
+                self._trainable += [_Trainable(into, g, module, list(inputs), origins) for g in recorder.graphs]
+            return module.forward
+
+        return backend
+
+    def _capture_training(self) -> None:
+        """Replace each inference graph that ran with gradients by its forward and backward graphs."""
+        for found in self._trainable:
+            recorder = Recorder(found.inference.info.name, strict=found.inference.info.strict)
+            with torch.random.fork_rng():
+                record_training(found.module, found.inputs, found.origins, recorder)
+            position = next(index for index, graph in enumerate(found.graphs) if graph is found.inference)
+            found.graphs[position : position + 1] = recorder.graphs
+        self._note_once("the program calls backward: forward and backward graphs were captured, with gradients of ones")
+
+    def _note_once(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Torch logs a traceback for what the caller is told as an error anyway."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _traced() -> bool:
+    """Whether PyTorch itself is tracing (export, jit, fx, functorch): what it calls then is not the program running."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch.utils._python_dispatch._get_current_dispatch_mode() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _shape(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), value.dtype)
+    return value if isinstance(value, (bool, int, float, str)) else type(value)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

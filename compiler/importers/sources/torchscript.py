@@ -1,0 +1,130 @@
+"""TorchScript of `torch.jit.save`, through PyTorch's own converter to an exported program."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from buddy.compiler.importers.sources.exported_program import FILE_OPS, captured_program
+from buddy.compiler.importers.sources.modules import said_inputs
+from buddy.compiler.importers.sources.opening import Opening
+from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.runtime.compare import compare
+
+# Calls of these ops in the text of a module's methods.
+_FILE_CALL = re.compile(rf"\b(?:torch|ops\.\w+)\.({'|'.join(FILE_OPS)})\(")
+# What `torch.utils.bundled_inputs` adds to a module that carries inputs.
+_BUNDLED = "get_all_bundled_inputs"
+_SAVE = "save the model again with torch.jit.save"
+_EXPORT = "export the model with torch.export.save instead, where its Python is at hand"
+
+
+def load(opening: Opening) -> Program:
+    """The graphs of a script module, on the inputs bundled with it, or random ones of the shapes that were said.
+
+    Raises `SourceError`.
+    """
+    module = _read(opening)
+    args = _inputs(opening, module)
+    opening.tell("converting TorchScript")
+    program = _converted(opening, module, args)
+    captured = captured_program(_without_shapes(opening), program)
+    captured.notes[:0] = _beside_script(module, program, args)
+    return captured
+
+
+def _read(opening: Opening) -> torch.jit.ScriptModule:
+    try:
+        _check_code(opening)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = torch.jit.load(str(opening.path), map_location="cpu").eval()
+    except SourceError:
+        raise
+    except Exception as error:
+        what = f"{opening.title} is no TorchScript that PyTorch {torch.__version__} can read: {_first(error)}"
+        raise source_error(what, opening.title, f"check that all of the file has arrived, or {_SAVE}") from error
+    if not hasattr(module, "forward"):
+        raise source_error(f"{opening.title} has no method forward", opening.title, _SAVE)
+    return module
+
+
+def _check_code(opening: Opening) -> None:
+    """Raises `SourceError` where a method touches files: reading a module runs its `__setstate__`, if it has one."""
+    with zipfile.ZipFile(opening.path) as archive:
+        for name in archive.namelist():
+            found = _FILE_CALL.search(archive.read(name).decode(errors="replace")) if name.endswith(".py") else None
+            if found is not None:
+                what = f"{opening.title} calls {found[0][:-1]}, which touches files"
+                raise source_error(what, f"{name} in it", _EXPORT)
+
+
+def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]:
+    """The first inputs bundled with the module, unless shapes are said; a tensor for each parameter else."""
+    if hasattr(module, _BUNDLED) and not opening.shapes:
+        bundled = getattr(module, _BUNDLED)()
+        if bundled:
+            return tuple(bundled[0])
+    wanted = list(module.forward.schema.arguments)[1:]  # without the module itself, whatever it is called
+    needed = [a.name for a in wanted if not a.has_default_value()]
+    others = [a for a in wanted if a.name in needed and str(a.type) != "Tensor"]
+    if others:
+        what = f"{opening.title} takes {', '.join(f'{a.name}: {a.type}' for a in others)}, which no shape says"
+        raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
+    made = dict(zip(needed, said_inputs(opening, needed), strict=True))
+    return tuple(made.get(a.name, a.default_value) for a in wanted)
+
+
+def _converted(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[Any]) -> Any:
+    from torch._export.converter import TS2EPConverter
+
+    try:
+        with _quiet(), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            module(*args)
+            return TS2EPConverter(module, tuple(args)).convert()
+    except SourceError:
+        raise
+    except Exception as error:
+        what = f"PyTorch's converter does not take {opening.title}: {type(error).__name__}: {_first(error)}"
+        raise source_error(what, "TorchScript to an exported program", _EXPORT, str(error)[:4000]) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("torch._export.converter")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _beside_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[Any]) -> list[str]:
+    """What to say where the converted program, which runs are compared with, gives other numbers than the script."""
+    with torch.no_grad():
+        script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
+    pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]
+    wrong = len(script) != len(converted) or any(compare("", c, s, equal_nan=True).verdict != "ok" for s, c in pairs)
+    said = "PyTorch's converter made a program of it that gives OTHER NUMBERS than the script; runs are compared with "
+    return [f"{said}the converted program"] if wrong else []
+
+
+def _without_shapes(opening: Opening) -> Opening:
+    """The inputs have these shapes already."""
+    from dataclasses import replace
+
+    return replace(opening, shapes=())
+
+
+def _first(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -1,0 +1,158 @@
+"""The only place that decides which package the MLIR Python bindings come from.
+
+`BUDDY_MLIR_PACKAGE` names it (`torch_mlir`, `mlir`, `buddy_mlir`, …); without it the `torch_mlir` wheel is taken. Every
+module of the project says `from buddy.compiler.mlir.bindings import ir, linalg`, never `import torch_mlir`. Importing
+this module loads nothing yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from buddy.compiler.protocol.plain_values import Diagnostic
+
+VARIABLE = "BUDDY_MLIR_PACKAGE"
+PACKAGE = os.environ.get(VARIABLE) or "torch_mlir"
+
+_TOP = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
+_DIALECTS = (
+    "affine", "arith", "bufferization", "cf", "func", "linalg", "llvm", "math", "memref", "scf", "tensor", "tosa",
+    "vector",
+)  # fmt: skip
+
+
+class BindingsError(ModuleNotFoundError):
+    """There are no bindings where they are looked for; `diagnostic` says what was found there, and what to do."""
+
+    def __init__(self, what: str, todo: str) -> None:
+        self.diagnostic = Diagnostic(what, "MLIR's Python bindings", todo)
+        super().__init__(str(self.diagnostic))
+
+
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{PACKAGE}.{name}")
+    except BindingsError:
+        raise
+    except (ImportError, RuntimeError, AttributeError, TypeError, ValueError, OSError) as error:
+        # A half-built package fails in as many ways as its modules may: what it said stands behind this.
+        raise _bindings_error(name, error) from error
+
+
+def _bindings_error(name: str, error: Exception) -> BindingsError:
+    asked = f"{VARIABLE}={PACKAGE}" if os.environ.get(VARIABLE) else f"{PACKAGE}, the package of MLIR's bindings,"
+    folder = _folder_of(PACKAGE)
+    missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
+    if not folder:
+        what = f"{asked} " + ("names no package that Python finds" if os.environ.get(VARIABLE) else "is not installed")
+    elif missing:
+        what = f"{asked} is the package in {folder}, which has no module {name}"
+    else:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        what = f"{asked} is the package in {folder}, whose module {name} does not load: {said}"
+    own = f"{VARIABLE} is the name under which your build's bindings are imported (mlir), their folder is in PYTHONPATH"
+    return BindingsError(what, f"{own}; without it they are torch-mlir's (`pip install torch-mlir`)")
+
+
+def _folder_of(package: str) -> str:
+    """Where a package lies, found without loading it where that can be; "" where there is none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return ""
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return places[0] if places else ""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TOP:
+        return _load(name)
+    if name in _DIALECTS:
+        return _load(f"dialects.{name}")
+    raise AttributeError(name)
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    """The version of the package that the bindings come from; "local" and a hash where it is no installed one.
+
+    What is kept on disk is kept under it, so the hash is another one once a build has been made anew.
+    """
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        installed = metadata.distribution(PACKAGE.replace("_", "-"))
+        # A build of one's own may have the name of a package that is installed as well.
+        if Path(str(installed.locate_file(PACKAGE))).resolve() == Path(_folder_of(PACKAGE)).resolve():
+            return installed.version
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in libraries()]
+    return f"local-{hashlib.sha256(repr(states).encode()).hexdigest()[:12]}"
+
+
+def libraries() -> list[Path]:
+    """The shared libraries that the bindings are made of."""
+    return libraries_in(Path(folder) for folder in _load("_mlir_libs").get_lib_dirs())
+
+
+def libraries_in(folders: Iterable[Path]) -> list[Path]:
+    """The shared libraries in `folders`. Raises `OSError` where one cannot be read."""
+    return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".pyd"))
+
+
+def where() -> Path | None:
+    """The folder of the package, found without loading any of it; None where it takes loading, or there is none."""
+    found = "" if "." in PACKAGE else _folder_of(PACKAGE)
+    return Path(found) if found else None
+
+
+def package() -> Any:
+    """The package that the bindings come from."""
+    _load("ir")
+    return sys.modules[PACKAGE]
+
+
+def torch_dialect() -> Any | None:
+    """The torch dialect, which needs no torch; None where the bindings come from a package without it."""
+    try:
+        return importlib.import_module(f"{PACKAGE}.dialects.torch")
+    except ModuleNotFoundError:
+        return None
+
+
+def register_others(context: Any) -> None:
+    """Make dialects known to `context` that are not MLIR's own, where the bindings have them: torch's and StableHLO."""
+    if (dialect := torch_dialect()) is not None:
+        dialect.register_dialect(context)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module(f"{PACKAGE}._mlir_libs._stablehlo").register_dialect(context)
+
+
+class TorchImporter(NamedTuple):
+    """torch-mlir's importer of FX graphs: a factory by MLIR context, and the decompositions that it expects."""
+
+    importer: Callable[[Any], Any]
+    decompositions: Callable[[], dict[Any, Any]]
+
+
+def torch_importer() -> TorchImporter:
+    """What imports FX graphs, which imports torch; only the `torch_mlir` package has it."""
+    found, table = _load("extras.fx_importer"), _load("extras.fx_decomp_util")
+    return TorchImporter(lambda context: found.FxImporter(context=context), table.get_decomposition_table)
+
+
+def onnx_importer() -> Any:
+    """torch-mlir's importer of ONNX models, which imports onnx; only the `torch_mlir` package has it."""
+    return _load("extras.onnx_importer")
+
+
+def torch_fx() -> Any:
+    """torch-mlir's own importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
+    return _load("fx")

@@ -1,0 +1,68 @@
+"""A printed module in MLIR's generic form, each line from the nodes that its op's line in the custom form comes from.
+
+Run as a program it answers one question (`buddy.compiler.support.processes.one_shot`): parsing may end a process.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass
+
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.printing import print_mlir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.support.processes.one_shot import answer_apart
+
+_PLACE = re.compile(r'"[^"]*":(\d+):\d+')
+
+
+@dataclass(frozen=True)
+class Question:
+    """A printed module; `line_sets` holds native unsigned 32-bit numbers, one a line."""
+
+    content: str
+    line_sets: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The generic form, or why there is none."""
+
+    content: str = ""
+    line_sets: bytes = b""
+    problem: str = ""
+
+
+class _Lines(LocationSets):
+    """Locations that MLIR's parser gives, `"-":line:column`, as the numbers that the lines have."""
+
+    def __init__(self, numbers: array[int]) -> None:
+        super().__init__()
+        self._of_lines = numbers
+
+    def number_in(self, text: str) -> int:
+        found = _PLACE.search(text)
+        line = int(found[1]) - 1 if found else -1
+        return self._of_lines[line] if 0 <= line < len(self._of_lines) else 0
+
+    def is_direct(self, number: int) -> bool:
+        """Taken for granted: the sets are where the text was made, and here nobody counts which are derived."""
+        return True
+
+
+def generic_form(question: Question) -> Answer:
+    """The module of a question anew; its lines have the numbers of the lines that they come from."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    try:
+        module = ir.Module.parse(question.content, context)
+    except ir.MLIRError as error:
+        return Answer(problem=str(error).splitlines()[0])
+    marked = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
+    text = print_mlir(marked, _Lines(array("I", question.line_sets)))
+    return Answer(text.content, array("I", text.line_sets).tobytes())
+
+
+if __name__ == "__main__":
+    answer_apart(Question, generic_form)

@@ -1,0 +1,55 @@
+"""The MLIR bindings under a second name, for scripts that say `from mlir.ir import …`."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from buddy.compiler.mlir import bindings
+
+
+def install(name: str) -> ModuleType:
+    """Let `name.x` mean the module `x` of the bindings from now on; returns the package that `name` is to mean.
+
+    Raises `ModuleNotFoundError`, with what to do, where there are no bindings.
+    """
+    if name == bindings.PACKAGE.partition(".")[0]:
+        # Asked for by that very name, and no build of it is on the path: there is nothing that it could stand for.
+        raise ModuleNotFoundError(f"no build of MLIR is on the path, so there is no package {name}", name=name)
+    # First among the finders: Python's own would find the files, and load each module a second time.
+    sys.meta_path.insert(0, _Finder(name))
+    return bindings.package()
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives out the bindings' own modules: loading one again, under another spec, would abort the process."""
+
+    def __init__(self, name: str) -> None:
+        self._prefix = f"{name}."
+        self._specs: dict[int, Any] = {}
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if not fullname.startswith(self._prefix):
+            return None
+        try:
+            module = self._real(fullname)
+        except ModuleNotFoundError:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
+
+    def create_module(self, spec: Any) -> ModuleType:
+        module = self._real(spec.name)
+        self._specs[id(module)] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to execute; Python has put the alias's spec into the module, which is to keep its own."""
+        module.__spec__ = self._specs.pop(id(module))
+
+    def _real(self, fullname: str) -> ModuleType:
+        return import_module(f"{bindings.PACKAGE}.{fullname.removeprefix(self._prefix)}")

@@ -1,0 +1,44 @@
+"""What a dialect's own documentation says of an op, as the bindings carry it.
+
+Run as a program it answers one question, the op's name (`buddy.compiler.support.processes.one_shot`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from buddy.compiler.mlir.bindings import PACKAGE
+from buddy.compiler.support.processes.one_shot import answer_apart
+
+# Dialects whose Python module has another name.
+_MODULES = {"builtin": "builtin", "omp": "openmp"}
+
+
+def op_documentation(name: str) -> str:
+    """The documentation of op `name` (`dialect.op`), "" where the bindings have none."""
+    op = _op_class(name)
+    for cls in op.__mro__ if op is not None else ():
+        # Bindings put classes of their own over the ones that are made from the dialect; only the latter name the op.
+        if "OPERATION_NAME" in vars(cls) and cls.__doc__:
+            return inspect.cleandoc(cls.__doc__)
+    return ""
+
+
+def _op_class(name: str) -> Any:
+    """The class that the bindings have for an op, `None` where they have none."""
+    dialect = name.partition(".")[0]
+    if not dialect.isidentifier():
+        return None
+    try:
+        module = importlib.import_module(f"{PACKAGE}.dialects.{_MODULES.get(dialect, dialect)}")
+    except ImportError:
+        return None
+    classes = (value for value in vars(module).values() if inspect.isclass(value))
+    found = [cls for cls in classes if getattr(cls, "OPERATION_NAME", "") == name]
+    return max(found, key=lambda cls: len(cls.__mro__), default=None)
+
+
+if __name__ == "__main__":
+    answer_apart(str, op_documentation)

@@ -1,0 +1,165 @@
+"""IR as text with the nodes that each line comes from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from buddy.compiler.mlir.provenance import FILE, LocationSets
+from buddy.compiler.protocol.text.stage_text import Origins, StageText
+
+_LOCATION = re.compile(r" loc\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
+_ALIAS = re.compile(r"^#loc\d* = loc\((.*)\)$")
+_NAMED = re.compile(r"^(#loc\d*) = ")
+_REFERENCE = re.compile(r"#loc\d*")
+_DEBUG = re.compile(r",? !dbg !(\d+)")
+_LINE = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
+_SUBPROGRAM = re.compile(r"^!(\d+) = distinct !DISubprogram\(.*?\bline: (\d+),")
+_METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
+_DEBUG_ALIASES = ("#loc", "#di_")
+_NOWHERE = f' = loc("{FILE}":0:0)'
+
+
+class Marked(NamedTuple):
+    """A module as `mlir-opt` prints it, location marks included; `lost` ops led to no node before they were filled."""
+
+    text: str
+    lost: int = 0
+
+
+def marked_text(operation: Any, locations: LocationSets) -> Marked:
+    """The module with a location for each op: those that a pass left without one are filled (`LocationSets.fill`)."""
+    text = operation.get_asm(enable_debug_info=True, assume_verified=True)
+    if not _leads_nowhere(text):
+        return Marked(text)
+    lost = locations.fill(operation)
+    return Marked(operation.get_asm(enable_debug_info=True, assume_verified=True), lost)
+
+
+def _leads_nowhere(marked: str) -> bool:
+    """Whether a printed module has ops or arguments, beside the module itself, that lead to no node."""
+    if "loc(unknown)" in marked:
+        return True
+    names = (line.partition(" ")[0] for line in _tail_of_aliases(marked) if line.endswith(_NOWHERE))
+    own = marked[marked.rfind("\n}") :]
+    return any(marked.count(mark := f"loc({name})") > own.count(mark) for name in names)
+
+
+def _tail_of_aliases(marked: str) -> Iterator[str]:
+    """The lines that say what location aliases stand for; they stand before the module and behind it."""
+    return (line for line in marked.splitlines() if line.startswith("#loc"))
+
+
+def print_mlir(marked: str, locations: LocationSets) -> StageText:
+    """A module's `marked_text` with the location marks taken off and kept as sets of nodes."""
+    lines = marked.splitlines()
+    aliases = _aliases(lines, locations)
+    content: list[str] = []
+    sets: list[int] = []
+    ops: list[int] = []
+    open_regions: list[int] = []
+    for line in lines:
+        if line.startswith(_DEBUG_ALIASES):
+            continue
+        text, body = _unmarked(line)
+        number = (aliases[body] if body in aliases else locations.number_in(body)) if body else 0
+        if line.endswith(")") and body and line != text and not text.startswith("}"):
+            ops.append(number)
+        if text.lstrip().startswith("}") and open_regions:
+            # An op with a region carries its location at the end: its first line gets it too, or its first two lines
+            # where the region's arguments stand on one of their own.
+            opened = open_regions.pop()
+            first = opened - content[opened].lstrip().startswith("(%")
+            for place in range(first, opened + 1):
+                sets[place] = sets[place] or number
+        if text.endswith("{"):
+            open_regions.append(len(content))
+            number = 0
+        content.append(text)
+        sets.append(number)
+    return stage_text(content, sets, locations, Counter(ops))
+
+
+def stage_text(
+    lines: Sequence[str], numbers: Sequence[int], locations: LocationSets, weights: Mapping[int, int],
+    machine: Sequence[bytes] = (),
+) -> StageText:  # fmt: skip
+    """The text of `lines` that come from sets `numbers`; `weights` are the ops, or bytes, that come from each set.
+
+    `machine` is the machine code of each line.
+    """
+    origins = Counter(dict.fromkeys(("direct", "derived", "none"), 0))
+    for number, weight in weights.items():
+        origins["none" if not number else "direct" if locations.is_direct(number) else "derived"] += weight
+    return StageText(
+        "\n".join([*lines, ""]), tuple(numbers), tuple(locations.sets), dict(locations.derived),
+        Origins(origins["direct"], origins["derived"], origins["none"]), tuple(machine),
+    )  # fmt: skip
+
+
+def _unmarked(line: str) -> tuple[str, str]:
+    """A line without its location marks, and what the last of them says; block arguments have marks of their own."""
+    if " loc(" not in line:
+        return line, ""
+    start = line.rfind(" loc(")
+    text, body = line[:start], line[start + 5 : -1]
+    if line.endswith(")") and " loc(" not in text and "(" not in body:
+        return text, body
+    found = _LOCATION.findall(line)
+    return _LOCATION.sub("", line), found[-1] if found else ""
+
+
+def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
+    """The set behind each `#locN`, references between them followed."""
+    bodies = {}
+    for line in lines:
+        match = _ALIAS.match(line)
+        if match:
+            name = _NAMED.match(line)
+            assert name is not None
+            bodies[name.group(1)] = match.group(1)
+    return {name: locations.number_in(_expanded(body, bodies, 0)) for name, body in bodies.items()}
+
+
+def _expanded(body: str, bodies: dict[str, str], depth: int) -> str:
+    if depth > 8 or "#loc" not in body:
+        return body
+    return _REFERENCE.sub(lambda m: _expanded(bodies.get(m.group(), ""), bodies, depth + 1), body)
+
+
+def print_llvm(text: str, locations: LocationSets) -> StageText:
+    """LLVM IR without its debug metadata, which says where each line comes from."""
+    lines = text.splitlines()
+    numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
+    functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
+    content, sets, instructions, group = [], [], [], 0
+    for line in lines:
+        if _METADATA.match(line):
+            continue
+        found = _DEBUG.search(line)
+        if line.startswith("define"):
+            group = functions.get(found.group(1), 0) if found else 0
+            number = group
+        else:
+            number = numbers.get(found.group(1), 0) if found else 0
+        number = number if number < len(locations.sets) else 0
+        if line.startswith("  "):
+            # What no op's line accounts for is there for all that the function is.
+            number = number or group
+            instructions.append(number)
+        content.append(_DEBUG.sub("", line))
+        sets.append(number)
+    while content and not content[-1]:
+        content.pop()
+        sets.pop()
+    return stage_text(content, sets, locations, Counter(instructions))
+
+
+_OP = re.compile(r"^ *(?:%[\w:#, %]+ = )?\"?([a-z_]\w*(?:\.\w+)*)", re.MULTILINE)
+
+
+def op_counts(content: str) -> Counter[str]:
+    """How many ops of each name the printed module holds."""
+    return Counter(_OP.findall(content))

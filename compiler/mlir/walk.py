@@ -1,0 +1,91 @@
+"""Looking at a module: all ops below one, attributes by name, free symbol names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir
+
+
+def collect(root: Any) -> list[Any]:
+    """All operations below `root`, in pre-order, `root` itself not among them."""
+    found: list[Any] = []
+    add, onward = found.append, ir.WalkResult.ADVANCE
+
+    def visit(op: Any) -> Any:
+        add(op)
+        return onward
+
+    root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found[1:]
+
+
+def named(root: Any, *names: str) -> list[Any]:
+    """The operations below `root` whose names are among `names`, in pre-order."""
+    found: list[Any] = []
+    onward = ir.WalkResult.ADVANCE
+
+    def visit(op: Any) -> Any:
+        if op.name in names:
+            found.append(op)
+        return onward
+
+    root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return [op for op in found if op != root.operation]
+
+
+def surroundings(op: Any) -> tuple[Any, bool] | None:
+    """The entry block of the function around `op`, and whether it stands in a loop that threads share.
+
+    `None` where there is no `func.func` around it, such as after `convert-func-to-llvm`.
+    """
+    parent, shared = op.parent, False
+    while parent is not None and parent.operation.name != "func.func":
+        shared = shared or parent.operation.name == "scf.parallel"
+        parent = parent.operation.parent
+    return (parent.regions[0].blocks[0], shared) if parent is not None else None
+
+
+def attributes_of(op: Any) -> dict[str, Any]:
+    """The attributes of an op by name."""
+    names = [name if isinstance(name, str) else name.name for name in op.attributes]
+    return {name: op.attributes[name] for name in names}
+
+
+def symbol_of(op: Any) -> str:
+    """The name of an op that has one, such as a function."""
+    return str(ir.StringAttr(op.attributes["sym_name"]).value)
+
+
+def callee_of(call: Any) -> str:
+    """The name of the function that a `func.call` calls."""
+    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
+
+
+def calls_in(function: Any) -> list[Any]:
+    """The `func.call` ops of a function."""
+    return named(function, "func.call")
+
+
+def unique_symbol(module: Any, base: str) -> str:
+    """`base`, or `base` with the first number that makes it new in `module`."""
+    taken = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
+    number, name = 0, base
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name
+
+
+def cloned_body(block: Any, known: dict[Any, Any]) -> list[Any]:
+    """Clone the ops of `block` at the insertion point; the values that its terminator yields."""
+    *body, end = block.operations
+    for op in body:
+        clone = op.operation.clone()
+        # What regions inside (loops of a search, say) take from outside them changes too.
+        for inner in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
+            for i, operand in enumerate(inner.operands):
+                if operand in known:
+                    inner.operands[i] = known[operand]
+        known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
+    return [known.get(value, value) for value in end.operands]

@@ -1,0 +1,162 @@
+"""A graph's given IR as top-level IR: read, given the line's calling convention, its locations made sets of nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from buddy.compiler.graph import partition as cut
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.mlir.bindings import ir, register_others
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.lowering import Lowered
+from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.plain_values import Assignment, Diagnostic
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
+
+# How the nodes of such a graph are lowered: as the module that it came with says.
+BY_MODULE = "mlir"
+
+_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+class GivenIRError(Exception):
+    """Given IR that cannot be compiled; `diagnostic` says what, where, and what to do."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+
+
+def given_for(graph: Graph, recipe: Recipe) -> GivenIR | None:
+    """The IR that stands for the nodes of `graph` under `recipe`; `None` where they are lowered one by one.
+
+    Raises `GivenIRError` for a recipe of a frontend that has not imported the graph.
+    """
+    given = graph.given
+    if given is not None and not given.frontend:
+        return given
+    if recipe.frontend in OWN_FRONTENDS:
+        return None
+    if given is None or given.frontend != recipe.frontend:
+        raise GivenIRError(
+            Diagnostic(
+                f"the graph {graph.name} has not been imported by {recipe.frontend}",
+                "the recipe's frontend",
+                f"open the program with --frontend {recipe.frontend}, or choose the frontend dynamo",
+            )
+        )
+    return given
+
+
+def lowered_given(graph: Graph, given: GivenIR, context: Any, locations: LocationSets) -> Lowered:
+    """The module of `given` in `context`, ready for passes.
+
+    The entry takes all placeholders that have elements, in order, as tensors or buffers; what an entry on buffers takes
+    beyond them are its out-parameters. All other functions become private. Raises `GivenIRError` where the text is no
+    module, or its entry takes something else.
+    """
+    register_others(context)
+    with context:
+        module = _parsed(given, context)
+        _place(module.operation, {op.stable for op in graph.body}, locations)
+        entry = _entry(module, given)
+        _adopt(entry, graph, locations)
+    nodes = [op.stable for op in graph.operations]
+    word = given.frontend or BY_MODULE
+    assignments = tuple(Assignment(node, word, (word,)) for node in nodes)
+    return Lowered(module, assignments, cut.whole(graph), phase=given.phase, given=True)
+
+
+def _parsed(given: GivenIR, context: Any) -> Any:
+    try:
+        return ir.Module.parse(given.text, context)
+    except ir.MLIRError as error:
+        said = [str(found.message) for found in error.error_diagnostics] or [str(error)]
+        what = f"the module cannot be read: {said[0].splitlines()[0]}"
+        todo = "it may be of another version of MLIR than the bindings"
+        where = "the IR that the graph comes with"
+        raise GivenIRError(Diagnostic(what, where, todo, detail="\n".join(said))) from error
+
+
+# ---- where ops come from ---------------------------------------------------------------------------------------------
+
+
+def _place(root: Any, names: set[str], locations: LocationSets) -> None:
+    """Replace name locations by sets of nodes; what names no node leads nowhere."""
+
+    def visit(op: Any) -> Any:
+        op.location = locations.location(_named(op.location, names))
+        for region in op.regions:
+            for block in region.blocks:
+                for argument in block.arguments:
+                    argument.set_location(locations.location(_named(argument.location, names)))
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+
+
+def _named(location: Any, names: set[str]) -> list[str]:
+    return [name for name in _NAME.findall(str(location)) if name in names]
+
+
+# ---- the entry -------------------------------------------------------------------------------------------------------
+
+
+def _functions(module: Any) -> Iterator[Any]:
+    return (op.operation for op in module.body if op.operation.name.endswith(".func"))
+
+
+def _name(function: Any) -> str:
+    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+
+
+def _entry(module: Any, given: GivenIR) -> Any:
+    """The entry, which alone is public from now on."""
+    functions = [function for function in _functions(module) if len(function.regions[0].blocks)]
+    private = [f for f in functions if "sym_visibility" in f.attributes]
+    public = [f for f in functions if f not in private]
+    found = [f for f in functions if _name(f) == given.entry] if given.entry else public
+    if len(found) != 1:
+        have = ", ".join(map(_name, functions)) or "none"
+        what = f"there is no function {given.entry}" if given.entry else f"{len(found)} functions are public"
+        raise GivenIRError(Diagnostic(f"{what}: the module has {have}", "the entry", "name the function to call"))
+    for function in functions:
+        if function.name == "func.func":
+            function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    if "sym_visibility" in found[0].attributes:
+        del found[0].attributes["sym_visibility"]
+    return found[0]
+
+
+def _adopt(entry: Any, graph: Graph, locations: LocationSets) -> None:
+    """Give the entry the graph's own name, and its arguments the attributes by which passes know them."""
+    entry.attributes["sym_name"] = ir.StringAttr.get(graph._func_name)
+    whole = locations.location((), derived=[op.stable for op in graph.operations])
+    if not locations.number_of(entry.location):
+        entry.location = whole
+    if entry.name != "func.func":
+        return
+    taken = [(i, op) for i, op in enumerate(graph.placeholders) if 0 not in op.tensor_meta.stored.shape]
+    arguments = entry.regions[0].blocks[0].arguments
+    if len(arguments) < len(taken):
+        what = f"@{_name(entry)} takes {len(arguments)} arguments, the graph has {len(taken)} inputs"
+        raise GivenIRError(Diagnostic(what, "the entry", "open the file again: its signature has changed"))
+    for argument, (_, op) in zip(arguments, taken, strict=False):
+        argument.set_location(locations.location([op.stable]))
+    flags = [_flags(index, op, graph) for index, op in taken]
+    empty = ir.DictAttr.get({})
+    entry.attributes["arg_attrs"] = ir.ArrayAttr.get([*flags, *[empty] * (len(arguments) - len(taken))])
+
+
+def _flags(index: int, op: Op, graph: Graph) -> Any:
+    """What passes know an argument by: nothing may write to it, its place in the graph, whether it is a weight."""
+    attributes = {
+        "bufferization.writable": ir.BoolAttr.get(False),
+        "buddy.source": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index),
+    }
+    if op in graph.params:
+        attributes["buddy.parameter"] = ir.UnitAttr.get()
+    return ir.DictAttr.get(attributes)

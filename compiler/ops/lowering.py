@@ -1,0 +1,388 @@
+"""From the Buddy graph to top-level IR: one function per part of the partition, tensors in and tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from traceback import extract_tb
+from typing import Any, Literal
+
+from buddy.compiler.graph import partition as cut
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
+from buddy.compiler.graph.operations import CallExternalOp
+from buddy.compiler.graph.registrations import is_ours
+from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
+from buddy.compiler.mlir.bindings import func, ir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops import registries, torch_mlir
+from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.sizes import (
+    RESULTS,
+    SIZES,
+    function_sizes,
+    index_value,
+    remember,
+    sizes_attribute,
+    symbol_attributes,
+)
+from buddy.compiler.ops.structured import empty, fitted
+from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type
+from buddy.compiler.protocol import Assignment
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
+
+# The phase of nodes that have been lowered.
+LOWERED = "toplevel"
+Table = dict[tuple[str, int], Any]
+# Told of each node with the MLIR ops made for it, in order.
+OnNode = Callable[[Op, Sequence[Any]], None]
+
+# What a node that stays in eager would need to be compiled, for those who look its road up.
+NO_CLASS = (
+    "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
+    "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
+)
+EXTERNAL = "a graph pass made it a call of torch's own {target}"
+NO_LOWERING = (
+    "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
+    "docs/adding-an-operator.md has the three steps"
+)
+BY_HAND = "chosen by hand"
+
+# The registry of a user's own lowerings, which is searched before all others.
+USER = "user"
+
+
+class NodeError(Exception):
+    """A node that can neither be compiled nor called in eager. `node` is its stable name."""
+
+    def __init__(self, node: Op, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
+@dataclass
+class Lowered:
+    """Top-level IR with what is known about each node. `vain` tells of choices by hand that could not be followed.
+
+    Of one that is `transient`, another attempt may lower more: some node's lowering did not get to an answer. One that
+    is `given` is IR that the graph came with, which may be at another `phase` of the line.
+    """
+
+    module: Any
+    assignments: tuple[Assignment, ...]
+    partition: cut.Partition
+    vain: tuple[tuple[str, str], ...] = ()
+    transient: bool = False
+    phase: str = LOWERED
+    given: bool = False
+
+
+@dataclass
+class _Lowerer:
+    registries: dict[str, Registry]
+    choices: dict[str, str]
+    locations: LocationSets
+    on_node: OnNode | None = None
+    assigned: dict[str, Assignment] = field(default_factory=dict)
+    symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    transient: bool = False
+
+    def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
+        """One `func.func`, a declaration where it is private and empty; the insertion point is in the module."""
+        arguments = _with_elements(function.inputs)
+        results = _with_elements(function.outputs)
+        symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
+        inputs = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
+        kind = ir.FunctionType.get(inputs, _types(results))
+        nodes = [name for i in range(len(function.nodes)) for name in function.origins(i)]
+        # What belongs to no op of the function, such as its entry and return, is there for all of them.
+        whole = self.locations.location((), derived=nodes)
+        op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
+        declared = not public and not body
+        flags = [
+            _argument(i, value[0].tensor_meta.stored.shape, parameter, public, declared)
+            for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
+            if value in arguments
+        ]
+        op.arg_attrs = ir.ArrayAttr.get([*flags, *map(symbol_attributes, symbols)])
+        if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
+            op.attributes[RESULTS] = ir.ArrayAttr.get(
+                [sizes_attribute(value[0].tensor_meta.stored.shape) for value in results]
+            )
+        if declared:
+            return
+        places = [self.locations.location([value[0].stable]) for value in arguments]
+        block = op.add_entry_block([*places, *[whole] * len(symbols)])
+        table: Table = {}
+        values = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
+        with ir.InsertionPoint(block), whole, function_sizes(values):
+            _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
+            self._body(function, body, table)
+            func.ReturnOp([table[op.name, index] for op, index in results])
+
+    def _body(self, function: cut.Function, body: Sequence[Op | cut.Call], table: Table) -> None:
+        positions = {op.name: i for i, op in enumerate(function.nodes)}
+        for item in body:
+            if isinstance(item, cut.Call):
+                self._call(item, table)
+            else:
+                position = positions[item.name]
+                with self.locations.location(function.origins(position)):
+                    assignment = self._told(item, table) if self.on_node else self._node(item, table)
+                self._assign(function, position, assignment)
+
+    def _told(self, node: Op, table: Table) -> Assignment:
+        operations = ir.InsertionPoint.current.block.operations
+        before = len(operations)
+        assignment = self._node(node, table)
+        assert self.on_node is not None
+        self.on_node(node, list(operations)[before:])
+        return assignment
+
+    def _assign(self, function: cut.Function, position: int, assignment: Assignment) -> None:
+        for site in function.sites:
+            stable = site[position].stable
+            self.assigned[stable] = Assignment(
+                stable, assignment.lowering, assignment.choices, function.name, assignment.reason
+            )
+
+    def _call(self, call: cut.Call, table: Table) -> None:
+        operands = [table[op.name, index] for op, index in _with_elements(call.inputs)]
+        operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
+        results = _types(_with_elements(call.outputs))
+        with self.locations.location(op.stable for op in call.nodes):
+            op = func.CallOp(results, ir.FlatSymbolRefAttr.get(call.function), operands)
+            _bind(table, call.outputs, op.results)
+
+    def _node(self, node: Op, table: Table) -> Assignment:
+        """Lower a node by the first registry that can, or by the one chosen by hand."""
+        if isinstance(node, GetItemOp):
+            table[node.name, 0] = table[node.args[0].name, node.args[1]]
+            return Assignment(node.stable, "func", ("func",))
+        name = type(node).__name__
+        found = tuple(key for key, registry in self.registries.items() if name in registry and _may_take(key, node))
+        own, choices = set(found) - {TORCH_MLIR}, (*found, EAGER)
+        wanted = self.choices.get(node.stable, "")
+        reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_why_eager(node)])]
+        if _is_complex(node) and not node.takes_complex:
+            reasons.append("complex numbers are lowered by their parts, and it has no rule for that")
+        elif wanted != EAGER:
+            for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
+                reason = self._lowered_by(key, node, table)
+                if not reason:
+                    return Assignment(node.stable, key, choices, reason="; ".join(reasons))
+                if key in found or (own and key in (self._own, wanted)):
+                    reasons.append(f"{key}: {reason}")
+        return self._eager(node, table, choices, reasons)
+
+    @property
+    def _own(self) -> str:
+        """The flavour's own registry: where it lacks an op, that is worth telling; the others only help out."""
+        return next(key for key in self.registries if key != USER)
+
+    def _lowered_by(self, key: str, node: Op, table: Table) -> str:
+        """Lower `node` by the registry `key`; "" when that worked, else why not."""
+        registry, name = self.registries.get(key), type(node).__name__
+        if registry is None:
+            return f"there is no such registry, but {', '.join(self.registries)}"
+        if name not in registry:
+            return registry.why_absent(name)
+        if key == "tosa" and _has_dynamic(node):
+            return "TOSA's ops are made with sizes that are known when compiling"
+        try:
+            self._enter(node, table, self._attempt(registry[name], node, table))
+        except LoweringError as error:
+            self.transient |= isinstance(error, TransientLoweringError)
+            return str(error)
+        return ""
+
+    def _eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
+        try:
+            self._enter(node, table, eager_call(node, table))
+        except LoweringError as error:
+            raise NodeError(node, "; ".join([*reasons, str(error)])) from error
+        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons))
+
+    @staticmethod
+    def _attempt(lowering: Any, node: Op, table: Table) -> Any:
+        """Run a lowering; one that gives up leaves nothing behind."""
+        block = ir.InsertionPoint.current.block
+        before = len(block.operations)
+        try:
+            return lowering(node, table)
+        except Exception as error:
+            reason = _why_given_up(error, lowering, node)
+            if reason is None:
+                raise
+            for op in reversed(list(block.operations)[before:]):
+                op.operation.erase()
+            raise reason from error
+
+    @staticmethod
+    def _enter(node: Op, table: Table, results: Any) -> None:
+        """Put what a lowering gave (a value, an op, or a list of values) into the symbol table."""
+        if not isinstance(results, (list, tuple)):
+            results = list(results.results) if hasattr(results, "results") else [results]
+        for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
+            if meta is not None and is_dynamic(meta.shape):
+                value = fitted(value, meta.stored)
+            if meta is not None and value.type != meta_type(meta):
+                raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
+            table[node.name, index] = value
+
+
+def _may_take(key: str, node: Op) -> bool:
+    return key != TORCH_MLIR or not torch_mlir.refusal(node)
+
+
+def _why_eager(node: Op) -> str:
+    """What keeps a node in eager for which no registry has a lowering."""
+    template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
+    return node.only_eager or template.format(target=node.target, op=type(node).__name__)
+
+
+# How a lowering that was written for known sizes fails on others.
+_GIVING_UP = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
+
+
+def _has_dynamic(node: Op) -> bool:
+    metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
+    return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
+
+
+def _why_given_up(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
+    """What an error of a lowering says of the node; `None` where it is a fault of ours.
+
+    A fault of somebody else's lowering costs its node alone: the next registry is tried.
+    """
+    if isinstance(error, LoweringError):
+        return error
+    if not is_ours(lowering):
+        frame = extract_tb(error.__traceback__)[-1]
+        return LoweringError(f"it raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
+    if isinstance(error, _GIVING_UP) and _has_dynamic(node):
+        return LoweringError(_sizes_needed(error))
+    return None
+
+
+def _sizes_needed(error: Exception) -> str:
+    if isinstance(error, UnknownSizeError):
+        return str(error)
+    return f"its lowering needs sizes that are known when compiling ({str(error).splitlines()[0]})"
+
+
+def _symbols_of(
+    function: cut.Function, body: Sequence[Op | cut.Call], of_callees: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The symbols that a function needs: those of what it computes, takes and gives, and of what it calls."""
+    ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
+    named = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
+    called = (name for item in body if isinstance(item, cut.Call) for name in of_callees[item.function])
+    return tuple(sorted({*symbols_in(named), *called}, key=lambda name: (len(name), name)))
+
+
+def _with_elements(values: Sequence[cut.Value]) -> list[cut.Value]:
+    """The values that have elements: a tensor without any crosses no call, since there is nothing to point to."""
+    return [value for value in values if 0 not in value[0].tensor_meta.shape]
+
+
+def _types(values: Sequence[cut.Value]) -> list[Any]:
+    return [meta_type(op.tensor_meta) for op, _ in values]
+
+
+def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> None:
+    """Name what crossed a call; tensors without elements are made anew."""
+    crossed = iter(found)
+    for op, index in values:
+        meta = op.tensor_meta.stored
+        table[op.name, index] = (
+            empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(crossed), meta.shape)
+        )
+
+
+def _is_complex(node: Op) -> bool:
+    metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
+    return any(meta.dtype.is_complex for meta in metas)
+
+
+def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:
+    """The attributes of a function's argument: nothing may write to it, and where it comes from."""
+    read_only = {"bufferization.access": ir.StringAttr.get("read")}
+    attributes = read_only if declared else {"bufferization.writable": ir.BoolAttr.get(False)}
+    if is_parameter:
+        attributes["buddy.parameter"] = ir.UnitAttr.get()
+    if is_dynamic(shape):
+        attributes[SIZES] = sizes_attribute(shape)
+    if public:
+        attributes["buddy.source"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
+    return ir.DictAttr.get(attributes)
+
+
+def new_context() -> Any:
+    """A context for one graph. Attributes of ours ride on arguments, so unregistered ones are let through."""
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    # Threads of MLIR's own would make the order of diagnostics, and forks of this process, a matter of luck.
+    context.enable_multithreading(False)
+    return context
+
+
+def lower(
+    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
+    parts: cut.Partition | None = None, on_node: OnNode | None = None,
+) -> Lowered:  # fmt: skip
+    """Top-level IR of `graph` under `recipe`, in `context`; `first` is a registry to search before all others.
+
+    `parts` stands in for the partition that the recipe asks for; its functions without nodes are only declared. Raises
+    `NodeError` for a node that can be neither compiled nor called in eager.
+    """
+    if parts is None:
+        parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
+    found = {**registries(recipe.flavour), TORCH_MLIR: torch_mlir.ops_registry}
+    ordered = {USER: first, **found} if first is not None else found
+    lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
+    with context, locations.nowhere(context):
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            for function in parts.functions:
+                lowerer.function(function, function.nodes, public=False)
+            main = cut.main_function(graph, graph._func_name)
+            lowerer.function(main, parts.body, public=True)
+    here = (lowerer.assigned.get(op.stable) for op in graph.operations)
+    assignments = tuple(assignment for assignment in here if assignment is not None)
+    vain = tuple(_in_vain(recipe.choice_map(), assignments, graph))
+    return Lowered(module, assignments, parts, vain, lowerer.transient)
+
+
+def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
+    """Nodes with what became of the choices for them that could not be followed."""
+    known = {assignment.node: assignment for assignment in assignments}
+    for node, wanted in choices.items():
+        assignment = known.get(node)
+        if assignment is not None and assignment.lowering != wanted:
+            why = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
+            yield node, f"the recipe has {node} lowered by {wanted}, but {assignment.lowering} lowers it{why}"
+        elif assignment is None and all(op.stable != node for op in graph.operations):
+            yield node, f"the recipe has {node} lowered by {wanted}, {_why_unknown(node, graph)}"
+
+
+def _why_unknown(node: str, graph: Graph) -> str:
+    if any(op.stable == node for op in graph.body):
+        return "which computes nothing"
+    close = get_close_matches(node, [op.stable for op in graph.operations], n=1)
+    return "but no node that is compiled has that name" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def lower_top_level(
+    graph: Graph, flavour: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
+    first: Registry | None = None, context: Any = None,
+) -> Any:  # fmt: skip
+    """The top-level module alone, in a context of its own unless one is given.
+
+    Raises `NodeError` as `lower` does.
+    """
+    recipe = Recipe(flavour=flavour, partition=partition)
+    return lower(graph, recipe, context or new_context(), LocationSets(), first).module

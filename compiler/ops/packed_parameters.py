@@ -1,0 +1,92 @@
+"""Parameters handed over as one 1-D tensor per element type: the entry function slices and reshapes them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.mlir.bindings import func, ir, tensor
+from buddy.compiler.ops.structured import reshape
+from buddy.compiler.ops.utils import tensor_type
+
+_SOURCE = "buddy.source"
+
+
+Parameter = tuple[int, TensorDType]
+
+
+def pack_parameters(
+    module: Any, name: str, parameters: Sequence[Parameter], inputs: Sequence[int]
+) -> tuple[TensorMeta, ...]:
+    """Rewrite public function `name` of a top-level module to take packs, then inputs, and return what the packs are.
+
+    `parameters` and `inputs` are the graph's placeholders by number, as `buddy.source` gives it; afterwards it numbers
+    packs and then inputs. Parameters stand in the pack of their element type in the order given, without gaps; packs
+    are in alphabetical order of their types' names, as in Buddy-MLIR.
+    """
+    with module.context, ir.Location.unknown():
+        old = next(op for op in module.body if op.operation.name == "func.func" and _name(op) == name)
+        numbers = {_source(attributes): number for number, attributes in enumerate(ir.ArrayAttr(old.arg_attrs))}
+        packed = [(numbers[source], dtype) for source, dtype in parameters if source in numbers]
+        dtypes = sorted({dtype for _, dtype in packed}, key=lambda dtype: dtype.name)
+        packs = [TensorMeta((_elements(old, packed, dtype),), dtype) for dtype in dtypes]
+        kept = {numbers[source]: len(packs) + i for i, source in enumerate(inputs) if source in numbers}
+        new = _signature(old, [tensor_type(pack.shape, pack.dtype) for pack in packs], kept)
+        values = list(new.entry_block.arguments)
+        with ir.InsertionPoint(new.entry_block):
+            for pack, value in zip(packs, values, strict=False):
+                _unpack(old, [number for number, found in packed if found is pack.dtype], value, pack.dtype)
+        for number, value in zip(kept, values[len(packs) :], strict=True):
+            old.arguments[number].replace_all_uses_with(value)
+        for op in list(old.entry_block.operations):
+            op.operation.detach_from_parent()
+            new.entry_block.append(op)
+        old.operation.erase()
+    return tuple(packs)
+
+
+def _name(op: Any) -> str:
+    return ir.StringAttr(op.operation.attributes["sym_name"]).value
+
+
+def _source(attributes: Any) -> int:
+    return ir.IntegerAttr(ir.DictAttr(attributes)[_SOURCE]).value
+
+
+def _elements(function: Any, packed: Sequence[Parameter], dtype: TensorDType) -> int:
+    return sum(math.prod(function.arguments[number].type.shape) for number, found in packed if found is dtype)
+
+
+def _signature(old: Any, packs: list[Any], kept: Mapping[int, int]) -> Any:
+    """An empty function like `old`, before it, with `packs` and the `kept` arguments of `old` (number to source)."""
+    attributes, place = ir.ArrayAttr(old.arg_attrs), old.operation.location
+    inputs = [*packs, *(old.arguments[number].type for number in kept)]
+    pack = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False), "buddy.parameter": ir.UnitAttr.get()})
+    flags = [_from(pack, source) for source in range(len(packs))]
+    flags += [_from(attributes[number], source) for number, source in kept.items()]
+    with ir.InsertionPoint(old):
+        new = func.FuncOp(_name(old), ir.FunctionType.get(inputs, list(old.type.results)), loc=place)
+    new.arg_attrs = ir.ArrayAttr.get(flags)
+    new.add_entry_block([place] * len(packs) + [old.arguments[number].location for number in kept])
+    return new
+
+
+def _from(attributes: Any, source: int) -> Any:
+    """An argument's attributes with `source` for what the caller hands over."""
+    found = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
+    return ir.DictAttr.get({**found, _SOURCE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), source)})
+
+
+def _unpack(function: Any, numbers: Sequence[int], pack: Any, dtype: TensorDType) -> None:
+    """Let what used arguments `numbers` use their parts of `pack`, in that order from its start."""
+    offset = 0
+    for number in numbers:
+        argument = function.arguments[number]
+        count = math.prod(argument.type.shape)
+        with argument.location:
+            flat = ir.RankedTensorType.get([count], argument.type.element_type)
+            part = tensor.extract_slice(flat, pack, [], [], [], [offset], [count], [1])
+            argument.replace_all_uses_with(reshape(part, tuple(argument.type.shape), dtype))
+        offset += count

@@ -1,0 +1,205 @@
+"""How a contraction is blocked for a target: the register block, the panels of B, the blocks of K."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.arithmetic import bytes_of
+from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.emit import split
+from buddy.compiler.support.target import Target
+
+Source = Literal["direct", "panel", "packed", "dot", "stream"]
+
+# Results of a fused multiply-add are ready after about this many cycles at one vector instruction per cycle.
+FMA_LATENCY = 4
+MAX_VECTORS = 8
+
+# Up to so many rows the time goes into reading B, at the bandwidth of memory if it is read as one stream.
+FEW_ROWS = 4
+# Rows of B that are read side by side. Measured with 1, 2, 4, 8 and 16, from memory and from caches, on a Zen 4: a row
+# at a time takes up to 1.7 times as long (C goes in and out for each), 16 gain nothing more.
+_STREAMS = 8
+_WAYS = 8  # lines that one set of a second-level cache holds, at least
+# A panel of B arrives from the second-level cache at so many of its vectors a cycle, less if other loads are under way.
+_PANEL_VECTORS = 0.3
+# Iterations that a kernel's outer loop should have, so that any number of threads up to 16 gets nearly equal shares.
+SHARES = 32
+_SHARE_FLOP = 1 << 20  # at least, in each
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
+
+    `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from
+    panels that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place
+    as one stream of rows ("stream", `depth` at once, over `vectors * lanes` columns). Threads share `chunk` rows at a
+    time (0: all rows).
+    """
+
+    rows: int
+    vectors: int
+    lanes: int
+    depth: int
+    source: Source
+    chunk: int = 0
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def blocks_k(self, contraction: Contraction) -> bool:
+        """Whether K is taken in blocks of `depth`."""
+        blocked = self.source not in ("dot", "stream") and len(contraction.k) == 1
+        return blocked and self.depth < contraction.k[0].size
+
+    def describe(self) -> str:
+        if self.source == "dot":
+            return f"dot products in vectors of {self.lanes}"
+        if self.source == "stream":
+            return f"rows of B streamed in vectors of {self.lanes}"
+        return f"{self.rows}x{self.columns} register block, {self.source} B"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a register blocking is given from outside: rows, vectors of columns, steps of K; 0 where it is not."""
+
+    rows: int = 0
+    vectors: int = 0
+    depth: int = 0
+
+
+def choose(
+    contraction: Contraction, target: Target, source: Source | None = None, wanted: Wanted = Wanted()
+) -> Blocking:
+    """The blocking with the least estimated time; `source` fixes where B is read.
+
+    What is `wanted` of a register block is taken, as far as C has so many rows and columns. Raises `UnsupportedError`
+    where the registers of `target` do not hold it.
+    """
+    width = bytes_of(contraction.element)
+    lanes = target.lanes(width)
+    if source is None and fits_dot_products(contraction):
+        return Blocking(1, 1, lanes, max(1, contraction.depth), "dot")
+    if source is None and _streams(contraction, lanes):
+        return _stream(contraction, lanes)
+    rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, wanted)
+    where = source or _source(contraction, rows, target.l2)
+    depth = _depth(contraction, vectors * lanes * width, target.l2, wanted.depth)
+    return Blocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
+
+
+def reads_in_place(contraction: Contraction) -> bool:
+    """Whether B is as fast to read where it lies as in panels, so that packing a parameter would only cost memory."""
+    return fits_dot_products(contraction)
+
+
+def fits_dot_products(contraction: Contraction) -> bool:
+    """Whether there are few rows and both factors are contiguous along K: packing B would cost more than it saves."""
+    k, n = contraction.k, contraction.n
+    contiguous = len(k) == 1 and k[0].strides[0] == k[0].strides[1] == 1
+    return contiguous and contraction.m.size <= FEW_ROWS and (n.size == 1 or n.strides[1] != 1)
+
+
+def _streams(contraction: Contraction, lanes: int) -> bool:
+    """Whether there are few rows, and rows of B that are too long for sums in registers."""
+    n = contraction.n
+    few = contraction.m.size <= FEW_ROWS and len(contraction.k) == 1
+    return few and n.strides[1] == 1 and n.size > MAX_VECTORS * lanes
+
+
+def _stream(contraction: Contraction, lanes: int) -> Blocking:
+    """Several rows of B at once, so that C, which stays in cache, is read and written once for all of them.
+
+    Only very long rows are shared between threads: memory gives short pieces of rows more slowly than one thread reads
+    whole ones.
+    """
+    size, rows = contraction.n.size, max(1, contraction.m.size)
+    columns = size if size < 16384 else max(8192, -(-size // 4))
+    return Blocking(rows, -(-columns // lanes), lanes, _STREAMS, "stream")
+
+
+def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:
+    """Rows of C that one iteration takes: all, or a multiple of `rows` that makes enough iterations for threads."""
+    m, tiles = contraction.m.size, -(-contraction.n.size // columns)
+    for loop in contraction.outer:
+        tiles *= loop.size
+    blocks = -(-m // rows)
+    # A panel that is packed on the way should be used by some hundred rows.
+    least = max(-(-_SHARE_FLOP // max(1, 2 * contraction.depth * columns)), 256 if source == "panel" else 1)
+    pieces = min(-(-SHARES // max(1, tiles)), max(1, m // least))
+    if pieces <= 1:
+        return max(1, blocks) * rows
+    even = [count for count in range(pieces, 2 * pieces) if blocks % count == 0 and m // count >= least]
+    return -(-blocks // (even[0] if even else pieces)) * rows
+
+
+def _register_block(m: int, n: int, lanes: int, registers: int, wanted: Wanted) -> tuple[int, int]:
+    # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
+    widest = MAX_VECTORS if m > 1 else FMA_LATENCY
+    candidates = [
+        (rows, vectors)
+        for vectors in _sizes(min(widest, max(1, -(-n // lanes))), wanted.vectors)
+        for rows in _sizes(max(1, min(m, registers)), wanted.rows)
+        if rows * vectors + vectors + 1 <= registers
+    ]
+    if not candidates:
+        raise UnsupportedError(f"{registers} registers do not hold {wanted.rows} rows of {wanted.vectors} vectors")
+    return min(candidates, key=lambda block: (_cost(m, n, lanes, *block), -block[0] * block[1]))
+
+
+def _sizes(most: int, wanted: int) -> range:
+    """The sizes to choose from: the one that is wanted, or all up to `most`."""
+    return range(min(wanted, most), min(wanted, most) + 1) if wanted else range(1, most + 1)
+
+
+def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
+    """Cycles per step of K for all of C, counting remainder blocks."""
+    return sum(
+        row_count * column_count * block_cycles(row_size, column_size)
+        for row_size, row_count in split(m, rows)
+        for column_size, column_count in split(-(-n // lanes), vectors)
+    )
+
+
+def block_cycles(rows: int, vectors: int) -> float:
+    """Cycles per step of K for one block: multiply-adds, or loads, or the latency of the accumulators."""
+    return max(rows * vectors, vectors / _PANEL_VECTORS, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
+
+
+def _source(contraction: Contraction, rows: int, l2: int) -> Source:
+    """B is packed where its columns are not contiguous, or where it does not stay in a cache as it is."""
+    if contraction.n.size > 1 and contraction.n.strides[1] != 1:
+        return "panel"
+    few = contraction.m.size <= 2 * rows or contraction.depth <= 256
+    return "direct" if few or _stays(contraction, l2) else "panel"
+
+
+def _stays(contraction: Contraction, l2: int) -> bool:
+    """Whether a column of blocks of a row-major B stays in the second-level cache while C's rows are gone through.
+
+    All of B may be some times as large, for the third level is behind; but rows that lie a power of two apart share
+    few of the cache's sets.
+    """
+    if len(contraction.k) != 1:
+        return False
+    width = bytes_of(contraction.factor_element)
+    period = max(1, l2 // _WAYS)
+    apart = contraction.k[0].strides[1] * width
+    room = _WAYS * period // math.gcd(period, max(1, apart))
+    return contraction.depth <= room and contraction.depth * contraction.n.size * width <= 2.5 * l2
+
+
+def _depth(contraction: Contraction, row_bytes: int, l2: int, wanted: int) -> int:
+    """Steps of K after which a panel of B fills 60 % of the second-level cache, or as many as are wanted."""
+    if len(contraction.k) != 1:
+        return max(1, contraction.depth)
+    size = contraction.k[0].size
+    limit = wanted or max(256, int(0.6 * l2) // row_bytes)
+    blocks = max(1, -(-size // limit))
+    return max(1, -(-size // blocks))

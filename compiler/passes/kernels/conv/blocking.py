@@ -1,0 +1,88 @@
+"""How a convolution is blocked for a target: pixels and channels in registers, panels of weights in the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from buddy.compiler.passes.kernels.arithmetic import bytes_of
+from buddy.compiler.passes.kernels.blocking import FMA_LATENCY
+from buddy.compiler.passes.kernels.conv.shape import Convolution
+from buddy.compiler.passes.kernels.emit import split
+from buddy.compiler.support.target import Target
+
+MAX_LINES, MAX_VECTORS = 4, 4
+
+# Of a first-level cache: lines in a set, at least, and bytes in a line.
+_WAYS, _LINE = 8, 64
+
+# The share of the second-level cache that panels of weights may fill: the other half is for the image.
+WEIGHTS_IN_L2 = 0.5
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """`lines` x `pixels` output positions by `vectors * lanes` channels stay in registers over the whole reduction.
+
+    `panels` of weights, each as wide as the block, are gone through before the next lines of the image.
+    """
+
+    lines: int
+    pixels: int
+    vectors: int
+    lanes: int
+    panels: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def describe(self) -> str:
+        rows = f"{self.lines}x{self.pixels}" if self.lines > 1 else str(self.pixels)
+        return f"{rows} pixels by {self.columns} channels in registers"
+
+
+def choose(conv: Convolution, target: Target) -> Blocking:
+    """The blocking with the least estimated time."""
+    # Vectors no wider than there are channels: two narrow ones a cycle are as good as one wide one that is half used.
+    lanes = min(target.lanes(bytes_of(conv.element)), 1 << (conv.n.size - 1).bit_length())
+    candidates = list(_candidates(conv, lanes, target))
+    lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
+    panel = max(1, conv.depth * vectors * lanes * bytes_of(conv.factor))
+    panels = max(1, int(WEIGHTS_IN_L2 * target.l2) // panel)
+    return Blocking(lines, pixels, vectors, lanes, panels)
+
+
+def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:
+    """Blocks whose accumulators, weights and broadcast input fit into the registers, and whose input into a cache."""
+    for vectors in range(1, min(MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
+        most = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
+        for lines in range(1, min(MAX_LINES, conv.lines.size, most) + 1):
+            for pixels in range(1, min(conv.pixels.size, most // lines) + 1):
+                yield lines, pixels, vectors
+
+
+def _pixels_in_l1(conv: Convolution, target: Target) -> int:
+    """Pixels of which the first-level cache keeps a line each, with some room for weights and results.
+
+    Those that lie a power of two apart share few of its sets.
+    """
+    way = max(1, target.l1 // _WAYS)
+    apart = max(1, conv.pixels.strides[0] * bytes_of(conv.factor))
+    return max(FMA_LATENCY, way // max(_LINE, math.gcd(way, apart)) * _WAYS * 3 // 4)
+
+
+def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) -> float:
+    """Cycles per step of the reduction for one image, counting remainder blocks."""
+    return sum(
+        line_count * pixel_count * column_count * _cycles(line_size * pixel_size, column_size)
+        for line_size, line_count in split(conv.lines.size, lines)
+        for pixel_size, pixel_count in split(conv.pixels.size, pixels)
+        for column_size, column_count in split(-(-conv.n.size // lanes), vectors)
+    )
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """For one block: multiply-adds, or loads, or the latency of the accumulators."""
+    return max(rows * vectors, rows * 0.5 + vectors, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)

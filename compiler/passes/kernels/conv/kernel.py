@@ -1,0 +1,103 @@
+"""One MLIR function per convolution: which kernel it gets, and how its weights are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.mlir.bindings import func, ir, memref
+from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
+from buddy.compiler.passes.kernels.conv import blocking, depthwise, implicit_gemm
+from buddy.compiler.passes.kernels.conv.shape import Convolution
+from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
+from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
+from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
+from buddy.compiler.passes.kernels.emit import Emitter
+from buddy.compiler.passes.kernels.epilogue import Results, ResultSpec
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
+from buddy.compiler.support.target import Target
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A convolution with its blocking."""
+
+    conv: Convolution
+    blocking: blocking.Blocking | depthwise.Blocking | winograd.Blocking
+
+    @property
+    def form(self) -> Packing:
+        """How the weights are packed."""
+        if isinstance(self.blocking, winograd.Blocking):
+            return weights_of(self.conv, self.blocking)
+        if isinstance(self.blocking, depthwise.Blocking):
+            return depthwise.panels_of(self.conv, self.blocking)
+        return implicit_gemm.panels_of(self.conv, self.blocking)
+
+    @property
+    def reads_raw(self) -> bool:
+        """Whether the kernel reads the weights as the program has them, too."""
+        return isinstance(self.blocking, winograd.Blocking)
+
+    @property
+    def symbol(self) -> str:
+        conv, verb = self.conv, "winograd" if self.reads_raw else "depthwise" if self.conv.depthwise else "conv"
+        window = "x".join(str(loop.size) for loop in conv.k) or "1"
+        channels = conv.groups[0].size if conv.depthwise else conv.n.size
+        return f"{verb}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
+
+    def describe(self) -> str:
+        return f"{self.conv.describe()}: {self.blocking.describe()}"
+
+
+def choose(conv: Convolution, target: Target) -> Chosen:
+    """The kernel for the window's own products on `target`."""
+    return Chosen(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
+
+
+def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> Chosen:
+    """Winograd's kernel for tiles of `outputs` x `outputs`, its weights `packed` ahead or at each call.
+
+    Raises `UnsupportedError` where it does not fit, or would not be faster by the factor `least`.
+    """
+    winograd.check(conv)
+    gain = winograd.gain(conv, outputs, target, packed)
+    if gain < least:
+        raise UnsupportedError(f"it would take {1 / gain:.2f} of the time")
+    return Chosen(conv, winograd.choose(conv, outputs, target))
+
+
+def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: ResultSpec, packed: bool) -> func.FuncOp:
+    """A private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types` to it.
+
+    B has the shape `chosen.form.shape` when `packed`, and if `chosen.reads_raw` the weights as they are come after it;
+    else the function packs it, at each call. Strides in `spec` are along `chosen.conv.loops`.
+    """
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        end = func.ReturnOp([])
+    with ir.InsertionPoint(end):
+        a, b, *buffers = flat_operands(entry.arguments, types)
+        raw = buffers.pop(0) if packed and chosen.reads_raw else b
+        e, conv, block = Emitter(entry), chosen.conv, chosen.blocking
+        results = Results(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
+        scratch = None if packed else _packed_here(e, chosen.form, b)
+        weights = b if scratch is None else flatten(scratch)
+        if isinstance(block, winograd.Blocking):
+            Winograd(e, a, weights, raw, results, conv, block).emit()
+        elif isinstance(block, depthwise.Blocking):
+            depthwise.Depthwise(e, a, weights, results, conv, block).emit()
+        else:
+            implicit_gemm.ImplicitGemm(e, a, weights, results, conv, block).emit()
+        if scratch is not None:
+            memref.dealloc(scratch)
+    return function
+
+
+def _packed_here(e: Emitter, form: Packing, weights: Any) -> Any:
+    type_ = ir.MemRefType.get(list(form.shape), weights.type.element_type)
+    scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
+    form.fill(e, weights, flatten(scratch))
+    return scratch

@@ -1,0 +1,114 @@
+"""What a convolution computes, as loops by their part in it, whichever way its linalg op was written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.passes.kernels.contraction import elements_of, indexing_maps, sum_type, unsigned_factors
+
+_IMAGE, _CHANNEL, _GROUP = (True, False, True), (False, True, True), (True, True, True)
+_ABSENT = Loop(1, (0, 0, 0), False, (), (False, False, False))
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """`C[group, image, line, pixel, n] += sum over k of A[group, image, line, pixel, k] * B[group, k, n]`.
+
+    Strides of a loop are those of (A, B, C), in elements; A is the input, with its padding, B the weights. Neighbouring
+    lines and pixels read overlapping parts of A. Loops that an op lacks have size 1; `images` are the batch and what
+    is left of more than two spatial dims; `k` runs over channels in and window, as A is walked with the fewest jumps.
+    Products of elements of type `factor` are summed in `element`; `unsigned` says of A and B whether their integers
+    have no sign.
+    """
+
+    element: str
+    factor: str
+    groups: tuple[Loop, ...]
+    images: tuple[Loop, ...]
+    lines: Loop
+    pixels: Loop
+    n: Loop
+    k: tuple[Loop, ...]
+    unsigned: tuple[bool, bool] = (False, False)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops over C; vectors lie along the last one."""
+        if self.depthwise:
+            return (*self.images, self.lines, self.pixels, *self.groups)
+        return (*self.groups, *self.images, self.lines, self.pixels, self.n)
+
+    @property
+    def depth(self) -> int:
+        """Products per element of C."""
+        return math.prod(loop.size for loop in self.k)
+
+    @property
+    def flops(self) -> int:
+        outer = math.prod(loop.size for loop in (*self.groups, *self.images))
+        return 2 * outer * self.lines.size * self.pixels.size * self.n.size * self.depth
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each channel has a window of its own: channels are then the contiguous dim of A and C."""
+        return self.n.size == 1 and len(self.groups) == 1 and self.groups[0].strides[::2] == (1, 1)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product, or several: one loop over rows of A, and one over their elements."""
+        return self.lines.size == 1 and len(self.k) <= 1 and not self.depthwise
+
+    @property
+    def walk(self) -> tuple[Loop, ...]:
+        """`k` with neighbours merged where A is walked as by one loop; packed weights are contiguous anyhow."""
+        walked: list[Loop] = []
+        for loop in self.k:
+            if walked and walked[-1].strides[0] == loop.strides[0] * loop.size:
+                loop = replace(loop, size=walked.pop().size * loop.size)
+            walked.append(loop)
+        return tuple(walked)
+
+    def describe(self) -> str:
+        window = "x".join(str(loop.size) for loop in self.k) or "1"
+        groups = "".join(f", {loop.size} groups" for loop in self.groups)
+        return f"{self.lines.size}x{self.pixels.size} pixels, {self.n.size} channels over {window}{groups}"
+
+
+def analyse(op: Any) -> Convolution:
+    """The convolution that `op` (a contraction on memrefs) computes, when channels are its last dim.
+
+    Raises `UnsupportedError` for dynamic shapes, buffers without elements, and other layouts.
+    """
+    maps = indexing_maps(op)
+    layouts = [layout_of(value.type) for value in op.operands]
+    reductions = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
+    sizes = loop_sizes(len(reductions), maps, layouts)
+    if 0 in sizes:
+        raise UnsupportedError("no elements")
+    loops = merge(loops_of(sizes, reductions, maps, layouts))
+    return replace(_roles(loops, sum_type(op) or "", elements_of(op)[0]), unsigned=unsigned_factors(op))
+
+
+def _roles(loops: Sequence[Loop], element: str, factor: str) -> Convolution:
+    parallel = [loop for loop in loops if not loop.reduction]
+    rows = _by_stride(loop for loop in parallel if loop.used == _IMAGE)
+    channels = [loop for loop in parallel if loop.used == _CHANNEL]
+    groups = tuple(loop for loop in parallel if loop.used == _GROUP)
+    if len(rows) + len(channels) + len(groups) < len(parallel) or len(channels) > 1:
+        raise UnsupportedError("its loops are not those of a convolution")
+    *images, lines, pixels = [_ABSENT, _ABSENT, *rows]
+    n = channels[0] if channels else _ABSENT
+    if n.size > 1 and n.strides[2] != 1:
+        raise UnsupportedError("channels are not its last dim")
+    outer = tuple(loop for loop in images if loop.size > 1)
+    k = _by_stride(loop for loop in loops if loop.reduction)
+    return Convolution(element, factor, groups, outer, lines, pixels, n, tuple(k))
+
+
+def _by_stride(loops: Any) -> list[Loop]:
+    """`loops` from the one that moves farthest in A to the one that moves least."""
+    return sorted(loops, key=lambda loop: -loop.strides[0])

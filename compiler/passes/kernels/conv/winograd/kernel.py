@@ -1,0 +1,254 @@
+"""Winograd's convolution, block by block of tiles: input transform, a matrix product per point, output transform.
+
+What a block needs stays in the second-level cache. The output transform adds up the products of a tile with signs, so
+an infinity would become NaN in outputs that do not even read it; a tile whose sums are not all finite is computed
+again, product by product, before anything is stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
+from buddy.compiler.passes.kernels.access import Loop
+from buddy.compiler.passes.kernels.arithmetic import add, bytes_of, multiply_add
+from buddy.compiler.passes.kernels.conv.base import Kernel
+from buddy.compiler.passes.kernels.conv.shape import Convolution
+from buddy.compiler.passes.kernels.conv.winograd.blocking import SHARES, Blocking, padded, products, tiles_of
+from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, on_both_sides, transforms
+from buddy.compiler.passes.kernels.conv.winograd.weights import TransformedWeights
+from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.passes.kernels.gemm.blocked import BlockedGemm
+from buddy.compiler.passes.kernels.packing import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Where a tile starts in the image, where its results go, and how many `lines` and `pixels` of them there are."""
+
+    start: Index
+    place: Place
+    lines: Index
+    pixels: Index
+
+
+def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
+    """The form of the weights that the kernel reads."""
+    lines, pixels, channels = conv.k
+    window = (lines.strides[1], pixels.strides[1])
+    n, inner = (conv.n.size, conv.n.strides[1]), (channels.size, channels.strides[1])
+    return TransformedWeights(blocking.outputs, n, inner, window, blocking.gemm.columns, blocking.lanes)
+
+
+class Winograd(Kernel):
+    """Emission of one kernel for weights `b` as `weights_of` says; `raw` are those of the program."""
+
+    def __init__(
+        self, e: Emitter, a: Any, b: Any, raw: Any, results: Results, conv: Convolution, blocking: Blocking
+    ) -> None:
+        super().__init__(e, a, b, results, conv)
+        self.raw, self.block, self.columns = raw, blocking, blocking.gemm.columns
+        self.matrices, self.tiles = transforms(blocking.outputs), tiles_of(conv, blocking.outputs)
+        self.form = weights_of(conv, blocking)
+        self.channels = padded(conv, self.lanes)
+
+    def emit(self) -> None:
+        e, count, work = self.e, -(-math.prod(self.tiles) // self.block.tiles), self._work()
+        if count >= SHARES:
+            e.parallel([count], lambda numbers: self._block(numbers[0], work / count), work)
+        else:
+            for_blocks(e, count, 1, lambda number, _: self._block(number, work / count))
+
+    def _work(self) -> float:
+        """Nanoseconds on one thread."""
+        flop = self.conv.flops * self.block.points / (WINDOW * self.block.outputs) ** 2
+        return nanoseconds(flop, math.prod(self.form.shape) * bytes_of(self.conv.element))
+
+    def _block(self, number: Index, work: float) -> None:
+        """The tiles of block `number`: threads share them, and then the channels out."""
+        e, first = self.e, self.e.mul(number, self.block.tiles)
+        count = e.minimum(self.block.tiles, e.subtract(math.prod(self.tiles), first))
+        transformed = self._scratch(self.channels)
+
+        def panel(numbers: list[Index]) -> None:
+            sums = self._scratch(self.columns)
+            self._multiply(transformed, numbers[0], sums)
+
+            def tile(slot: Index, _: list[Any]) -> Sequence[Any]:
+                self._output_tile(self._tile(e.add(first, slot)), slot, sums, numbers[0])
+                return ()
+
+            e.loop(0, count, 1, tile)
+            memref.dealloc(sums)
+
+        def into(slots: list[Index]) -> None:
+            # Beyond the last tile it is taken again: what becomes of it is not used.
+            number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
+            self._input_tile(self._tile(number), slots[0], transformed)
+
+        moved = self.block.tiles * self.block.points * self.channels * bytes_of(self.conv.element)
+        e.parallel([self.block.tiles], into, nanoseconds(moved=moved))
+        e.parallel([self.form.shape[0]], panel, work)
+        memref.dealloc(transformed)
+
+    def _scratch(self, columns: int) -> Any:
+        size = self.block.points * self.block.apart(columns)
+        return memref.alloc(ir.MemRefType.get([size], self.vector.element_type), [], [], alignment=ALIGNMENT)
+
+    # ---- tiles -------------------------------------------------------------------------------------------------------
+
+    def _tile(self, number: Index) -> _Tile:
+        """The tile with `number`, counted through images, lines and pixels."""
+        e, conv, step = self.e, self.conv, self.block.outputs
+        digits: list[Index] = []
+        for size in reversed(self.tiles[1:]):
+            number, digit = e.divided(number, size)
+            digits.insert(0, digit)
+        *images, line, pixel = number, *digits
+        first = (e.mul(line, step), e.mul(pixel, step))
+        left = [
+            e.subtract(loop.size, index) if loop.size % step else step
+            for loop, index in zip((conv.lines, conv.pixels), first, strict=True)
+        ]
+        start = e.dot([*images, *first], [loop.strides[0] for loop in (*conv.images, conv.lines, conv.pixels)])
+        place = self.results.origin
+        for loop, index in enumerate((*images, *first)):
+            place = self.results.moved(place, loop, index)
+        return _Tile(start, place, e.minimum(left[0], step), e.minimum(left[1], step))
+
+    # ---- input -------------------------------------------------------------------------------------------------------
+
+    def _input_tile(self, tile: _Tile, slot: Index, transformed: Any) -> None:
+        """All channels of `tile` at all points, to the rows number `slot` of `transformed`."""
+        e, matrix, apart = self.e, self.matrices.of_input, self.block.apart(self.channels)
+        pixels = self._steps(tile.pixels, self.conv.pixels)
+        starts = [[e.add(line, pixel) for pixel in pixels] for line in self._steps(tile.lines, self.conv.lines)]
+
+        def channels(number: Index, lanes: int) -> None:
+            first = e.mul(number, self.lanes)
+            here, there = e.add(tile.start, first), e.add(e.mul(slot, self.channels), first)
+            grid = [[e.load(self.a, e.add(here, start), self.lanes, lanes) for start in line] for line in starts]
+            rows = on_both_sides(e, matrix, grid)
+            for point, value in enumerate(value for row in rows for value in row):
+                e.store(value, transformed, e.add(there, point * apart))
+
+        for_blocks(e, self.conv.k[2].size, self.lanes, channels)
+
+    def _steps(self, active: Index, loop: Loop) -> list[Index]:
+        """Offsets of the lines or pixels that a tile reads.
+
+        Beyond those of its `active` outputs it reads the last one again: what becomes of it is not used.
+        """
+        e = self.e
+        last = e.add(active, WINDOW - 2)
+        return [e.mul(e.minimum(i, last), loop.strides[0]) for i in range(self.block.outputs + WINDOW - 1)]
+
+    # ---- products ----------------------------------------------------------------------------------------------------
+
+    def _multiply(self, transformed: Any, panel: Index, sums: Any) -> None:
+        """The products of a block of tiles by a panel of weights, at all points, to `sums`."""
+        e, contraction, size = self.e, products(self.conv, self.block), math.prod(self.form.shape[1:])
+        weights = _part(self.b, e.value(e.mul(panel, size)), size)
+        spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
+        results = Results(e, spec, [sums], self.lanes, self.vector.element_type)
+        BlockedGemm(e, transformed, weights, results, contraction, self.block.gemm).emit()
+
+    # ---- output ------------------------------------------------------------------------------------------------------
+
+    def _output_tile(self, tile: _Tile, slot: Index, sums: Any, panel: Index) -> None:
+        """The results of `tile` in the channels of a panel, from row `slot` of the `sums` at all points."""
+        e, width, lanes = self.e, self.columns, self.lanes
+        vectors, rest = divmod(self.conv.n.size, lanes)
+        before = e.mul(panel, self.block.gemm.vectors)
+
+        def channels(number: Index, active: int) -> None:
+            column = e.mul(e.add(before, number), lanes)
+            there = replace(tile, place=self.moved(tile.place, column=column))
+            values = self._values(sums, e.add(e.mul(slot, width), e.mul(number, lanes)))
+            branch = scf.IfOp(self._finite(values), has_else=True)
+            with ir.InsertionPoint(branch.then_block):
+                self._finish(there, values, active)
+                scf.yield_([])
+            with ir.InsertionPoint(branch.else_block):
+                self._finish_directly(there, column, active)
+                scf.yield_([])
+
+        def whole(number: Index, _: list[Any]) -> Sequence[Any]:
+            channels(number, lanes)
+            return ()
+
+        left = e.subtract(vectors, before)
+        e.loop(0, e.minimum(self.block.gemm.vectors, left), 1, whole)
+        if rest:
+            e.when([(vectors // self.block.gemm.vectors - 1, panel)], lambda: channels(left, rest))
+
+    def _values(self, sums: Any, start: Index) -> list[Any]:
+        """A vector of channels of each result of a tile, line by line, whose sums at the first point are at `start`."""
+        e, size, apart = self.e, len(self.matrices.of_input), self.block.apart(self.columns)
+        points = [e.load(sums, e.add(start, point * apart), self.lanes) for point in range(self.block.points)]
+        rows = on_both_sides(e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)])
+        return [value for row in rows for value in row]
+
+    def _finite(self, values: list[Any]) -> Any:
+        """Whether no value is an infinity or NaN, and nor is their sum."""
+        total = values[0]
+        for value in values[1:]:
+            total = arith.addf(total, value)
+        zero_or_nan = arith.subf(total, total)
+        same = arith.cmpf(arith.CmpFPredicate.OEQ, zero_or_nan, self.e.zero(self.vector))
+        return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, same)
+
+    def _finish(self, tile: _Tile, values: list[Any], lanes: int) -> None:
+        """Store those of the values that lie within the image, through the epilogue where there is one."""
+        positions = product(range(self.block.outputs), repeat=2)
+        for (i, j), value in zip(positions, values, strict=True):
+            to = self.moved(tile.place, line=i, pixel=j)
+            self.e.when([(i, tile.lines), (j, tile.pixels)], partial(self._store, value, to, lanes))
+
+    def _store(self, value: Any, place: Place, lanes: int) -> None:
+        if self.results.starts:
+            value = add(self.results.initial(place, 0, lanes), value)
+        self.results.finish(value, place, 0, lanes)
+
+    # ---- sums that are not finite ------------------------------------------------------------------------------------
+
+    def _finish_directly(self, tile: _Tile, column: Index, lanes: int) -> None:
+        """Store the same results, from `column` on, computed from the image and the weights of the program."""
+        e, strides = self.e, (self.conv.lines.strides[0], self.conv.pixels.strides[0])
+
+        def one(indices: list[Index]) -> None:
+            line, pixel = indices
+            value = self._windows(e.dot(indices, strides, tile.start), column, lanes)
+            self._store(value, self.moved(tile.place, line=line, pixel=pixel), lanes)
+
+        e.nest([tile.lines, tile.pixels], one)
+
+    def _windows(self, start: Index, column: Index, lanes: int) -> Any:
+        """The sums of the products of the window at `start` with each channel's weights, from `column` on."""
+        e, n, mask, zero = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, lanes), self.e.zero(self.vector)
+        index = ir.VectorType.get([self.lanes], ir.IndexType.get())
+        apart = arith.muli(vector.step(index), e.splat(index, n))
+
+        def one(number: Index, total: list[Any]) -> list[Any]:
+            here, there = start, e.mul(column, n)
+            for loop in reversed(self.conv.k):
+                number, k = e.divided(number, loop.size)
+                here, there = (e.add(at, e.mul(k, step)) for at, step in zip((here, there), loop.strides, strict=False))
+            weights = vector.gather(self.vector, self.raw, [e.value(there)], apart, mask, zero)
+            return [multiply_add(self.element(here), weights, total[0])]
+
+        # One loop over all of the window: short ones would be unrolled, which is much code for what hardly ever runs.
+        return e.loop(0, self.conv.depth, 1, one, [zero])[0]
+
+
+def _part(flat: Any, offset: Any, size: int) -> Any:
+    """`size` elements of the 1-D memref `flat` from `offset` on."""
+    dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+    type_ = ir.Type.parse(f"memref<{size}x{flat.type.element_type}, strided<[1], offset: ?>>")
+    return memref.reinterpret_cast(type_, flat, [offset], [], [], [dynamic], [size], [1])

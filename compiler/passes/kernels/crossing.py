@@ -1,0 +1,47 @@
+"""How memrefs cross the call of a kernel: as they are, or as base and offset where only the run tells the offset.
+
+Buffers cross calls as bare pointers, which have no room for an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.passes.kernels.access import flat_type, flatten, layout_of
+
+
+def argument_types(types: Sequence[Any]) -> list[Any]:
+    """The types of a kernel's arguments, for operands of `types`."""
+    return [found for type_ in types for found in _crossing(type_)]
+
+
+def arguments(values: Sequence[Any]) -> list[Any]:
+    """What is passed for the memrefs `values`; emitted at the insertion point."""
+    return [part for value in values for part in _parts(value)]
+
+
+def flat_operands(arguments: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+    """The operands of `types` as 1-D memrefs, from a kernel's arguments; emitted at the insertion point."""
+    left = iter(arguments)
+    return [_flat(next(left), next(left), type_) if _moves(type_) else flatten(next(left)) for type_ in types]
+
+
+def _moves(type_: Any) -> bool:
+    return layout_of(type_).offset is None
+
+
+def _crossing(type_: Any) -> list[Any]:
+    if not _moves(type_):
+        return [type_]
+    return [ir.MemRefType.get([], type_.element_type, memory_space=type_.memory_space), ir.IndexType.get()]
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(memref.ExtractStridedMetadataOp(value).results[:2]) if _moves(value.type) else [value]
+
+
+def _flat(base: Any, offset: Any, type_: Any) -> Any:
+    dynamic, span = ir.ShapedType.get_dynamic_stride_or_offset(), layout_of(type_).span
+    return memref.reinterpret_cast(flat_type(type_), base, [offset], [], [], [dynamic], [span], [1])

@@ -1,0 +1,310 @@
+"""Emission of loop nests and vectors: index arithmetic that folds, `scf.for` with carried values, masked tails."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
+
+Index = Any  # an int where the value is known, else an MLIR value of type `index`
+Body = Callable[[Index, list[Any]], Sequence[Any]]
+
+# A fork and join of two threads takes 3 to 5 us: a loop is shared between threads from this many nanoseconds on.
+WORTH_A_FORK = 20_000
+_FLOP_PER_NANOSECOND = 64  # half the peak of one core with two 512-bit multiply-adds a cycle
+_BYTES_PER_NANOSECOND = 16  # between what one core gets from memory and what it gets from its second-level cache
+
+
+def nanoseconds(flop: float = 0, moved: float = 0) -> float:
+    """A rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
+    return max(flop / _FLOP_PER_NANOSECOND, moved / _BYTES_PER_NANOSECOND)
+
+
+class Emitter:
+    """Emits at the current insertion point; constants go to the start of `entry`, so that they dominate every use.
+
+    `shared`: what is emitted stands inside a loop whose iterations threads share.
+    """
+
+    def __init__(self, entry: Any, shared: bool = False) -> None:
+        self.entry = entry
+        self._constants: dict[tuple[str, str], Any] = {}
+        self._shared = shared
+
+    def constant(self, attribute: Any) -> Any:
+        """The value of `attribute` (a typed attribute), one constant op per function."""
+        key = (str(attribute), str(attribute.type))
+        if key not in self._constants:
+            with ir.InsertionPoint.at_block_begin(self.entry):
+                self._constants[key] = arith.constant(attribute.type, attribute)
+        return self._constants[key]
+
+    def value(self, index: Index) -> Any:
+        """`index` as an MLIR value."""
+        if not isinstance(index, int):
+            return index
+        return self.constant(ir.IntegerAttr.get(ir.IndexType.get(), index))
+
+    def add(self, left: Index, right: Index) -> Index:
+        if isinstance(left, int) and isinstance(right, int):
+            return left + right
+        if isinstance(left, int) and left == 0:
+            return right
+        if isinstance(right, int) and right == 0:
+            return left
+        return arith.addi(self.value(left), self.value(right))
+
+    def mul(self, left: Index, factor: int) -> Index:
+        if isinstance(left, int):
+            return left * factor
+        if factor in (0, 1):
+            return left if factor else 0
+        return arith.muli(left, self.value(factor))
+
+    def subtract(self, left: Index, right: Index) -> Index:
+        if isinstance(left, int) and isinstance(right, int):
+            return left - right
+        return arith.subi(self.value(left), self.value(right))
+
+    def divided(self, number: Index, size: int) -> tuple[Index, Index]:
+        """Quotient and remainder."""
+        if isinstance(number, int):
+            return divmod(number, size)
+        return (
+            (number, 0) if size == 1 else (arith.divui(number, self.value(size)), arith.remui(number, self.value(size)))
+        )
+
+    def minimum(self, left: Index, right: Index) -> Index:
+        if isinstance(left, int) and isinstance(right, int):
+            return min(left, right)
+        return arith.minui(self.value(left), self.value(right))
+
+    def dot(self, indices: Sequence[Index], strides: Sequence[int], start: Index = 0) -> Index:
+        """`start + sum(index * stride)`."""
+        for index, stride in zip(indices, strides, strict=True):
+            start = self.add(start, self.mul(index, stride))
+        return start
+
+    def loop(self, lower: Index, upper: Index, step: int, body: Body, carried: Sequence[Any] = ()) -> list[Any]:
+        """`scf.for` around `body(index, carried) -> carried`; loops of no or one known iteration are not emitted."""
+        if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= step:
+            return list(body(lower, list(carried))) if upper > lower else list(carried)
+        op = scf.ForOp(self.value(lower), self.value(upper), self.value(step), list(carried))
+        with ir.InsertionPoint(op.body):
+            scf.yield_(list(body(op.induction_variable, list(op.inner_iter_args))))
+        return list(op.results)
+
+    def when(self, pairs: Sequence[tuple[Index, Index]], body: Callable[[], None]) -> None:
+        """`body()` where the first of each pair is less than the second; what is known beforehand takes no branch."""
+        unknown = [pair for pair in pairs if not all(isinstance(index, int) for index in pair)]
+        if any(left >= right for left, right in pairs if (left, right) not in unknown):
+            return
+        if not unknown:
+            body()
+            return
+        tests = [arith.cmpi(arith.CmpIPredicate.ult, self.value(left), self.value(right)) for left, right in unknown]
+        branch = scf.IfOp(functools.reduce(arith.andi, tests))
+        with ir.InsertionPoint(branch.then_block):
+            body()
+            scf.yield_([])
+
+    def nest(self, sizes: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
+        """Loops from 0 over each of `sizes`, the last one innermost, around `body(indices)`."""
+
+        def level(indices: list[Index]) -> None:
+            if len(indices) == len(sizes):
+                body(indices)
+                return
+
+            def inner(index: Index, _: list[Any]) -> Sequence[Any]:
+                level([*indices, index])
+                return ()
+
+            self.loop(0, sizes[len(indices)], 1, inner)
+
+        level([])
+
+    def shares(self, work: float) -> bool:
+        """Whether threads may share a loop of `work` nanoseconds here, and it is worth a fork."""
+        return not self._shared and work >= WORTH_A_FORK
+
+    def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
+        """`nest`, with iterations that do not depend on each other, as one `scf.parallel` where that is worth it.
+
+        `work` is the time of the whole loop on one thread in nanoseconds (see `nanoseconds`). The body may not write
+        to what another iteration reads or writes; what it allocates is its own. Threads get equal runs of the
+        iterations in row-major order, so there should be many of them, or as many as divide evenly, each with some
+        microseconds of work. Inside another `parallel` this is a plain nest.
+        """
+        kept = [i for i, size in enumerate(sizes) if size != 1]
+        if not self.shares(work) or math.prod(sizes) <= 1:
+            self.nest(sizes, body)
+            return
+        zero, first, one = self.value(0), self.value(sizes[kept[0]]), self.value(1)  # the order in which `nest` asks
+        bounds = [first, *(self.value(sizes[i]) for i in kept[1:])]
+        op = scf.ParallelOp([], [zero] * len(kept), bounds, [one] * len(kept), [])
+        block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(kept))
+        indices: list[Index] = [0] * len(sizes)
+        for i, argument in zip(kept, block.arguments, strict=True):
+            indices[i] = argument
+        self._shared = True
+        with ir.InsertionPoint(block):
+            body(indices)
+            scf.ReduceOp([], 0)
+        self._shared = False
+
+    def parallel_blocks(
+        self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None], work: float
+    ) -> None:
+        """`parallel` over blocks: `body(numbers, active)` for block `numbers[d]` of `blocks[d]` elements of each dim.
+
+        `active[d]`, a known number, is `blocks[d]`, or less in the last block of a dim that does not divide evenly; the
+        body is emitted for each combination, and branches pick the one that an iteration needs.
+        """
+        counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
+        if not self.shares(work) or math.prod(counts) <= 1:
+            self._nested_blocks(sizes, blocks, body)
+        else:
+            self.parallel(counts, lambda numbers: self.by_size(sizes, blocks, numbers, body), work)
+
+    def _nested_blocks(
+        self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None]
+    ) -> None:
+        def level(numbers: list[Index], active: list[int]) -> None:
+            dim = len(numbers)
+            if dim == len(sizes):
+                body(numbers, active)
+            else:
+                for_blocks(self, sizes[dim], blocks[dim], lambda n, count: level([*numbers, n], [*active, count]))
+
+        level([], [])
+
+    def by_size(
+        self, sizes: Sequence[int], blocks: Sequence[int], numbers: list[Index],
+        body: Callable[[list[Index], list[int]], None], known: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """`body(numbers, active)` for one block, as in `parallel_blocks`: branches tell its extents.
+
+        The first of them are `known`.
+        """
+        active, dim = list(known), len(known)
+        if dim == len(sizes):
+            body(numbers, active)
+            return
+        full, rest = divmod(sizes[dim], blocks[dim])
+        if not full or not rest:
+            self.by_size(sizes, blocks, numbers, body, [*active, blocks[dim] if full else rest])
+            return
+        inside = arith.cmpi(arith.CmpIPredicate.ult, self.value(numbers[dim]), self.value(full))
+        branch = scf.IfOp(inside, has_else=True)
+        cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full, rest))
+        for block, number, size in cases:
+            with ir.InsertionPoint(block):
+                self.by_size(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], body, [*active, size])
+                scf.yield_([])
+
+    def zero(self, type_: Any) -> Any:
+        """Zero of a scalar or vector type."""
+        return self.splat(type_, 0)
+
+    def splat(self, type_: Any, number: float) -> Any:
+        """The constant `number` as a scalar or in all lanes of a vector."""
+        element = element_of(type_)
+        is_float = isinstance(element, ir.FloatType)
+        scalar = ir.FloatAttr.get(element, number) if is_float else ir.IntegerAttr.get(element, int(number))
+        if isinstance(type_, ir.VectorType):
+            return self.constant(ir.DenseElementsAttr.get_splat(type_, scalar))
+        return self.constant(scalar)
+
+    def mask(self, lanes: int, active: int) -> Any:
+        """A mask whose first `active` lanes are set."""
+        bits = ",".join("true" if lane < active else "false" for lane in range(lanes))
+        return self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
+
+    def load(self, flat: Any, offset: Index, lanes: int, active: int | None = None, fill: float = 0) -> Any:
+        """`lanes` elements of the 1-D memref `flat` from `offset` on; lanes from `active` on hold `fill`."""
+        type_ = ir.VectorType.get([lanes], flat.type.element_type)
+        indices = [self.value(offset)]
+        if active is None or active >= lanes:
+            return vector.load(type_, flat, indices)
+        return vector.maskedload(type_, flat, indices, self.mask(lanes, active), self.splat(type_, fill))
+
+    def store(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
+        """Store the first `active` lanes (all, when `None`) of `value` to the 1-D memref `flat` from `offset` on."""
+        lanes = value.type.shape[0]
+        indices = [self.value(offset)]
+        if active is None or active >= lanes:
+            vector.store(value, flat, indices)
+        else:
+            vector.maskedstore(flat, indices, self.mask(lanes, active), value)
+
+    def load_every_other(self, flat: Any, offset: Index, lanes: int, active: int | None = None) -> Any:
+        """`lanes` elements of the 1-D memref `flat`, two apart, from `offset` on; lanes from `active` on hold zeros.
+
+        Between the first and the last of them all are read, and nothing else.
+        """
+        reach = 2 * (lanes if active is None else active) - 1
+        first = self.load(flat, offset, lanes, reach)
+        if reach > lanes:
+            second = self.load(flat, self.add(offset, lanes), lanes, reach - lanes)
+        else:
+            second = self.zero(first.type)
+        return vector.shuffle(first, second, list(range(0, 2 * lanes, 2)))
+
+    def store_every_other(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
+        """Store the first `active` lanes (all, when `None`) of `value` two apart; what is between them stays."""
+        lanes = value.type.shape[0]
+        reach = 2 * (lanes if active is None else active) - 1
+        for start in range(0, min(reach, 2 * lanes), lanes):
+            twice = vector.shuffle(value, value, [(start + lane) // 2 for lane in range(lanes)])
+            bits = ",".join("true" if lane % 2 == 0 and start + lane < reach else "false" for lane in range(lanes))
+            mask = self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
+            vector.maskedstore(flat, [self.value(self.add(offset, start))], mask, twice)
+
+    def load_scalar(self, flat: Any, offset: Index) -> Any:
+        return memref.load(flat, [self.value(offset)])
+
+    def store_scalar(self, value: Any, flat: Any, offset: Index) -> None:
+        memref.store(value, flat, [self.value(offset)])
+
+
+def across(value: Any, join: Callable[[Any, Any], Any]) -> Any:
+    """`join` over the lanes (a power of two) of a vector, halves with halves."""
+    lanes = value.type.shape[0]
+    while lanes > 1:
+        lanes //= 2
+        half = ir.VectorType.get([lanes], value.type.element_type)
+        value = join(*(vector.extract_strided_slice(half, value, [at], [lanes], [1]) for at in (0, lanes)))
+    return vector.extract(value, [], [0])
+
+
+def split(size: int, block: int) -> list[tuple[int, int]]:
+    """`size` as (block size, count) pairs: full blocks, then the remainder."""
+    full, rest = divmod(size, block)
+    return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
+
+
+def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
+    """`body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
+    first = 0
+    for active, count in split(size, block):
+
+        def each(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
+            body(number, active)
+            return ()
+
+        e.loop(first, first + count, 1, each)
+        first += count
+
+
+def element_of(type_: Any) -> Any:
+    """The element type of a vector, `type_` itself for a scalar."""
+    return type_.element_type if isinstance(type_, ir.VectorType) else type_
+
+
+def element_bytes(type_: Any) -> int:
+    """Bytes of one element of a scalar type; `index` counts as 8."""
+    return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8

@@ -1,0 +1,187 @@
+"""Exponentials, logarithms, tanh and erf in double precision.
+
+Polynomials by interpolation in Chebyshev nodes with 60 digits, rounded to double precision; the schemes are those of
+fdlibm (Sun Microsystems): exp as a power of two times a polynomial of what is left, log through (x - 1) / (x + 1).
+Errors are in ULP of the result as measured over dense ranges against 80-bit arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, math
+from buddy.compiler.passes.kernels.functions.double import BIAS, MANTISSA, ROUND, ROUND_BITS, SQRT_HALF_BITS, Double
+
+# exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 2e-19.
+_EXP = (
+    0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326136, 0.0013888888888883748, 0.00019841269874820627,
+    2.4801587325547743e-05, 2.7557255400206422e-06, 2.75572736431103e-07, 2.5105217004720745e-08,
+    2.0914686968086876e-09,
+)  # fmt: skip
+# log(1 + f) = f - f²/2 + s (f²/2 + s² P(s²)) with s = f / (2 + f), 1 + f in [sqrt(1/2), sqrt(2)]; error 9e-18.
+_LOG = (
+    0.666666666666667, 0.3999999999989889, 0.28571428626253836, 0.22222211089379493, 0.18182892432537032,
+    0.15331611722050653, 0.14617807153462828,
+)  # fmt: skip
+# erf(x) = x + x P(x²) for |x| <= 1, relative error 2e-20.
+_ERF_NEAR = (
+    0.1283791670955126, -0.37612638903183754, 0.1128379167095512, -0.026866170645129854, 0.005223977625423455,
+    -0.0008548327021945428, 0.00012055332903350668, -1.4925647581008593e-05, 1.6462045711013026e-06,
+    -1.6364645854816389e-07, 1.479243542696247e-08, -1.2164764337224506e-09, 8.709755232851789e-11,
+    -4.2320376764874594e-12,
+)  # fmt: skip
+# -log(1 - erf(t)) = P(t - 1) for 1 <= t <= 6, relative error 2e-17.
+_ERF_FAR = (
+    1.8496055099332485, 2.6389675142347317, 0.8431072563607378, 0.041561098012686586, -0.010033825165931003,
+    0.0019779017239728194, -0.00023732055350307937, -2.627964879584139e-05, 2.7155965966539867e-05,
+    -9.594531000388872e-06, 2.03268784566973e-06, -1.0991938513694119e-07, -1.2607526026323276e-07,
+    7.025372198001231e-08, -2.361402007645737e-08, 5.983126444613545e-09, -1.202738225277064e-09,
+    1.9374482600389227e-10, -2.4808518315907905e-11, 2.472240230886733e-12, -1.848816108540365e-13,
+    9.757837375408713e-15, -3.238973325138877e-16, 5.082222823642349e-18,
+)  # fmt: skip
+_LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10  # products of high with exponents are exact
+_LOG10_2_HIGH, _LOG10_2_LOW = 0.3010299955494702, 1.1451100898021838e-10
+_LOG2_E, _LOG10_E, _LN2 = 1.4426950408889634, 0.4342944819032518, 0.6931471805599453
+_SMALLEST_NORMAL = 2.2250738585072014e-308
+_INFINITY, _NAN = float("inf"), float("nan")
+
+
+def exp(x: Any) -> Any:
+    """e to the x; at most 1 ULP."""
+    d = Double(x.type)
+    tail, n = _exp_parts(d, _clamped(d, x, -746.0, 710.0))
+    return _scaled(d, arith.addf(tail, d.number(1.0)), n)
+
+
+def exp2(x: Any) -> Any:
+    """2 to the x; at most 1.1 ULP, exact for integers."""
+    d = Double(x.type)
+    x = _clamped(d, x, -1080.0, 1025.0)
+    rounded = arith.addf(x, d.number(ROUND))
+    r = arith.mulf(arith.subf(x, arith.subf(rounded, d.number(ROUND))), d.number(_LN2))
+    tail = math.fma(arith.mulf(r, r), d.horner(r, _EXP), r)
+    return _scaled(d, arith.addf(tail, d.number(1.0)), _integer(d, rounded))
+
+
+def expm1(x: Any) -> Any:
+    """e to the x, less 1; at most 1.8 ULP."""
+    d = Double(x.type)
+    tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
+    # In halves of 2**n, which itself may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    power = _power_of_two(d, arith.subi(n, d.integer(1)))
+    half = math.fma(tail, power, arith.subf(power, d.number(0.5)))
+    return d.where("olt", math.absf(x), 1e-16, x, arith.addf(half, half))
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent, t / (t + 2) with t = exp(2 |x|) - 1; at most 2.6 ULP."""
+    d = Double(x.type)
+    magnitude = math.absf(x)
+    t = expm1(arith.mulf(_clamped(d, magnitude, None, 22.0), d.number(2.0)))
+    return math.copysign(arith.divf(t, arith.addf(t, d.number(2.0))), x)
+
+
+def erf(x: Any) -> Any:
+    """The error function; at most 1.5 ULP."""
+    d = Double(x.type)
+    magnitude = math.absf(x)
+    near = math.fma(d.horner(arith.mulf(x, x), _ERF_NEAR), x, x)
+    t = _clamped(d, magnitude, 1.0, 6.0)
+    exponent = d.horner(arith.subf(t, d.number(1.0)), _ERF_FAR)
+    far = math.copysign(arith.subf(d.number(1.0), exp(arith.negf(exponent))), x)
+    return d.where("ogt", magnitude, 1.0, far, near)
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm; at most 1 ULP; NaN below zero, -inf at zero."""
+    d = Double(x.type)
+    return _special(d, x, _log_of_positive(d, x))
+
+
+def log2(x: Any) -> Any:
+    """The logarithm to base 2; at most 2.5 ULP, exact for powers of two."""
+    d = Double(x.type)
+    n, f, tail = _log_parts(d, x)
+    return _special(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
+
+
+def log10(x: Any) -> Any:
+    """The logarithm to base 10; at most 2.5 ULP."""
+    d = Double(x.type)
+    n, f, tail = _log_parts(d, x)
+    low = math.fma(arith.subf(f, tail), d.number(_LOG10_E), arith.mulf(n, d.number(_LOG10_2_LOW)))
+    return _special(d, x, math.fma(n, d.number(_LOG10_2_HIGH), low))
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x); at most 1.6 ULP.
+
+    What 1 + x loses by rounding is added to the logarithm as a first-order term.
+    """
+    d = Double(x.type)
+    u = arith.addf(x, d.number(1.0))
+    lost = arith.subf(x, arith.subf(u, d.number(1.0)))
+    result = arith.addf(_log_of_positive(d, u), arith.divf(lost, u))
+    result = d.where("oeq", x, 0.0, x, d.where("oeq", x, _INFINITY, x, result))
+    result = d.where("oeq", x, -1.0, d.number(-_INFINITY), result)
+    return d.where("ult", x, -1.0, d.number(_NAN), result)
+
+
+def _clamped(d: Double, x: Any, lower: float | None, upper: float) -> Any:
+    """`x` within bounds; NaN stays NaN."""
+    x = d.where("ogt", x, upper, d.number(upper), x)
+    return x if lower is None else d.where("olt", x, lower, d.number(lower), x)
+
+
+def _integer(d: Double, rounded: Any) -> Any:
+    """The integer that adding `ROUND` has left in the low bits."""
+    return arith.subi(d.bits(rounded), d.integer(ROUND_BITS))
+
+
+def _exp_parts(d: Double, x: Any) -> tuple[Any, Any]:
+    """`(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42."""
+    rounded = math.fma(x, d.number(_LOG2_E), d.number(ROUND))
+    n = arith.subf(rounded, d.number(ROUND))
+    r = math.fma(n, d.number(-_LN2_HIGH), x)
+    r = math.fma(n, d.number(-_LN2_LOW), r)
+    return math.fma(arith.mulf(r, r), d.horner(r, _EXP), r), _integer(d, rounded)
+
+
+def _power_of_two(d: Double, exponent: Any) -> Any:
+    """2 to an integer exponent between -1022 and 1023."""
+    return d.from_bits(arith.shli(arith.addi(exponent, d.integer(BIAS)), d.integer(MANTISSA)))
+
+
+def _scaled(d: Double, mantissa: Any, exponent: Any) -> Any:
+    """`mantissa * 2**exponent`, in two halves: 2 to the exponent may itself be denormal or infinite."""
+    half = arith.shrsi(exponent, d.integer(1))
+    return arith.mulf(arith.mulf(mantissa, _power_of_two(d, half)), _power_of_two(d, arith.subi(exponent, half)))
+
+
+def _log_parts(d: Double, x: Any) -> tuple[Any, Any, Any]:
+    """`(n, f, t)` with log(x) = n * ln(2) + f - t for finite x above zero; t is small beside f."""
+    normal = d.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, d.number(2.0**MANTISSA)), x)
+    shift = d.where("olt", x, _SMALLEST_NORMAL, d.number(-float(MANTISSA)), d.number(0.0))
+    bits = d.bits(normal)
+    exponent = arith.shrsi(arith.subi(bits, d.integer(SQRT_HALF_BITS)), d.integer(MANTISSA))
+    m = d.from_bits(arith.subi(bits, arith.shli(exponent, d.integer(MANTISSA))))
+    n = arith.subf(d.from_bits(arith.addi(exponent, d.integer(ROUND_BITS))), d.number(ROUND))
+    f = arith.subf(m, d.number(1.0))
+    s = arith.divf(f, arith.addf(f, d.number(2.0)))
+    square = arith.mulf(s, s)
+    half = arith.mulf(arith.mulf(f, f), d.number(0.5))
+    rest = arith.mulf(s, math.fma(square, d.horner(square, _LOG), half))
+    return arith.addf(n, shift), f, arith.subf(half, rest)
+
+
+def _log_of_positive(d: Double, x: Any) -> Any:
+    n, f, tail = _log_parts(d, x)
+    tail = math.fma(n, d.number(-_LN2_LOW), tail)
+    return math.fma(n, d.number(_LN2_HIGH), arith.subf(f, tail))
+
+
+def _special(d: Double, x: Any, result: Any) -> Any:
+    """`result`, except where a logarithm is infinite or not a number."""
+    result = d.where("oeq", x, _INFINITY, x, result)
+    result = d.where("oeq", x, 0.0, d.number(-_INFINITY), result)
+    return d.where("ult", x, 0.0, d.number(_NAN), result)

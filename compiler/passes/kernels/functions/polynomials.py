@@ -1,0 +1,245 @@
+"""Exponentials, logarithms, tanh and erf in single precision, as arithmetic on scalars or vectors.
+
+The polynomials are minimax fits of relative error, made for this file (Lawson's reweighted least squares on 2,000
+Chebyshev nodes against 40-digit references), rounded to single precision. Errors are stated in ULP of the result as
+measured over dense ranges against double precision; every function handles ±inf, NaN, zeros and denormals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, ir, math
+
+# exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 3e-9.
+_EXP = (0.4999999403953552, 0.1666651964187622, 0.04166839271783829, 0.008368780836462975, 0.0013814467238262296)
+# log(1 + f) = f - f²/2 + f³ P(f) for 1 + f between sqrt(1/2) and sqrt(2), relative error 8e-10.
+_LOG = (
+    0.3333331346511841, -0.25000008940696716, 0.20002123713493347, -0.16668005287647247, 0.14219452440738678,
+    -0.12405340373516083, 0.11888696998357773, -0.11677515506744385, 0.06747730821371078,
+)  # fmt: skip
+# tanh(x) = x + x³ P(x²) for |x| <= 0.63, relative error 5e-9.
+_TANH = (-0.33333277702331543, 0.13331331312656403, -0.05373000726103783, 0.020606176927685738, -0.005666977260261774)
+# erf(x) = x + x P(x²) for |x| <= 0.93, relative error 5e-10.
+_ERF_NEAR = (
+    0.12837916612625122, -0.37612631916999817, 0.11283687502145767, -0.026858942583203316, 0.005199907813221216,
+    -0.0008130021160468459, 8.316804451169446e-05,
+)  # fmt: skip
+# -log(1 - erf(t)) = t + t P(t) for 0.92 <= t <= 4; relative error in erf 7e-10.
+_ERF_FAR = (
+    0.12864848971366882, 0.6351513266563416, 0.10623687505722046, -0.023762060329318047, 0.003642457537353039,
+    -0.00032280347659252584, 1.1231266398681328e-05,
+)  # fmt: skip
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # ln(2) = high + low; products of high with exponents are exact
+_LN2, _LOG10_2, _LOG10_E = 0.6931471805599453, 0.3010299956639812, 0.4342944819032518
+_ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer, which then stands in the low bits
+_ROUND_BITS = 0x4B400000
+_SQRT_HALF_BITS = 0x3F3504F3
+_MANTISSA, _BIAS = 23, 127
+_SMALLEST_NORMAL = 1.1754943508222875e-38
+_TWO_23 = 8388608.0
+_INFINITY, _NAN = float("inf"), float("nan")
+
+
+class Single:
+    """Arithmetic on values of one type, f32 or vectors of it, emitted at the insertion point."""
+
+    def __init__(self, type_: Any) -> None:
+        i32 = ir.IntegerType.get_signless(32)
+        self.type = type_
+        self.shape = list(type_.shape) if isinstance(type_, ir.VectorType) else None
+        self.integers = i32 if self.shape is None else ir.VectorType.get(self.shape, i32)
+
+    def number(self, value: float) -> Any:
+        return self._constant(self.type, ir.FloatAttr.get(ir.F32Type.get(), value))
+
+    def integer(self, value: int) -> Any:
+        return self._constant(self.integers, ir.IntegerAttr.get(ir.IntegerType.get_signless(32), value))
+
+    def _constant(self, type_: Any, scalar: Any) -> Any:
+        return arith.constant(type_, scalar if self.shape is None else ir.DenseElementsAttr.get_splat(type_, scalar))
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return math.fma(a, b, c)
+
+    def horner(self, x: Any, coefficients: Sequence[float]) -> Any:
+        """`coefficients[0] + coefficients[1] x + …`"""
+        result = self.number(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            result = self.fma(result, x, self.number(coefficient))
+        return result
+
+    def where(self, predicate: str, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
+        """`then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
+        condition = arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
+        return arith.select(condition, then, otherwise)
+
+    def clamped(self, x: Any, lower: float | None, upper: float | None) -> Any:
+        """`x` within bounds; NaN stays NaN."""
+        if upper is not None:
+            x = self.where("ogt", x, upper, self.number(upper), x)
+        if lower is not None:
+            x = self.where("olt", x, lower, self.number(lower), x)
+        return x
+
+    def bits(self, x: Any) -> Any:
+        return arith.bitcast(self.integers, x)
+
+    def from_bits(self, i: Any) -> Any:
+        return arith.bitcast(self.type, i)
+
+    def power_of_two(self, exponent: Any) -> Any:
+        """2 to an integer exponent between -126 and 127."""
+        biased = arith.addi(exponent, self.integer(_BIAS))
+        return self.from_bits(arith.shli(biased, self.integer(_MANTISSA)))
+
+
+def exp(x: Any) -> Any:
+    """e to the x; at most 1.0 ULP."""
+    s = Single(x.type)
+    tail, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
+    return _scaled(s, arith.addf(tail, s.number(1.0)), exponent)
+
+
+def exp2(x: Any) -> Any:
+    """2 to the x; at most 1.1 ULP."""
+    s = Single(x.type)
+    x = s.clamped(x, -151.0, 129.0)
+    rounded = arith.addf(x, s.number(_ROUND))
+    r = arith.mulf(arith.subf(x, arith.subf(rounded, s.number(_ROUND))), s.number(_LN2))
+    mantissa = arith.addf(_exp_tail(s, r), s.number(1.0))
+    return _scaled(s, mantissa, arith.subi(s.bits(rounded), s.integer(_ROUND_BITS)))
+
+
+def expm1(x: Any) -> Any:
+    """e to the x, less 1; at most 1.5 ULP."""
+    s = Single(x.type)
+    tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
+    # In halves of 2**exponent, which itself may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    power = s.power_of_two(arith.subi(exponent, s.integer(1)))
+    half = s.fma(tail, power, arith.subf(power, s.number(0.5)))
+    doubled = arith.addf(half, half)
+    return s.where("olt", math.absf(x), 5e-8, x, doubled)
+
+
+def _exp_tail(s: Single, r: Any) -> Any:
+    """exp(r) - 1 for |r| <= ln(2)/2."""
+    return s.fma(arith.mulf(r, r), s.horner(r, _EXP), r)
+
+
+def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
+    """`(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
+    rounded = s.fma(x, s.number(_LOG2_E), s.number(_ROUND))
+    n = arith.subf(rounded, s.number(_ROUND))
+    r = s.fma(n, s.number(-_LN2_HIGH), x)
+    r = s.fma(n, s.number(-_LN2_LOW), r)
+    return _exp_tail(s, r), arith.subi(s.bits(rounded), s.integer(_ROUND_BITS))
+
+
+def _scaled(s: Single, mantissa: Any, exponent: Any) -> Any:
+    """`mantissa * 2**exponent`, in two halves: 2 to the exponent may itself be denormal or infinite."""
+    half = arith.shrsi(exponent, s.integer(1))
+    scaled = arith.mulf(mantissa, s.power_of_two(half))
+    return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
+
+
+def exp_or_infinity(s: Single, x: Any) -> Any:
+    """exp where results below the normal numbers need not be exact: they are the least normal number."""
+    tail, exponent = _exp_parts(s, s.clamped(x, -87.0, 89.0))
+    half = arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(arith.subi(exponent, s.integer(1))))
+    return arith.addf(half, half)
+
+
+def _exp_in_range(s: Single, x: Any) -> Any:
+    """exp for arguments whose result is a normal number."""
+    tail, exponent = _exp_parts(s, x)
+    return arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(exponent))
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm; at most 0.9 ULP; NaN below zero, -inf at zero."""
+    s = Single(x.type)
+    return _log_special(s, x, _log_of_positive(s, x))
+
+
+def log2(x: Any) -> Any:
+    """The logarithm to base 2; at most 1.8 ULP, exact for powers of two."""
+    s = Single(x.type)
+    n, f, tail = _log_parts(s, x)
+    return _log_special(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
+
+
+def log10(x: Any) -> Any:
+    """The logarithm to base 10; at most 2.1 ULP."""
+    s = Single(x.type)
+    n, f, tail = _log_parts(s, x)
+    return _log_special(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
+
+
+def log1p(x: Any) -> Any:
+    """log(1 + x); at most 1.5 ULP.
+
+    What 1 + x loses by rounding is added to the logarithm as a first-order term.
+    """
+    s = Single(x.type)
+    u = arith.addf(x, s.number(1.0))
+    lost = arith.subf(x, arith.subf(u, s.number(1.0)))
+    result = arith.addf(_log_of_positive(s, u), arith.divf(lost, u))
+    result = s.where("oeq", x, 0.0, x, result)
+    result = s.where("oeq", x, _INFINITY, x, result)
+    result = s.where("oeq", x, -1.0, s.number(-_INFINITY), result)
+    return s.where("ult", x, -1.0, s.number(_NAN), result)
+
+
+def _log_parts(s: Single, x: Any) -> tuple[Any, Any, Any]:
+    """`(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small beside f."""
+    normal = s.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, s.number(_TWO_23)), x)
+    shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA)), s.number(0.0))
+    bits = s.bits(normal)
+    exponent = arith.shrsi(arith.subi(bits, s.integer(_SQRT_HALF_BITS)), s.integer(_MANTISSA))
+    mantissa = s.from_bits(arith.subi(bits, arith.shli(exponent, s.integer(_MANTISSA))))
+    n = arith.addf(arith.sitofp(s.type, exponent), shift)
+    f = arith.subf(mantissa, s.number(1.0))
+    square = arith.mulf(f, f)
+    cubed = arith.mulf(arith.mulf(f, square), s.horner(f, _LOG))
+    return n, f, s.fma(square, s.number(-0.5), cubed)
+
+
+def _log_of_positive(s: Single, x: Any) -> Any:
+    n, f, tail = _log_parts(s, x)
+    tail = s.fma(n, s.number(_LN2_LOW), tail)
+    return s.fma(n, s.number(_LN2_HIGH), arith.addf(f, tail))
+
+
+def _log_special(s: Single, x: Any, result: Any) -> Any:
+    """`result`, except where a logarithm is infinite or not a number."""
+    result = s.where("oeq", x, _INFINITY, x, result)
+    result = s.where("oeq", x, 0.0, s.number(-_INFINITY), result)
+    return s.where("ult", x, 0.0, s.number(_NAN), result)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent; at most 1.4 ULP."""
+    s = Single(x.type)
+    magnitude = math.absf(x)
+    square = arith.mulf(x, x)
+    near = s.fma(arith.mulf(magnitude, square), s.horner(square, _TANH), magnitude)
+    power = _exp_in_range(s, arith.mulf(s.clamped(magnitude, None, 10.0), s.number(2.0)))
+    quotient = arith.divf(s.number(2.0), arith.addf(power, s.number(1.0)))
+    far = arith.subf(s.number(1.0), quotient)
+    return math.copysign(s.where("olt", magnitude, 0.625, near, far), x)
+
+
+def erf(x: Any) -> Any:
+    """The error function; at most 1.2 ULP."""
+    s = Single(x.type)
+    magnitude = math.absf(x)
+    square = arith.mulf(x, x)
+    near = s.fma(s.horner(square, _ERF_NEAR), x, x)
+    t = s.clamped(magnitude, None, 4.0)
+    exponent = arith.negf(s.fma(s.horner(t, _ERF_FAR), t, t))
+    far = math.copysign(arith.subf(s.number(1.0), _exp_in_range(s, exponent)), x)
+    return s.where("ogt", magnitude, 0.925, far, near)

@@ -1,0 +1,24 @@
+"""Which functions of the math dialect become arithmetic, by the name of their op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.passes.kernels.functions import double_functions, hyperbolic, polynomials, trigonometry
+
+_MODULES = {
+    polynomials: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf"),
+    trigonometry: ("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+    hyperbolic: ("sinh", "cosh", "asinh", "acosh", "atanh", "powf"),
+}
+
+# Single-precision operands to the result; emitted at the insertion point.
+EXPANSIONS: dict[str, Callable[..., Any]] = {
+    f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
+}
+# The same in double precision.
+DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
+    f"math.{name}": getattr(double_functions, name)
+    for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")
+}

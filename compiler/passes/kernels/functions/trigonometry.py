@@ -1,0 +1,154 @@
+"""Sines, cosines, tangents and their inverses in single precision, for every argument there is.
+
+An argument is reduced in double precision by a two-part π/2 (Cody and Waite), exactly up to 2^46. Above, it is a 24-bit
+integer times a power of two, 2^K times y: modulo 2π, that is y times (2^K modulo 2π), which three constants of 29, 29
+and 53 bits hold, so that the products are exact, as in the method of Payne and Hanek with K in four steps instead of a
+table. Polynomials and errors as in `polynomials.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, math
+from buddy.compiler.passes.kernels.functions.double import ROUND, Double
+from buddy.compiler.passes.kernels.functions.polynomials import Single
+
+# sin(r) = r + r³ P(r²), cos(r) = 1 - r²/2 + r⁴ P(r²) for |r| <= π/4, relative error 4e-9 and 1e-10.
+_SIN = (-0.16666653752326965, 0.008332118391990662, -0.0001950906153069809)
+_COS = (0.04166664555668831, -0.0013887288514524698, 2.442921140755061e-05)
+_PI_2_HIGH, _PI_2_LOW, _2_PI = 1.5707963267948966, 6.123233995736766e-17, 0.6366197723675814
+_EXACT = 2.0**46
+# K, and 2^K modulo 2π in three parts.
+_POWERS = (
+    (23, 2.694608211517334, 8.732360778918036e-09, 9.44837252153192e-18),
+    (46, 1.6032615005970001, 1.4369788137180706e-09, 2.7403333351970514e-17),
+    (69, 5.527962878346443, 4.9000923596498325e-09, 1.0285422257691216e-17),
+    (92, 1.7630066126585007, 2.90888238496656e-09, 2.5468458011098637e-17),
+)
+
+
+def sin(x: Any) -> Any:
+    """The sine; at most 1.5 ULP for every argument."""
+    s = Single(x.type)
+    r, quadrant = _reduced(s, x)
+    result = _of_quadrant(s, quadrant, _sin(s, r), _cos(s, r))
+    return s.where("oeq", x, 0.0, x, result)  # keeps the sign of zero
+
+
+def cos(x: Any) -> Any:
+    """The cosine; at most 1.5 ULP for every argument."""
+    s = Single(x.type)
+    r, quadrant = _reduced(s, x)
+    return _of_quadrant(s, arith.addi(quadrant, s.integer(1)), _sin(s, r), _cos(s, r))
+
+
+def tan(x: Any) -> Any:
+    """The tangent; at most 3.5 ULP for every argument."""
+    s = Single(x.type)
+    r, quadrant = _reduced(s, x)
+    sine, cosine = _sin(s, r), _cos(s, r)
+    odd = _has_bit(s, quadrant, 1)
+    result = arith.divf(arith.select(odd, arith.negf(cosine), sine), arith.select(odd, sine, cosine))
+    return s.where("oeq", x, 0.0, x, result)
+
+
+def atan(x: Any) -> Any:
+    """The arc tangent; at most 0.6 ULP."""
+    d = Double(x.type)
+    return arith.truncf(x.type, d.atan(d.of(x)))
+
+
+def asin(x: Any) -> Any:
+    """The arc sine, atan(x / sqrt(1 - x²)); at most 0.6 ULP; NaN outside [-1, 1]."""
+    d = Double(x.type)
+    wide, one = d.of(x), d.number(1.0)
+    root = math.sqrt(arith.mulf(arith.subf(one, wide), arith.addf(one, wide)))
+    return arith.truncf(x.type, d.atan(arith.divf(wide, root)))
+
+
+def acos(x: Any) -> Any:
+    """The arc cosine, 2 atan(sqrt((1 - x) / (1 + x))); at most 0.6 ULP; NaN outside [-1, 1]."""
+    d = Double(x.type)
+    wide, one = d.of(x), d.number(1.0)
+    half = d.atan(math.sqrt(arith.divf(arith.subf(one, wide), arith.addf(one, wide))))
+    return arith.truncf(x.type, arith.addf(half, half))
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y); at most 0.6 ULP, and C's values for zeros and infinities."""
+    d = Double(x.type)
+    wide_x, wide_y = math.absf(d.of(x)), math.absf(d.of(y))
+    steep = arith.cmpf(arith.CmpFPredicate.OGT, wide_y, wide_x)
+    above, below = arith.select(steep, wide_x, wide_y), arith.select(steep, wide_y, wide_x)
+    quotient = d.where("oeq", below, 0.0, d.number(0.0), arith.divf(above, below))
+    quotient = arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, above, below), _unless_zero(d, below), quotient)
+    angle = d.atan(quotient)
+    angle = arith.select(steep, arith.subf(d.number(_PI_2_HIGH), angle), angle)
+    s = Single(x.type)
+    negative = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
+    angle = arith.select(negative, arith.subf(d.number(2 * _PI_2_HIGH), angle), angle)
+    result = math.copysign(arith.truncf(x.type, angle), y)
+    either = arith.cmpf(arith.CmpFPredicate.UNO, x, y)
+    return arith.select(either, arith.addf(x, y), result)
+
+
+def _unless_zero(d: Double, x: Any) -> Any:
+    """1, or 0 where `x` is 0: the quotient of two equal numbers as an angle needs it."""
+    return d.where("oeq", x, 0.0, d.number(0.0), d.number(1.0))
+
+
+def _sin(s: Single, r: Any) -> Any:
+    square = arith.mulf(r, r)
+    return s.fma(arith.mulf(r, square), s.horner(square, _SIN), r)
+
+
+def _cos(s: Single, r: Any) -> Any:
+    square = arith.mulf(r, r)
+    tail = s.fma(arith.mulf(square, square), s.horner(square, _COS), arith.mulf(square, s.number(-0.5)))
+    return arith.addf(tail, s.number(1.0))
+
+
+def _of_quadrant(s: Single, quadrant: Any, sine: Any, cosine: Any) -> Any:
+    """The sine of an angle from sine and cosine of what is left of it after `quadrant` right angles."""
+    value = arith.select(_has_bit(s, quadrant, 1), cosine, sine)
+    return arith.select(_has_bit(s, quadrant, 2), arith.negf(value), value)
+
+
+def _has_bit(s: Single, number: Any, bit: int) -> Any:
+    return arith.cmpi(arith.CmpIPredicate.ne, arith.andi(number, s.integer(bit)), s.integer(0))
+
+
+def _reduced(s: Single, x: Any) -> tuple[Any, Any]:
+    """`x` less a number of right angles, between -π/4 and π/4, and that number modulo 4 or more; NaN for infinities."""
+    d = Double(x.type)
+    wide = d.of(x)
+    large = d.is_("oge", math.absf(wide), _EXACT)
+    y, parts = _scaled(d, wide)
+    high = arith.select(large, arith.mulf(y, parts[0]), wide)
+    middle, low = (arith.select(large, arith.mulf(y, part), d.number(0.0)) for part in parts[1:])
+    first, n = _turned(d, high)
+    second, more = _turned(d, middle)
+    last, few = _turned(d, arith.addf(first, arith.addf(second, low)))
+    quadrant = arith.trunci(s.integers, arith.addi(n, arith.addi(more, few)))
+    return arith.truncf(s.type, last), quadrant
+
+
+def _scaled(d: Double, x: Any) -> tuple[Any, list[Any]]:
+    """x / 2^K for the largest K that leaves an integer, and the parts of 2^K modulo 2π."""
+    (k, *first), *rest = _POWERS
+    scale, parts = d.number(2.0**-k), [d.number(part) for part in first]
+    magnitude = math.absf(x)
+    for k, *values in rest:
+        beyond = d.is_("oge", magnitude, 2.0 ** (k + 23))
+        scale = arith.select(beyond, d.number(2.0**-k), scale)
+        parts = [arith.select(beyond, d.number(v), part) for v, part in zip(values, parts, strict=True)]
+    return arith.mulf(x, scale), parts
+
+
+def _turned(d: Double, x: Any) -> tuple[Any, Any]:
+    """`x` less the nearest number of right angles, and that number as an integer (its low bits)."""
+    rounded = math.fma(x, d.number(_2_PI), d.number(ROUND))
+    n = arith.negf(arith.subf(rounded, d.number(ROUND)))
+    rest = math.fma(n, d.number(_PI_2_HIGH), x)
+    return math.fma(n, d.number(_PI_2_LOW), rest), d.bits(rounded)

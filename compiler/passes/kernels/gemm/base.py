@@ -1,0 +1,85 @@
+"""What the matrix-multiply kernels share: offsets of A, B and C, and the time that a kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.passes.kernels.arithmetic import bytes_of, converted
+from buddy.compiler.passes.kernels.blocking import Blocking
+from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.passes.kernels.packing import ALIGNMENT
+
+
+class Kernel:
+    """One contraction on flat operands `a` and `b`. Offsets are in elements."""
+
+    def __init__(
+        self, e: Emitter, a: Any, b: Any, results: Results, contraction: Contraction, blocking: Blocking
+    ) -> None:
+        self.e, self.a, self.b, self.results = e, a, b, results
+        self.c, self.block, self.lanes = contraction, blocking, blocking.lanes
+        self.vector = results.vector
+        self.element = self.vector.element_type
+        self.m_loop, self.n_loop = len(contraction.outer), len(contraction.outer) + 1
+
+    def emit(self) -> None:
+        raise NotImplementedError
+
+    def factor(self, operand: int, value: Any) -> Any:
+        """Elements of A (0) or B (1) in the type of the sums."""
+        return converted(value, self.element, self.c.unsigned[operand])
+
+    def start(self, operand: int, outer: Sequence[Index]) -> Index:
+        """Where A (0) or B (1) begins for one value of the outer loops."""
+        return self.e.dot(outer, [loop.strides[operand] for loop in self.c.outer])
+
+    def place(self, outer: Sequence[Index], row: Index, column: Index) -> Place:
+        """Where the results for one value of the outer loops begin, from `row` and `column` on."""
+        place = self.results.origin
+        for loop, index in enumerate([*outer, row, column]):
+            place = self.results.moved(place, loop, index)
+        return place
+
+    @property
+    def work(self) -> float:
+        """Nanoseconds on one thread, roughly."""
+        outer = 1
+        for loop in self.c.outer:
+            outer *= loop.size
+        of_b = outer * self.c.n.size * self.c.depth * bytes_of(self.c.factor_element)
+        return nanoseconds(self.c.flops, of_b if self.c.m.size <= 8 else 0)
+
+    def partial_sums(self, rows: int, columns: int) -> tuple[Any, Results]:
+        """A new buffer of `rows` x `columns` sums, and access to it; the caller frees it."""
+        buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
+        spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
+        return buffer, Results(self.e, spec, [buffer], self.lanes, self.element)
+
+    def move(self, rows: int, columns: int, source: Results, start: Place, target: Results, there: Place) -> None:
+        """What `source` begins with at `start` becomes what `target` ends with at `there`, `rows` x `columns` of it."""
+
+        def row(index: Index, _: list[Any]) -> Sequence[Any]:
+            here, to = source.moved(start, self.m_loop, index), target.moved(there, self.m_loop, index)
+
+            def one(column: Index, active: int) -> None:
+                at, onto = source.moved(here, self.n_loop, column), target.moved(to, self.n_loop, column)
+                target.finish(source.initial(at, 0, active), onto, 0, active)
+
+            self.vectors(columns, one)
+            return ()
+
+        self.e.loop(0, rows, 1, row)
+
+    def vectors(self, columns: int, body: Callable[[Index, int], None]) -> None:
+        """`body(column, active)` for each vector of `columns` columns."""
+        for_blocks(self.e, columns, self.lanes, lambda number, active: body(self.e.mul(number, self.lanes), active))
+
+    def zero(self) -> Any:
+        return self.e.zero(self.vector)
+
+    def scratch_type(self, elements: int) -> Any:
+        return ir.MemRefType.get([elements], self.element)

@@ -1,0 +1,40 @@
+"""The function around a contraction's kernel, and the choice between the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import func, ir
+from buddy.compiler.passes.kernels.blocking import Blocking
+from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
+from buddy.compiler.passes.kernels.emit import Emitter
+from buddy.compiler.passes.kernels.epilogue import Results, ResultSpec
+from buddy.compiler.passes.kernels.gemm.blocked import BlockedGemm
+from buddy.compiler.passes.kernels.gemm.dot import DotProducts
+from buddy.compiler.passes.kernels.gemm.stream import StreamedRows
+
+KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
+
+
+def kernel_function(
+    name: str, types: Sequence[Any], contraction: Contraction, blocking: Blocking, spec: ResultSpec
+) -> func.FuncOp:
+    """A private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types` to it.
+
+    A and B are the op's first and second operand. That which the register block reads in vectors has the shape
+    `panels_of(contraction, blocking).shape` when `blocking.source` is "packed". Strides in `spec` are along
+    `contraction.loops`.
+    """
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        end = func.ReturnOp([])
+    with ir.InsertionPoint(end):
+        first, second, *buffers = flat_operands(entry.arguments, types)
+        a, b = (second, first) if contraction.swapped else (first, second)
+        e = Emitter(entry)
+        results = Results(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
+        KERNELS.get(blocking.source, BlockedGemm)(e, a, b, results, contraction, blocking).emit()
+    return function

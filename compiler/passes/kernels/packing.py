@@ -1,0 +1,321 @@
+"""Packing of B into panels [panel][k][columns], zero-padded: a copy, or a transpose in registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
+from buddy.compiler.passes.kernels.access import Loop, flatten
+from buddy.compiler.passes.kernels.arithmetic import converted
+from buddy.compiler.passes.kernels.blocking import Blocking
+from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks
+
+ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vector
+
+# Function attribute: it runs once per parameter, so that unrolled loops would take longer to compile than they save.
+ONCE = "buddy.once"
+
+# Windows of more elements are packed element by element: their rows would fill the cache, and be long code.
+MAX_WINDOW = 25
+
+Extent = tuple[int, int]  # size and stride in elements
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Which elements of B are packed, and how wide a panel is: [outer..., panel, k, column].
+
+    Where the panels are of a wider type, `unsigned` says that integers of B have no sign.
+    """
+
+    outer: tuple[Extent, ...]
+    n: Extent
+    k: tuple[Extent, ...]
+    columns: int
+    lanes: int
+    unsigned: bool = False
+
+    @property
+    def depth(self) -> int:
+        return math.prod(size for size, _ in self.k)
+
+    @property
+    def panel(self) -> int:
+        """Elements of one panel."""
+        return self.depth * self.columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*(size for size, _ in self.outer), -(-self.n[0] // self.columns), self.depth, self.columns)
+
+    @property
+    def outer_strides(self) -> list[int]:
+        """Strides of the packed buffer along the outer loops."""
+        return row_major([size for size, _ in self.outer], self.shape[-3] * self.panel)
+
+    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+        """Emit the packing of all of B, from the flat `source` to the flat `target`."""
+        pack_all(e, self, source, target)
+
+
+class Packing(Protocol):
+    """A form of a parameter that a kernel reads in its stead: a value that can be compared and hashed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+        """Emit what makes it, from the flat `source` to the flat `target`."""
+
+
+def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
+    def extent(loop: Loop) -> Extent:
+        return loop.size, loop.strides[1]
+
+    outer = tuple(extent(loop) for loop in contraction.outer if loop.used[1])
+    ks = tuple(extent(loop) for loop in contraction.k)
+    return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes, contraction.unsigned[1])
+
+
+def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncOp:
+    """A public function (raw B, packed B) -> () at the insertion point that fills all of the packed B."""
+    function = func.FuncOp(name, ([raw, packed], []))
+    function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+    function.attributes[ONCE] = ir.UnitAttr.get()
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        end = func.ReturnOp([])
+    with ir.InsertionPoint(end):
+        source, target = (flatten(value) for value in entry.arguments)
+        form.fill(Emitter(entry), source, target)
+    return function
+
+
+def pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
+    """Fill the panels of all of B: from the flat raw B `source` to the flat `target`."""
+
+    def body(indices: list[Index]) -> None:
+        here = e.dot(indices, [stride for _, stride in panels.outer])
+        there = e.dot(indices, panels.outer_strides)
+
+        def panel(number: Index, active: int) -> None:
+            column = e.mul(number, panels.columns * panels.n[1])
+            place = e.add(there, e.mul(number, panels.panel))
+            pack_panel(e, panels, source, e.add(here, column), target, place, active)
+
+        for_blocks(e, panels.n[0], panels.columns, panel)
+
+    e.nest([size for size, _ in panels.outer], body)
+
+
+def pack_panel(
+    e: Emitter, panels: Panels, source: Any, start: Index, target: Any, there: Index, active: int,
+    k_range: tuple[Index, Index] | None = None,
+) -> None:  # fmt: skip
+    """Pack `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there` on."""
+    *outer, (size, stride) = panels.k or ((1, 0),)
+    lower, upper = k_range or (0, size)
+    if window := inner_window(panels):
+        windows = Windows(e, source, panels.n[1], window, panels.columns, panels.lanes)
+        targets = [panels.columns, size * panels.columns]  # of the next channel, of the next element of the window
+
+        def row(channel: Index, place: int, here: Index) -> None:
+            row_there = e.dot((channel, place), targets, there)
+            for column in range(0, panels.columns, panels.lanes):
+                value = e.load(windows.scratch, e.add(here, column), panels.lanes)
+                e.store(converted(value, target.type.element_type, panels.unsigned), target, e.add(row_there, column))
+
+        def rows(channel: Index, starts: list[Index]) -> None:
+            for place, here in enumerate(starts):
+                row(channel, place, here)
+
+        windows.each(start, size, active, rows)
+        return
+    unsigned, columns = panels.unsigned, panels.columns
+    copier = PanelCopy(e, source, stride, panels.n[1], target, columns, columns, panels.lanes, unsigned)
+    targets = row_major([count for count, _ in outer], size * panels.columns)
+
+    def body(indices: list[Index]) -> None:
+        here = e.dot(indices, [step for _, step in outer], start)
+        copier.copy(here, e.dot(indices, targets, there), lower, upper, active)
+
+    e.nest([count for count, _ in outer], body)
+
+
+def inner_window(panels: Panels) -> int:
+    """Elements of the window that lies innermost in B, as in the weights of a convolution; 0 where none does."""
+    *outer, (size, stride) = panels.k or ((1, 0),)
+    sizes = [count for count, _ in outer]
+    window = math.prod(sizes)
+    dense = [step for _, step in outer] == row_major(sizes, 1) and stride == window and panels.n[1] == size * window
+    return window if 1 < window <= MAX_WINDOW and dense and panels.lanes > 1 else 0
+
+
+def row_major(sizes: Sequence[int], step: int) -> list[int]:
+    """Row-major strides over `sizes` whose last one is `step`."""
+    strides: list[int] = []
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        step *= size
+    return strides
+
+
+class Windows:
+    """Weights [column, channel, window] in vectors of columns: transposed to a buffer, `lanes` channels at a time."""
+
+    def __init__(self, e: Emitter, source: Any, column_stride: int, window: int, columns: int, lanes: int) -> None:
+        self.e, self.source, self.column_stride = e, source, column_stride
+        self.window, self.columns, self.lanes = window, columns, lanes
+        self.scratch: Any = None
+
+    def each(self, start: Index, channels: int, active: int, body: Callable[[Index, list[Index]], object]) -> None:
+        """`body` for each channel, with where in `scratch` the rows of columns of its window's elements begin.
+
+        Columns from `active` on are zeros.
+        """
+        e, step = self.e, self.window * self.columns
+        type_ = ir.MemRefType.get([self.lanes * step], self.source.type.element_type)
+        self.scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
+        copier = PanelCopy(
+            e, self.source, 1, self.column_stride, self.scratch, self.columns, self.columns, self.lanes
+        )  # fmt: skip
+
+        def block(number: Index, count: int) -> None:
+            first = e.mul(number, self.lanes)
+            copier.copy(e.add(start, e.mul(first, self.window)), 0, 0, count * self.window, active)
+
+            def one(channel: Index, _: list[Any]) -> Sequence[Any]:
+                here = e.mul(channel, step)
+                body(e.add(first, channel), [e.add(here, i * self.columns) for i in range(self.window)])
+                return ()
+
+            e.loop(0, count, 1, one)
+
+        for_blocks(e, channels, self.lanes, block)
+        memref.dealloc(self.scratch)
+
+
+@dataclass(frozen=True)
+class PanelCopy:
+    """Copies a matrix, or its transpose, in registers.
+
+    Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
+    written to the flat memref `target` at `start + k * row_stride + column`; both starts are given with each copy.
+    A row is `width` wide; `lanes` is a power of two. Elements are converted where the two types differ; integers that
+    are `unsigned` have no sign.
+    """
+
+    e: Emitter
+    source: Any
+    k_stride: int
+    column_stride: int
+    target: Any
+    row_stride: int
+    width: int
+    lanes: int
+    unsigned: bool = False
+
+    def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+        """Copy rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
+        if self.column_stride == 1:
+            self._rows(self._copy_row, start, target_start, lower, upper, active)
+        elif self.k_stride == 1 and self.lanes > 1:
+            self._squares(start, target_start, lower, upper, active)
+        else:
+            self._rows(self._gather_row, start, target_start, lower, upper, active)
+
+    def _rows(self, row: Any, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+        e = self.e
+
+        def body(k: Index, _: list[Any]) -> Sequence[Any]:
+            row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
+            return ()
+
+        e.loop(lower, upper, 1, body)
+
+    def _copy_row(self, here: Index, there: Index, active: int) -> None:
+        for column in range(0, active, self.lanes):
+            value = self.e.load(self.source, self.e.add(here, column), self.lanes, active - column)
+            self._store(value, there, column)
+        self._zeros(there, -(-active // self.lanes) * self.lanes)
+
+    def _gather_row(self, here: Index, there: Index, active: int) -> None:
+        e = self.e
+        self._zeros(there, active // self.lanes * self.lanes)
+
+        def body(column: Index, _: list[Any]) -> Sequence[Any]:
+            value = e.load_scalar(self.source, e.add(here, e.mul(column, self.column_stride)))
+            e.store_scalar(self._converted(value), self.target, e.add(there, column))
+            return ()
+
+        e.loop(0, active, 1, body)
+
+    def _store(self, value: Any, there: Index, column: int) -> None:
+        self.e.store(self._converted(value), self.target, self.e.add(there, column), self.width - column)
+
+    def _zeros(self, there: Index, first: int) -> None:
+        for column in range(first, self.width, self.lanes):
+            self._store(self.e.zero(self._vector), there, column)
+
+    def _squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+        """Squares of lanes x lanes elements go through registers; rows of K that are left over go one by one."""
+        e, lanes = self.e, self.lanes
+        whole = self._whole(lower, upper)
+        full = active // lanes * lanes
+
+        def band(k: Index, _: list[Any]) -> Sequence[Any]:
+            here, there = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
+            e.loop(0, full, lanes, lambda column, _: self._square(here, there, column, lanes))
+            if active > full:
+                self._square(here, there, full, active - full)
+            for row in range(lanes):
+                self._zeros(e.add(there, row * self.row_stride), -(-active // lanes) * lanes)
+            return ()
+
+        e.loop(lower, whole, lanes, band)
+        self._rows(self._gather_row, start, target_start, whole, upper, active)
+
+    def _whole(self, lower: Index, upper: Index) -> Index:
+        """The end of the last full square between `lower` and `upper`."""
+        e, lanes = self.e, self.lanes
+        if isinstance(lower, int) and isinstance(upper, int):
+            return lower + (upper - lower) // lanes * lanes
+        count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(lanes))
+        return e.add(lower, e.mul(count, lanes))
+
+    def _square(self, here: Index, there: Index, column: Index, count: int) -> Sequence[Any]:
+        """Read `count` rows of `lanes` elements from `column` on, write them as columns."""
+        e = self.e
+        here, there = e.add(here, e.mul(column, self.column_stride)), e.add(there, column)
+        rows = [e.load(self.source, e.add(here, i * self.column_stride), self.lanes) for i in range(count)]
+        rows += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
+        width = self.lanes if self.width % self.lanes == 0 else count
+        for i, value in enumerate(transposed(rows)):
+            e.store(self._converted(value), self.target, e.add(there, i * self.row_stride), width)
+        return ()
+
+    def _converted(self, value: Any) -> Any:
+        return converted(value, self.target.type.element_type, self.unsigned)
+
+    @property
+    def _vector(self) -> Any:
+        return ir.VectorType.get([self.lanes], self.target.type.element_type)
+
+
+def transposed(rows: list[Any]) -> list[Any]:
+    """The transpose of as many vectors as each has lanes (a power of two), by repeated perfect shuffles.
+
+    Interleaving row i with row i + L/2 moves the top bit of the row number into the lowest bit of the lane number;
+    after log2(L) rounds, row and lane have changed places.
+    """
+    lanes = len(rows)
+    low = [lane // 2 + lanes * (lane % 2) for lane in range(lanes)]
+    high = [index + lanes // 2 for index in low]
+    for _ in range(lanes.bit_length() - 1):
+        pairs = [(rows[i], rows[i + lanes // 2]) for i in range(lanes // 2)]
+        rows = [vector.shuffle(a, b, mask) for a, b in pairs for mask in (low, high)]
+    return rows

@@ -1,0 +1,158 @@
+"""Ops that a module repeats become calls of one function each: equal loops need to be compiled once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.mlir.bindings import func, ir
+from buddy.compiler.mlir.memory import VIEWS
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.mlir.walk import attributes_of, collect
+from buddy.compiler.passes.kernels.access import UnsupportedError
+from buddy.compiler.passes.kernels.calls import KernelCalls
+from buddy.compiler.passes.kernels.crossing import argument_types
+from buddy.compiler.passes.kernels.structured import KINDS
+
+# A function takes about as long to compile as two loops over vectors.
+_OFTEN = 3
+
+_FILL, _VIEW, _CONSTANT = "linalg.fill", "memref.subview", "arith.constant"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Ops that follow each other and touch no memory but that of `operands`; equal ones have equal `key`."""
+
+    ops: tuple[Any, ...]
+    operands: tuple[Any, ...]
+
+    @property
+    def last(self) -> Any:
+        return self.ops[-1]
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What the ops are and which values they hand to each other, as a plain value."""
+        numbers: dict[Any, int] = {}
+        found: list[Hashable] = [str(value.type) for value in self.operands]
+        constants = [value.owner.operation for op in self.ops for value in _read(op) if _is_constant(value)]
+        inside = [inner for op in self.ops for inner in (op, *collect(op))]
+        for op in (*constants, *inside):
+            attributes = sorted((name, str(value)) for name, value in attributes_of(op).items())
+            operands = tuple(numbers.setdefault(value, len(numbers)) for value in op.operands)
+            results = tuple((numbers.setdefault(value, len(numbers)), str(value.type)) for value in op.results)
+            arguments = [value for region in op.regions for block in region.blocks for value in block.arguments]
+            found.append((op.name, tuple(attributes), operands, results))
+            found += [numbers.setdefault(value, len(numbers)) for value in arguments]
+        return tuple(found)
+
+
+def outline(root: Any, locations: LocationSets) -> dict[str, list[Any]]:
+    """Put ops that the functions of module `root` repeat often into functions: single ones, and fills of one buffer.
+
+    Only ops on memrefs outside of loops count. Returns the locations of the calls of each function.
+    """
+    calls = KernelCalls(root, locations, pack_weights=False)
+    blocks = [function.regions[0].blocks[0] for function in root.regions[0].blocks[0] if _has_body(function)]
+    runs = [(run, run.key) for block in blocks for run in _runs(block)]
+    count = Counter(key for _, key in runs)
+    for run, key in runs:
+        if count[key] >= _OFTEN:
+            _outline(run, key, calls)
+    calls.finish()
+    return calls.called()
+
+
+def _outline(run: _Run, key: Hashable, calls: KernelCalls) -> None:
+    def build(name: str, _: Sequence[Any]) -> func.FuncOp:
+        return _function(name, run)
+
+    symbol = f"repeated_{run.last.name.rpartition('.')[2]}"
+    calls.call(run.last, key, symbol, run.operands, calls.locations.union([op.location for op in run.ops]), build)
+    for op in reversed(run.ops):
+        op.erase()
+
+
+def _function(name: str, run: _Run) -> func.FuncOp:
+    """A private function of the run's operands that does what it does, at the insertion point."""
+    function = func.FuncOp(name, ([value.type for value in run.operands], []), visibility="private")
+    entry = function.add_entry_block()
+    known = dict(zip(run.operands, entry.arguments, strict=True))
+    with ir.InsertionPoint(entry):
+        for op in run.ops:
+            for value in _read(op):
+                if value not in known:
+                    known[value] = value.owner.clone().operation.results[0]
+            copy = op.clone().operation
+            for inner in (copy, *collect(copy)):
+                for number, value in enumerate(inner.operands):
+                    inner.operands[number] = known.get(value, value)
+            known |= zip(op.results, copy.results, strict=True)
+        func.ReturnOp([])
+    return function
+
+
+def _read(op: Any) -> list[Any]:
+    """The values from outside of `op` that it or its body uses."""
+    inside = collect(op)
+    own = {value for inner in inside for value in inner.results}
+    own |= {argument for region in op.regions for block in region.blocks for argument in block.arguments}
+    return [value for each in (op, *inside) for value in each.operands if value not in own]
+
+
+def _has_body(op: Any) -> bool:
+    return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
+
+
+def _runs(block: Any) -> Iterator[_Run]:
+    """The runs of a function's body that could stand in a function of their own."""
+    fills: list[_Run] = []
+    for op in [op.operation for op in block.operations]:
+        if op.name in VIEWS:
+            continue
+        run = _run(op) if op.name in KINDS and not len(op.results) else None
+        joins = fills and run is not None and run.last.name == _FILL and run.operands == fills[0].operands
+        if not joins:
+            yield from _joined(fills)
+            fills = []
+        if run is not None and (joins or run.last.name == _FILL):
+            fills.append(run)
+        elif run is not None:
+            yield run
+
+
+def _joined(fills: Sequence[_Run]) -> Iterator[_Run]:
+    if fills:
+        yield _Run(tuple(op for run in fills for op in run.ops), fills[0].operands)
+
+
+def _run(op: Any) -> _Run | None:
+    """The run of `op` alone, with the view that it fills; `None` where it needs more than memrefs and constants."""
+    ops: tuple[Any, ...] = (op,)
+    values = [value for value in _read(op) if not _is_constant(value)]
+    if op.name == _FILL and len(values) == 1 and _is_part(values[0]):
+        view = values[0].owner.operation
+        ops, values = (view, op), [view.operands[0]]
+    operands = tuple(dict.fromkeys(values))
+    return _Run(ops, operands) if all(_crosses(value.type) for value in operands) else None
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, ir.OpResult) and value.owner.name == _CONSTANT
+
+
+def _is_part(value: Any) -> bool:
+    """Whether `value` is a static subview that has one use."""
+    made = isinstance(value, ir.OpResult) and value.owner.name == _VIEW and len(value.owner.operands) == 1
+    return bool(made and len(list(value.uses)) == 1)
+
+
+def _crosses(type_: Any) -> bool:
+    """Whether a value of `type_` is a memref that crosses calls as it is."""
+    try:
+        return isinstance(type_, ir.MemRefType) and argument_types([type_]) == [type_]
+    except UnsupportedError:
+        return False

@@ -1,0 +1,143 @@
+"""Rows: the outer loops that several structured ops share, and what each op touches in one of their iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.memory import VIEWS, stands_alone
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
+from buddy.compiler.passes.kernels.emit import element_bytes
+from buddy.compiler.passes.kernels.structured import Structured
+
+Bounds = tuple[int, ...]  # 1, then the products of the first one, two, … sizes of the row loops
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one op does with one operand: element `offset + row indices · rows + inner indices · inner` of `root`."""
+
+    value: Any  # the operand
+    root: Any
+    offset: int
+    rows: tuple[int, ...]
+    inner: tuple[int, ...]
+    span: int  # elements from the first to the last one of a row
+    written: bool
+
+    def overlaps_in_other_rows(self, other: Access, sizes: Sequence[int]) -> bool:
+        """Whether two accesses of one buffer may meet in different rows."""
+        if self.rows != other.rows:
+            return True
+        start = min(self.offset, other.offset)
+        extent = max(self.offset + self.span, other.offset + other.span) - start
+        for stride, size in sorted(zip(self.rows, sizes, strict=True)):
+            if stride < extent:
+                return True
+            extent += stride * (size - 1)
+        return False
+
+
+@dataclass(frozen=True)
+class RowOp:
+    """A structured op as `row_loops` around `inner` loops, with an access for each operand."""
+
+    op: Structured
+    row_loops: tuple[Loop, ...]
+    inner: tuple[Loop, ...]
+    accesses: tuple[Access, ...]
+
+
+def leading_rows(op: Structured) -> int:
+    """How many iterations the parallel loops have that stand before all others of a reduction."""
+    count = 1
+    for loop in op.loops:
+        if loop.reduction:
+            break
+        count *= loop.size
+    return count
+
+
+def refined(bounds: Bounds, op: Structured) -> Bounds | None:
+    """`bounds` with those of the op's own loops; `None` where they do not fit together."""
+    done, found = 1, set(bounds)
+    for loop in op.loops:
+        if done * loop.size >= bounds[-1]:
+            break
+        done *= loop.size
+        found.add(done)
+    ordered = tuple(sorted(found))
+    return ordered if all(b % a == 0 for a, b in pairwise(ordered)) else None
+
+
+def split_rows(op: Structured, bounds: Bounds) -> RowOp:
+    """`op` with the loops up to `bounds[-1]` iterations as rows.
+
+    Raises `UnsupportedError` where these are reductions, or an operand's place in memory is not known.
+    """
+    rows: list[Loop] = []
+    inner: list[Loop] = []
+    done = 1
+    for loop in op.loops:
+        rest = loop.size
+        for lower, upper in pairwise(bounds):
+            if lower != done or rest == 1:
+                continue
+            factor = upper // lower
+            if loop.reduction or rest % factor:
+                raise UnsupportedError("its outer loops are other ones")
+            rest //= factor
+            rows.append(replace(loop, size=factor, strides=tuple(s * rest for s in loop.strides)))
+            done = upper
+        if rest > 1:
+            inner.append(replace(loop, size=rest))
+    if done != bounds[-1]:
+        raise UnsupportedError("its outer loops are other ones")
+    if any(not any(loop.strides) for loop in inner):
+        raise UnsupportedError("a loop within a row moves no operand")
+    accesses = tuple(_access(op, number, rows, inner) for number in range(len(op.operands)))
+    return RowOp(op, tuple(rows), tuple(inner), accesses)
+
+
+def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[Loop]) -> Access:
+    value = op.operands[number]
+    strides = tuple(loop.strides[number] for loop in inner)
+    span = 1 + sum(stride * (loop.size - 1) for stride, loop in zip(strides, inner, strict=True))
+    root, offset = _place(value)
+    return Access(value, root, offset, tuple(r.strides[number] for r in rows), strides, span, number >= op.inputs)
+
+
+def _place(value: Any) -> tuple[Any, int]:
+    """The buffer behind `value`, and the element of it at which `value` begins."""
+    layout = layout_of(value.type)
+    while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
+        if value.owner.name == "memref.view":
+            raise UnsupportedError("its buffers share an arena already")
+        value = value.owner.operands[0]
+    if layout.offset is None or layout_of(value.type).offset != 0:
+        raise UnsupportedError("an operand begins at a place that is only known at run time")
+    return value, layout.offset
+
+
+def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
+    """Why `right` may not follow `left` row by row; `None` if it may."""
+    sizes = [b // a for a, b in pairwise(bounds)]
+    for a, b in _writing_pairs(left.accesses, right.accesses):
+        if a.root != b.root:
+            if not (stands_alone(a.root) or stands_alone(b.root)):
+                return "two of their buffers may overlap"
+        elif a.overlaps_in_other_rows(b, sizes):
+            return "one reads what the other writes in another row"
+    return None
+
+
+def _writing_pairs(left: Sequence[Access], right: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
+    return ((a, b) for a in left for b in right if a.written or b.written)
+
+
+def row_bytes(op: RowOp) -> int:
+    """Bytes of the largest piece of a buffer that `op` touches in one row."""
+    return max(access.span * element_bytes(access.value.type.element_type) for access in op.accesses)

@@ -1,0 +1,89 @@
+"""The loop that does stages of a row, for all rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.passes.kernels.chunks import for_chunk, rows_in_chunk
+from buddy.compiler.passes.kernels.emit import Emitter, Index, element_bytes, nanoseconds
+from buddy.compiler.passes.kernels.rows.kernel import Access, Bounds, row_bytes
+from buddy.compiler.passes.kernels.rows.stages import Stage, emit_stage
+
+_LINE = 64  # bytes of a cache line
+
+
+class RowLoop:
+    """The loop over chunks of rows, within it one over a chunk's rows; each chunk has its own room for temporaries."""
+
+    def __init__(self, e: Emitter, bounds: Bounds, stages: Sequence[Stage], scratch: Sequence[Any]) -> None:
+        self.e, self.stages = e, stages
+        *self.outer, self.rows = [b // a for a, b in pairwise(bounds)]
+        self.chunk = rows_in_chunk(self.rows, max(row_bytes(op) for stage in stages for op in stage.ops))
+        self.chunks = [*self.outer, -(-self.rows // self.chunk)]
+        self.scratch = {root: self._allocated(root) for root in scratch}
+
+    def _allocated(self, root: Any) -> tuple[Any, int, int]:
+        """Room for a row of `root` per chunk: the buffer, the distance of two chunks, the first element of a row."""
+        found = [access for stage in self.stages for op in stage.ops for access in op.accesses if access.root == root]
+        start = min(access.offset for access in found)
+        extent = max(access.offset + access.span for access in found) - start
+        element = root.type.element_type
+        line = max(1, _LINE // element_bytes(element))
+        pitch = -(-extent // line) * line
+        alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _LINE)
+        return (
+            memref.alloc(ir.MemRefType.get([math.prod(self.chunks) * pitch], element), [], [], alignment=alignment),
+            pitch,
+            start,
+        )
+
+    def emit(self, locations: Sequence[Any]) -> None:
+        e = self.e
+
+        def chunk(indices: list[Index]) -> None:
+            *outer, number = indices
+            place: Index = 0
+            for size, index in zip(self.chunks, indices, strict=True):
+                place = e.add(e.mul(place, size), index)
+            for_chunk(e, number, self.chunk, self.rows, lambda row: self._row([*outer, row], place, locations))
+
+        e.parallel(self.chunks, chunk, self._work())
+
+    def _work(self) -> float:
+        """The time of all rows on one thread in nanoseconds, roughly."""
+        ops = [op for stage in self.stages for op in stage.ops]
+        rows = self.rows * math.prod(self.outer)
+        flop = sum(len(op.op.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
+        return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
+
+    def _row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> None:
+        views: dict[Any, Any] = {}
+
+        def view(access: Access, sizes: Sequence[int]) -> Any:
+            key = (access.root, access.offset, access.rows, access.inner, *sizes)
+            if key not in views:
+                views[key] = self._view(access, sizes, indices, chunk)
+            return views[key]
+
+        for stage, location in zip(self.stages, locations, strict=True):
+            with location:
+                emit_stage(self.e, stage, indices, view)
+
+    def _view(self, access: Access, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
+        """The memref of an access in one row: a dim per loop that it moves along."""
+        e, base = self.e, access.root
+        if base in self.scratch:
+            base, pitch, start = self.scratch[base]
+            offset = e.add(e.mul(chunk, pitch), access.offset - start)
+        else:
+            offset = e.dot(indices, access.rows, access.offset)
+        strides = [stride for stride in access.inner if stride]
+        mark = f"strided<[{', '.join(map(str, strides))}], offset: ?>"
+        shape = "".join(f"{size}x" for size in sizes)
+        type_ = ir.Type.parse(f"memref<{shape}{base.type.element_type}, {mark}>")
+        dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+        return memref.reinterpret_cast(type_, base, [e.value(offset)], [], [], [dynamic], sizes, strides)

@@ -1,0 +1,161 @@
+"""What happens to one row: stages one after the other, ops that walk a row alike being one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir, linalg
+from buddy.compiler.passes.kernels.body import cloned
+from buddy.compiler.passes.kernels.emit import Emitter, Index
+from buddy.compiler.passes.kernels.rows.kernel import Access, RowOp
+
+View = Callable[[Access, Sequence[int]], Any]  # the memref of an access, and the sizes of the loops it moves along
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Ops with the same loops within a row, done together; `forgotten` are buffers that need not be stored."""
+
+    ops: tuple[RowOp, ...]
+    forgotten: frozenset[Any] = frozenset()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(loop.size for loop in self.ops[0].inner)
+
+    @property
+    def reductions(self) -> tuple[bool, ...]:
+        return tuple(
+            any(kinds) for kinds in zip(*([loop.reduction for loop in op.inner] for op in self.ops), strict=True)
+        )
+
+    def accesses(self, written: bool) -> Iterable[Access]:
+        return (access for op in self.ops for access in op.accesses if access.written == written)
+
+    def roots(self, written: bool) -> set[Any]:
+        return {access.root for access in self.accesses(written)}
+
+
+def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[Stage]:
+    """The stages for `ops` in order: an element-wise op joins the op that reads its result in the same order.
+
+    What only one stage knows of the `temporary` buffers is forgotten after it.
+    """
+    stages = [Stage((op,)) for op in ops]
+    number = 0
+    while number < len(stages):
+        before = next((i for i in reversed(range(number)) if _may_join(stages, i, number)), None)
+        if before is None:
+            number += 1
+            continue
+        stages[number] = Stage(stages[before].ops + stages[number].ops)
+        del stages[before]
+        number -= 1
+    return [replace(stage, forgotten=_known_only_to(stage, stages, temporary)) for stage in stages]
+
+
+def _may_join(stages: Sequence[Stage], first: int, second: int) -> bool:
+    """Whether stage `first` may be done together with stage `second`, which reads what it writes."""
+    a, b = stages[first], stages[second]
+    if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(True) & b.roots(False):
+        return False
+    made = {access.root: access for access in a.accesses(True)}
+    if any(access.root in made and not _same_place(access, made[access.root]) for access in _all(b)):
+        return False
+    if b.roots(True) & (a.roots(False) | a.roots(True)):
+        return False
+    return not any(
+        a.roots(True) & (middle.roots(False) | middle.roots(True)) or a.roots(False) & middle.roots(True)
+        for middle in stages[first + 1 : second]
+    )
+
+
+def _all(stage: Stage) -> list[Access]:
+    return [access for op in stage.ops for access in op.accesses]
+
+
+def _same_place(a: Access, b: Access) -> bool:
+    return (a.root, a.offset, a.rows, a.inner) == (b.root, b.offset, b.rows, b.inner)
+
+
+def _known_only_to(stage: Stage, stages: Sequence[Stage], temporary: Iterable[Any]) -> frozenset[Any]:
+    """Temporary buffers that are handed on within `stage` and that no other stage touches."""
+    if len(stage.ops) == 1:
+        return frozenset()
+    others = {access.root for other in stages if other is not stage for access in _all(other)}
+    return frozenset(root for root in temporary if root in stage.roots(True) and root not in others)
+
+
+def emit_stage(e: Emitter, stage: Stage, rows: Sequence[Index], view: View) -> None:
+    """A `linalg.generic` on the memrefs of one row, for the row with indices `rows`."""
+    inputs, outputs = _operands(stage)
+    loops = range(len(stage.sizes))
+    moving = [[i for i in loops if access.inner[i]] for access in (*inputs, *outputs)]
+    maps = [ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(i) for i in dims]) for dims in moving]
+    values = [
+        view(access, [stage.sizes[i] for i in dims]) for access, dims in zip((*inputs, *outputs), moving, strict=True)
+    ]
+    kinds = ["reduction" if reduction else "parallel" for reduction in stage.reductions]
+    generic = linalg.GenericOp(
+        [], values[: len(inputs)], values[len(inputs) :],
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
+        ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]),
+    )  # fmt: skip
+    location = ir.Location.current
+    elements = [value.type.element_type for value in values]
+    block = generic.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
+    with ir.InsertionPoint(block):
+        _emit_body(e, stage, rows, inputs, outputs, list(block.arguments))
+
+
+def _operands(stage: Stage) -> tuple[list[Access], list[Access]]:
+    """What a stage reads from memory, and what it writes there, each place once."""
+    inputs: list[Access] = []
+    outputs: list[Access] = []
+    for op in stage.ops:
+        for number, access in enumerate(op.accesses):
+            known = outputs if access.written else [*inputs, *_made_before(stage, op)]
+            used = access.written or op.op.reads(number)
+            if used and access.root not in stage.forgotten and not any(_same_place(access, k) for k in known):
+                (outputs if access.written else inputs).append(access)
+    return inputs, outputs
+
+
+def _made_before(stage: Stage, op: RowOp) -> list[Access]:
+    return [access for other in stage.ops[: stage.ops.index(op)] for access in other.accesses if access.written]
+
+
+def _emit_body(
+    e: Emitter, stage: Stage, rows: Sequence[Index], inputs: list[Access], outputs: list[Access], arguments: list[Any]
+) -> None:
+    read = list(zip(inputs, arguments, strict=False))
+    accumulated = list(zip(outputs, arguments[len(inputs) :], strict=True))
+    made: list[tuple[Access, Any]] = []
+    for op in stage.ops:
+        known: dict[Any, Any] = dict(op.op.scalars)
+        for access, argument in zip(op.accesses, op.op.arguments, strict=True):
+            value = _at(access, accumulated) if access.written else _at(access, made) or _at(access, read)
+            if value is not None:
+                known[argument] = value
+        known = cloned(op.op.block, known, {dim: _index(e, op, rows, dim) for dim in op.op.indexed})
+        yielded = [known.get(scalar, scalar) for scalar in op.op.yielded]
+        made += list(zip(op.accesses[op.op.inputs :], yielded, strict=True))
+    linalg.yield_([_at(access, made) for access in outputs])
+
+
+def _at(place: Access, found: Sequence[tuple[Access, Any]]) -> Any | None:
+    return next((value for access, value in found if _same_place(access, place)), None)
+
+
+def _index(e: Emitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
+    """The index along a dim of the op's own iteration space, which rows and a loop within a row may share."""
+    value: Index = 0
+    for index, loop in zip(rows, op.row_loops, strict=True):
+        if dim in loop.dims:
+            value = e.add(e.mul(value, loop.size), index)
+    for number, loop in enumerate(op.inner):
+        if dim in loop.dims:
+            value = e.add(e.mul(value, loop.size), linalg.IndexOp(number).result)
+    return e.value(value)

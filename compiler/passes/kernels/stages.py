@@ -1,0 +1,147 @@
+"""The marked ops around a contraction or convolution that its kernel takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.memory import root_of, zero_fill_before
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
+from buddy.compiler.passes.kernels.epilogue import (
+    EPILOGUE,
+    PROLOGUE,
+    Extent,
+    ResultSpec,
+    Stage,
+    boundaries,
+    is_marked,
+    joint_of,
+    matched,
+)
+from buddy.compiler.passes.kernels.weights import drop_dead_views
+
+C = 2  # the operand of a contraction that holds its sums
+
+
+class _Looped(Protocol):
+    @property
+    def loops(self) -> tuple[Loop, ...]: ...
+
+
+# A contraction or convolution: what has loops over C, vectors lying along the last one.
+Product = TypeVar("Product", bound=_Looped)
+Cut = Callable[[Product, Sequence[int]], Product]
+
+
+@dataclass(frozen=True)
+class Neighbours(Generic[Product]):
+    """What a kernel for `contraction` takes over: the ops `taken`, which `erase` removes; `notes` say it in words.
+
+    `locations` are those of the ops that the kernel does the work of; a fill with zeros is no work of its.
+    """
+
+    contraction: Product
+    spec: ResultSpec
+    taken: tuple[Any, ...]
+    notes: tuple[str, ...]
+    locations: tuple[Any, ...] = field(default=())
+
+    def erase(self) -> None:
+        """Remove the ops that the kernel has taken over, and what only they used."""
+        for op in self.taken:
+            operands = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
+            op.erase()
+            for value in operands:
+                drop_unused(value)
+
+
+def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[Product]:
+    """What stands around `op` (on memrefs) and goes into its kernel. It stays there: a kernel may yet be refused.
+
+    `cut` gives the contraction with loops that end at some strides in C, where it can.
+    """
+    result, notes, taken = op.operands[C], list[str](), list[Any]()
+    prologue = _before(op, PROLOGUE)
+    epilogue = _after(op, EPILOGUE)
+    stages: dict[str, Stage | None] = {PROLOGUE: None, EPILOGUE: None}
+    for mark, other in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
+        if other is None:
+            continue
+        try:
+            contraction, stages = _with_stage(cut, contraction, stages, mark, other, result)
+        except UnsupportedError as reason:
+            notes.append(f"{other.name} apart: {reason}")
+            del other.attributes[mark]
+            continue
+        taken.append(other)
+        notes.append(_noted(mark, other))
+    fill = None if stages[PROLOGUE] else zero_fill_before(op, result)
+    accumulate = fill is None and stages[PROLOGUE] is None
+    if accumulate:
+        notes.append("adds to C")
+    strides = tuple(loop.strides[C] for loop in contraction.loops)
+    spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
+    locations = tuple(other.location for other in taken)
+    return Neighbours(contraction, spec, (*taken, *([] if fill is None else [fill])), tuple(notes), locations)
+
+
+def extents(contraction: _Looped) -> list[Extent]:
+    return [(loop.size, loop.strides[C]) for loop in contraction.loops]
+
+
+def _with_stage(
+    cut: Cut[Product], contraction: Product, stages: dict[str, Stage | None], mark: str, op: Any, result: Any
+) -> tuple[Product, dict[str, Stage | None]]:
+    """The contraction cut for `op` too, and all stages along its loops."""
+    joint = joint_of(op, result)
+    contraction = cut(contraction, boundaries(op, joint))
+    found = {mark: matched(op, joint, extents(contraction))}
+    for other, stage in stages.items():
+        if stage is not None:
+            found[other] = matched(stage.op.op, stage.joint, extents(contraction))
+    return contraction, {**stages, **found}
+
+
+def _noted(mark: str, op: Any) -> str:
+    count = len(op.regions[0].blocks[0].operations) - 1
+    kind = "starts from" if mark == PROLOGUE else "epilogue of"
+    return f"{kind} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
+
+
+def _after(op: Any, mark: str) -> Any | None:
+    """The op with `mark` that reads the result of `op`."""
+    result = op.operands[C]
+    return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
+
+
+def _before(op: Any, mark: str) -> Any | None:
+    """The op with `mark` right in front of `op` that writes its result."""
+    previous = None
+    for user in _users(root_of(op.operands[C])):
+        nearer = previous is None or previous.is_before_in_block(user)
+        if user.block == op.block and user != op and user.is_before_in_block(op) and nearer:
+            previous = user
+    return previous if previous is not None and is_marked(previous, mark, op.operands[C]) else None
+
+
+def _users(value: Any) -> Sequence[Any]:
+    """The ops that use `value`, through views of it too."""
+    found: list[Any] = []
+    for use in value.uses:
+        owner = use.owner.operation
+        if owner.name.startswith("memref.") and len(owner.results) == 1:
+            found += _users(owner.results[0])
+        else:
+            found.append(owner)
+    return found
+
+
+def drop_unused(value: Any) -> None:
+    """Erase the views that lead to `value`, and the allocation behind them, where nothing uses them."""
+    root = root_of(value)
+    drop_dead_views(value)
+    allocated = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
+    if allocated and not any(True for _ in root.uses):
+        root.owner.erase()

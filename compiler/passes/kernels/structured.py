@@ -1,0 +1,162 @@
+"""Structured ops (linalg on memrefs) read as loops over flat operands and a body of scalar ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
+from buddy.compiler.passes.kernels.contraction import NAMED, indexing_maps
+
+KINDS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
+
+# Masked-off lanes hold a filler value, with which an integer division could trap.
+TRAPPING = frozenset(
+    f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
+)
+
+# What processors have instructions for; all other functions are calls of the math library, one element each.
+VECTOR_MATH = frozenset(
+    f"math.{name}"
+    for name in ("absf", "absi", "ceil", "copysign", "floor", "fma", "round", "roundeven", "rsqrt", "sqrt", "trunc")
+)
+
+
+@dataclass(frozen=True)
+class Structured:
+    """`operands` are the op's memrefs, the `outputs` last ones being written; `loops` are merged where possible.
+
+    `arguments[i]` is the argument of `block` that stands for an element of `operands[i]`; `scalars` maps arguments
+    that stand for scalar operands to these; `indexed` are the dims whose index the body asks for.
+    """
+
+    op: Any
+    operands: tuple[Any, ...]
+    outputs: int
+    loops: tuple[Loop, ...]
+    block: Any
+    arguments: tuple[Any, ...]
+    scalars: dict[Any, Any]
+    indexed: frozenset[int]
+
+    @property
+    def inputs(self) -> int:
+        return len(self.operands) - self.outputs
+
+    @property
+    def reductions(self) -> list[Loop]:
+        return [loop for loop in self.loops if loop.reduction]
+
+    @property
+    def parallel(self) -> list[Loop]:
+        return [loop for loop in self.loops if not loop.reduction]
+
+    @property
+    def yielded(self) -> list[Any]:
+        return list(self.block.operations[len(self.block.operations) - 1].operands)
+
+    def reads(self, operand: int) -> bool:
+        """Whether the body looks at operand number `operand`."""
+        return any(True for _ in self.arguments[operand].uses)
+
+
+def read(op: Any, free: bool = False) -> Structured:
+    """`op`, of one of `KINDS`, on memrefs; `free`: its body may also read memory and divide integers.
+
+    Raises `UnsupportedError` for what cannot be done in vectors, with the reason.
+    """
+    found = structure_of(op, free)
+    _check_vectors(found.block, free)
+    _check_elements(found.operands)
+    return replace(found, loops=tuple(merge(found.loops, found.indexed)))
+
+
+def structure_of(op: Any, free: bool = False) -> Structured:
+    """`op`, of one of `KINDS`, on memrefs, with a loop for each dim of its iteration space.
+
+    Raises `UnsupportedError` where memory is not accessed at sums of loop indices, or in the body too.
+    """
+    if len(op.results):
+        raise UnsupportedError("it works on tensors, not on buffers")
+    block = op.regions[0].blocks[0]
+    if not free:
+        check_pure(block)
+    pairs = list(zip(op.operands, block.arguments, strict=True))
+    buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
+    scalars = {argument: value for value, argument in pairs if not isinstance(value.type, ir.MemRefType)}
+    operands = tuple(value for value, _ in buffers)
+    maps, reductions = maps_of(op, operands)
+    layouts = [layout_of(value.type) for value in operands]
+    loops = loops_of(loop_sizes(len(reductions), maps, layouts), reductions, maps, layouts)
+    outputs = 1 if op.name != "linalg.generic" else int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
+    indexed = _indexed_dims(block)
+    arguments = tuple(argument for _, argument in buffers)
+    return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed)
+
+
+def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
+    """The indexing map of each memref operand, and which loops are reductions."""
+    if op.name == "linalg.generic":
+        if len(operands) != len(op.operands):
+            raise UnsupportedError("a generic with scalar operands")
+        return indexing_maps(op), ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
+    if op.name in NAMED:
+        maps = indexing_maps(op)
+        of_result = {e.position for e in maps[2].results}
+        return maps, [loop not in of_result for loop in range(maps[2].n_dims)]
+    rank = len(operands[-1].type.shape)
+    identity = ir.AffineMap.get_identity(rank)
+    parallel = [False] * rank
+    if op.name == "linalg.transpose":
+        permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+        source = [identity.results[permutation.index(dim)] for dim in range(rank)]
+        return [ir.AffineMap.get(rank, 0, source), identity], parallel
+    if op.name == "linalg.broadcast":
+        added = list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+        kept = [identity.results[dim] for dim in range(rank) if dim not in added]
+        return [ir.AffineMap.get(rank, 0, kept), identity], parallel
+    return [identity] * len(operands), parallel
+
+
+def check_pure(block: Any) -> None:
+    """Raises `UnsupportedError` for a body that does more than compute."""
+    for op in block.operations:
+        name = op.operation.name
+        if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
+            raise UnsupportedError(f"{name} in its body")
+
+
+def _check_vectors(block: Any, free: bool) -> None:
+    for op in block.operations:
+        name = op.operation.name
+        if name in TRAPPING and not free:
+            raise UnsupportedError(f"{name} may trap in unused lanes")
+        if name.startswith("math.") and name not in VECTOR_MATH:
+            raise UnsupportedError(f"{name} is a call of the math library")
+        if name == "memref.load" and not _is_word(op.operation.results[0].type):
+            raise UnsupportedError(f"it reads {op.operation.results[0].type} from memory")
+        if name == "memref.load":
+            layout_of(op.operation.operands[0].type)
+        if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index", "memref.load")):
+            raise UnsupportedError(f"{name} in its body")
+
+
+def _is_word(type_: Any) -> bool:
+    return isinstance(type_, ir.FloatType | ir.IntegerType) and type_.width in (8, 16, 32, 64)
+
+
+def _check_elements(operands: tuple[Any, ...]) -> None:
+    for value in operands:
+        element = value.type.element_type
+        if not _is_word(element):
+            raise UnsupportedError(f"elements of type {element}")
+
+
+def _indexed_dims(block: Any) -> frozenset[int]:
+    """The dims that the body asks for by `linalg.index`."""
+    return frozenset(
+        int(ir.IntegerAttr(op.operation.attributes["dim"]).value)
+        for op in block.operations
+        if op.operation.name == "linalg.index"
+    )

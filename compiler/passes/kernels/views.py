@@ -1,0 +1,42 @@
+"""Memory seen as bytes, and buffers at a byte offset of it: the pointer moves, so that the type has no offset."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, ir, memref
+from buddy.compiler.passes.kernels.emit import element_bytes
+
+
+def bytes_of(type_: Any) -> int:
+    """The bytes that a memref of static shape holds."""
+    return math.prod(type_.shape, start=_element_bytes(type_.element_type))
+
+
+def _element_bytes(element: Any) -> int:
+    if isinstance(element, ir.ComplexType):
+        return 2 * _element_bytes(element.element_type)
+    return element_bytes(element)
+
+
+def byte_type(size: int) -> Any:
+    return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
+
+
+def part(memory: Any, offset: int, type_: Any) -> Any:
+    """The memref of `type_` at a byte offset of the bytes `memory`; emitted at the insertion point."""
+    return memref.ViewOp(type_, memory, arith.constant(ir.IndexType.get(), offset), []).result
+
+
+def as_bytes(function: Any, argument: Any) -> Any:
+    """Make `argument` a memref of bytes, with a view of them in its place; a caller's pointer is the same."""
+    kind, signature = argument.type, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    inputs = list(signature.inputs)
+    inputs[argument.arg_number] = byte_type(bytes_of(kind))
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, signature.results))
+    argument.set_type(inputs[argument.arg_number])
+    with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
+        view = part(argument, 0, kind)
+    argument.replace_all_uses_except(view, view.owner.operation)
+    return argument

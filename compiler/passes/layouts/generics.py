@@ -1,0 +1,149 @@
+"""`linalg.generic` ops in other orders of dims: maps, loops and the types of results change in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import collect
+from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
+from buddy.compiler.passes.layouts.values import Layouts, Order, natural, rank_of
+
+# An image of so few channels is read as it is: its lines are longer than its pixels, and transposing it costs as much.
+FEW_CHANNELS = 4
+
+
+def is_convolution(op: Any) -> bool:
+    """Whether a generic on tensors sums products under a sliding window."""
+    return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not reads_loops(op)
+
+
+# ---- convolutions ----------------------------------------------------------------------------------------------------
+
+
+def arrange_convolution(op: Any, layouts: Layouts) -> None:
+    """Let a convolution read and write with channels last; its weights stay as they are, since they get packed."""
+    roles = _roles(op)
+    loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
+    image, weights, start = op.operands
+    of_image, _, of_result = (_anchors(map_, roles) for map_ in indexing_maps(op))
+    reads, writes = (_sorted_dims(anchors, loops) for anchors in (of_image, of_result))
+    if not layouts.moved(image) and _has_few_channels(image, of_image, roles):
+        reads = natural(rank_of(image))
+    operands = [layouts.ordered(image, reads), weights, layouts.ordered(start, writes)]
+    _rewrite(op, layouts, operands, loops)
+
+
+def _has_few_channels(image: Any, anchors: Sequence[int], roles: dict[int, int]) -> bool:
+    if _GROUP in roles.values():
+        return False
+    channels = (size for size, loop in zip(image.type.shape, anchors, strict=True) if roles[loop] == _CHANNEL)
+    return prod(channels) <= FEW_CHANNELS
+
+
+# The parts that a loop of a convolution can play, in the order in which loops are put.
+_IMAGE, _PLACE, _GROUP, _OUT, _WINDOW, _CHANNEL = range(6)
+
+
+def _roles(op: Any) -> dict[int, int]:
+    """The part that each loop of a convolution plays."""
+    image, weights, _ = ([_loops_in(e) for e in map_.results] for map_ in indexing_maps(op))
+    alone = {loops[0] for loops in image if len(loops) == 1}
+    weighted = {loop for loops in weights for loop in loops}
+    reductions = _reductions(op)
+
+    def role(loop: int) -> int:
+        if loop in reductions:
+            return _CHANNEL if loop in alone else _WINDOW
+        if loop in alone:
+            return _GROUP if loop in weighted else _IMAGE
+        return _OUT if loop in weighted else _PLACE
+
+    return {loop: role(loop) for loop in range(len(op.attributes["iterator_types"]))}
+
+
+def _anchors(map_: Any, roles: dict[int, int]) -> list[int]:
+    """The loop that moves each dim of an operand most: a window's place, not where in the window."""
+    return [min(_loops_in(e), key=lambda loop: roles[loop]) for e in map_.results]
+
+
+def _sorted_dims(anchors: Sequence[int], loops: Sequence[int]) -> Order:
+    return tuple(sorted(range(len(anchors)), key=lambda dim: loops.index(anchors[dim])))
+
+
+# ---- other generics --------------------------------------------------------------------------------------------------
+
+
+def arrange(op: Any, layouts: Layouts) -> None:
+    """Let any generic follow the order of its largest operand, in its results too.
+
+    Operands that would be walked against that order are transposed.
+    """
+    maps, operands = indexing_maps(op), list(op.operands)
+    number = max(range(len(operands)), key=lambda i: (prod(operands[i].type.shape), layouts.moved(operands[i])))
+    leader = layouts.order(operands[number])
+    loops = _walked(op, [maps[number].results[dim] for dim in leader])
+    orders = [_following(map_, value, loops, leader, layouts) for map_, value in zip(maps, operands, strict=True)]
+    operands = [layouts.ordered(value, order) for value, order in zip(operands, orders, strict=True)]
+    _rewrite(op, layouts, operands, loops)
+
+
+def _walked(op: Any, indices: Sequence[Any]) -> list[int]:
+    """The loops in the order in which `indices` move: parallel ones that are not among them first, windows last."""
+    reductions = _reductions(op)
+    found = [_loops_in(index) for index in indices]
+    walked = [loop for loops in found for loop in loops if len(loops) == 1 or loop not in reductions]
+    every = range(len(op.attributes["iterator_types"]))
+    first = [loop for loop in every if loop not in walked and loop not in reductions]
+    last = [loop for loop in every if loop not in walked and loop in reductions]
+    return [*first, *dict.fromkeys(walked), *last]
+
+
+def _following(map_: Any, value: Any, loops: Sequence[int], leader: Order, layouts: Layouts) -> Order:
+    """An order of `value` in which its dims move as `loops` do: its own or the leader's, where these do."""
+    own = layouts.order(value)
+    places = [min((loops.index(loop) for loop in _loops_in(e)), default=-1) for e in map_.results]
+    moving = {dim for dim, size in zip(own, value.type.shape, strict=True) if size != 1 and places[dim] >= 0}
+    for order in (own, leader):
+        walked = [places[dim] for dim in order if dim in moving]
+        if len(order) == len(own) and walked == sorted(walked):
+            return order
+    return tuple(sorted(range(len(places)), key=lambda dim: places[dim]))
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+
+def _reductions(op: Any) -> frozenset[int]:
+    return frozenset(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
+
+
+def _loops_in(expression: Any) -> list[int]:
+    """The loops that an index expression depends on."""
+    if isinstance(expression, ir.AffineDimExpr):
+        return [expression.position]
+    if isinstance(expression, ir.AffineBinaryExpr):
+        return [*_loops_in(expression.lhs), *_loops_in(expression.rhs)]
+    return []
+
+
+def _rewrite(op: Any, layouts: Layouts, operands: Sequence[Any], loops: Sequence[int]) -> None:
+    """Let `op` work on `operands`, which stand for its own in other orders, with its loops in the order `loops`."""
+    renumbered = ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(loops.index(i)) for i in range(len(loops))])
+    maps = []
+    for number, (map_, value) in enumerate(zip(indexing_maps(op), operands, strict=True)):
+        results = [map_.results[dim].compose(renumbered) for dim in layouts.order(value)]
+        maps.append(ir.AffineMapAttr.get(ir.AffineMap.get(len(loops), 0, results)))
+        op.operands[number] = value
+    kinds = op.attributes["iterator_types"]
+    op.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
+    op.attributes["iterator_types"] = ir.ArrayAttr.get([kinds[loop] for loop in loops])
+    for inner in collect(op):
+        if inner.name == "linalg.index":
+            dim = loops.index(int(ir.IntegerAttr(inner.attributes["dim"]).value))
+            inner.attributes["dim"] = ir.IntegerAttr.get(inner.attributes["dim"].type, dim)
+    for result, value in zip(op.results, operands[-len(op.results) :], strict=True):
+        result.set_type(value.type)
+        layouts.put(result, layouts.order(value))

@@ -1,0 +1,95 @@
+"""The order in which each tensor lies in memory, and copies of tensors in other orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir, linalg, tensor
+from buddy.compiler.passes.kernels.reshapes import with_unit_dims_moved
+
+Order = tuple[int, ...]  # dim `i` in memory is dim `order[i]` of the tensor as the program has it
+
+
+def natural(rank: int) -> Order:
+    return tuple(range(rank))
+
+
+def rank_of(value: Any) -> int:
+    return len(value.type.shape)
+
+
+@dataclass
+class Layouts:
+    """The orders of the values of one function; values that are not `known` lie as the program has them.
+
+    Known are the results of convolutions and of what follows them, moved or not: transposes of these are other orders
+    of them, not copies. The type of a known value is already that of its order. `changed` is called with each
+    transpose that is made.
+    """
+
+    changed: Callable[[Any, Order], None]
+    known: dict[Any, Order] = field(default_factory=dict)
+    _copies: dict[tuple[Any, Order], Any] = field(default_factory=dict)
+
+    def order(self, value: Any) -> Order:
+        return self.known.get(value) or natural(rank_of(value))
+
+    def moved(self, value: Any) -> bool:
+        """Whether `value` lies otherwise than the program has it."""
+        return self.order(value) != natural(rank_of(value))
+
+    def follows(self, value: Any) -> bool:
+        """Whether `value` comes from a convolution."""
+        return value in self.known
+
+    def put(self, value: Any, order: Order) -> Any:
+        """Note that `value` lies in `order`."""
+        self.known[value] = order
+        return value
+
+    def ordered(self, value: Any, order: Order) -> Any:
+        """`value` in `order`: itself, or a copy that stands right behind it."""
+        if self.order(value) == order:
+            return value
+        if (value, order) not in self._copies:
+            place = _behind(value)
+            with place, value.location:
+                self._copies[value, order] = self.put(self._copy(value, order), order)
+        return self._copies[value, order]
+
+    def plain(self, value: Any) -> Any:
+        """`value` as the program has it."""
+        return self.ordered(value, natural(rank_of(value)))
+
+    def _copy(self, value: Any, order: Order) -> Any:
+        old = self.order(value)
+        permutation = [old.index(dim) for dim in order]
+        shape = [value.type.shape[p] for p in permutation]
+        made = _made_again(value, shape)
+        if made is not None:
+            return made
+        moving = [p for p in permutation if value.type.shape[p] != 1]
+        if moving == sorted(moving):
+            return with_unit_dims_moved(value, shape)
+        self.changed(value, order)
+        return linalg.transpose(
+            value, outs=[tensor.empty(shape, value.type.element_type)], permutation=permutation
+        ).results[0]
+
+
+def _made_again(value: Any, shape: Sequence[int]) -> Any | None:
+    """`value` in another shape, when it holds one number, or nothing yet."""
+    maker = value.owner.name if isinstance(value, ir.OpResult) else ""
+    if maker not in ("tensor.empty", "linalg.fill"):
+        return None
+    made = tensor.empty(list(shape), value.type.element_type)
+    return made if maker == "tensor.empty" else linalg.fill(value.owner.operands[0], outs=[made])
+
+
+def _behind(value: Any) -> Any:
+    """The insertion point behind the definition of `value`."""
+    if isinstance(value, ir.BlockArgument):
+        return ir.InsertionPoint.at_block_begin(value.owner)
+    return ir.InsertionPoint.after(value.owner)

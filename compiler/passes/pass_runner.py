@@ -1,0 +1,203 @@
+"""Running one pass of a recipe on a module, with what it said when it failed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+from traceback import format_exc
+from typing import Any
+
+from buddy.compiler import passes
+from buddy.compiler.mlir.bindings import ir, passmanager
+from buddy.compiler.mlir.mlir_tool import ToolError
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.passes import mlir_opt
+from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
+from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.support.stderr_capture import errors_into
+
+_REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
+_PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
+_RESTRICTED = re.compile(r"restricted to '([^']*)' on a PassManager")
+_SILENT = "Failure while executing pass pipeline"
+# In a note to what MLIR says of an op; and what already names one.
+_CURRENT = re.compile(r'^see current operation:\s*(?:%[^=]* = )?"([\w.]+)"')
+_NAMED = re.compile(r"'[a-z]\w*\.[\w.]+'")
+_UNREGISTERED = re.compile(r"does not refer to a registered pass")
+
+
+class StepError(Exception):
+    """A pass failed. `message` is what it said, `node` the stable name of the node that it said it of, if any.
+
+    `place` is the set of all nodes that the op comes from.
+    """
+
+    def __init__(self, message: str, detail: str = "", node: str = "", place: int = 0) -> None:
+        super().__init__(message)
+        self.message, self.detail, self.node, self.place = message, detail, node, place
+
+
+def own_passes() -> dict[str, type[MlirPass]]:
+    """The passes written in Python, by name: those of this folder, and what others have registered by now."""
+    _import_all()
+    return registered()
+
+
+@lru_cache(maxsize=1)
+def _import_all() -> None:
+    """Importing the folder's modules registers their passes."""
+    for module in iter_modules(passes.__path__):
+        import_module(f"{passes.__name__}.{module.name}")
+
+
+def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool = True) -> None:
+    """Run `step` on a module, in place.
+
+    Raises `StepError` when the pass is unknown or faulty, its options are wrong, it fails, or (with `verify`) what it
+    leaves does not verify. The module may then be half rewritten.
+    """
+    with _Diagnostics(operation.context, context.locations) as said:
+        try:
+            own = own_passes().get(step.name)
+            if own is not None:
+                _run_own(own.create(dict(step.options)), operation, step, context)
+                if verify:
+                    _verify(operation, said)
+            else:
+                _run_mlirs(operation, step, context, verify)
+        except StepError:
+            raise
+        except ToolError as error:
+            raise _from_tool(error, context.locations) from error
+        except PassError as error:
+            raise StepError(str(error)) from error
+        except (ir.MLIRError, ValueError) as error:
+            raise said.error(error) from error
+        except Exception as error:
+            # A fault in a pass of ours ends the compilation as any failure does: with the IR before it, and where.
+            raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
+
+
+def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: bool) -> None:
+    """A pass of the bindings', or one that only the user's `mlir-opt` has."""
+    try:
+        manager = _parsed(step, operation.context, verify)
+    except ValueError as error:
+        if _UNREGISTERED.search(str(error)) is None or not mlir_opt.has(step.name):
+            raise
+        mlir_opt.run(operation, step, context.locations)
+    else:
+        manager.run(operation)
+
+
+def _from_tool(error: ToolError, locations: LocationSets) -> StepError:
+    """What a tool said, of the node that it said it of."""
+    known = locations.sets[error.place] if error.place < len(locations.sets) else ()
+    return StepError(str(error), error.detail, next(iter(known), ""), error.place)
+
+
+def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
+    with operation.context, context.locations.nowhere(operation.context):
+        if step.anchor == found.anchor:
+            found.run(operation, context)
+        else:
+            raise PassError(f"{found.name} runs on {found.anchor}, not on {step.anchor}")
+
+
+def _verify(operation: Any, said: _Diagnostics) -> None:
+    """Raises `StepError` where a pass of ours has left what is no valid IR, and says that it did."""
+    try:
+        operation.verify()
+    except ir.MLIRError as error:
+        found = said.error(error)
+        message = f"it made IR that does not verify: {found.message}"
+        raise StepError(message, found.detail, found.node, found.place) from error
+
+
+def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
+    nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
+    pipeline = f"builtin.module({nested})"
+    try:
+        manager = passmanager.PassManager.parse(pipeline, context=context)
+    except ValueError as error:
+        if (found := _REFUSED.search(str(error))) is None:
+            raise
+        if (anchor := _RESTRICTED.search(str(error))) is not None:
+            raise PassError(f"{step.name} runs on {anchor[1]}, not on {step.anchor}") from error
+        why = _why_refused(str(error), pipeline, context)
+        raise PassError(f"{step.name} does not take the options `{found[1]}`{why and f': {why}'}") from error
+    manager.enable_verifier(verify)
+    return manager
+
+
+def _why_refused(said: str, pipeline: str, context: Any) -> str:
+    """What is wrong with an option.
+
+    LLVM's parser of options prints that where no binding hears it, so it is asked again with an ear on the process's
+    own stream of errors.
+    """
+    with tempfile.TemporaryFile() as heard, errors_into(heard):
+        with contextlib.suppress(ValueError):
+            passmanager.PassManager.parse(pipeline, context=context)
+        heard.seek(0)
+        text = heard.read().decode(errors="replace")
+    lines = (line.strip() for line in (*text.splitlines(), said.partition("failed to add")[0]))
+    line = next((line for line in lines if line), "")
+    return _PARSER.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
+
+
+def _with_its_op(diagnostic: Any) -> str:
+    """MLIR's message, with the name of the op that it is about where it leaves that to a note."""
+    said = str(diagnostic.message)
+    notes = (_CURRENT.match(str(note.message)) for note in diagnostic.notes)
+    name = next((found[1] for found in notes if found is not None), "")
+    if not name or _NAMED.search(said):
+        return said
+    return f"'{name}' {said}" if said.startswith("op ") else f"{said} ('{name}')"
+
+
+@dataclass
+class _Diagnostics:
+    """Collects what MLIR says while a pass runs."""
+
+    context: Any
+    locations: LocationSets
+    messages: list[str] = field(default_factory=list)
+    node: str = ""
+    place: int = 0
+
+    def __enter__(self) -> _Diagnostics:
+        self._handler = self.context.attach_diagnostic_handler(self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handler.detach()
+        # It holds this object, through `_take`, where Python's collector does not look: both, the context with its
+        # whole IR and the location sets would stay for good.
+        del self._handler
+
+    def _take(self, diagnostic: Any) -> bool:
+        self.messages.append(_with_its_op(diagnostic))
+        number = self.locations.number_of(diagnostic.location)
+        if number and not self.node:
+            self.node, self.place = self.locations.sets[number][0], number
+        return True
+
+    def error(self, error: Exception) -> StepError:
+        """What to tell a person: MLIR's first message, or the binding's own."""
+        for diagnostic in getattr(error, "error_diagnostics", ()):
+            self._take(diagnostic)
+        text = str(error)
+        if _UNREGISTERED.search(text):
+            return StepError("no such pass", text)
+        first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
+        # What follows is the op in generic form: pages of it, for some.
+        message = first.partition(" that was explicitly marked illegal")[0]
+        if message == _SILENT:
+            message = "it failed, and gives no reason"
+        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.place)

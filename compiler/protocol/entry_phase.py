@@ -1,0 +1,83 @@
+"""The pipeline of a program that begins as IR: steps that its phase is past are off, what its dialects need is first.
+
+Neither torch nor MLIR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.protocol.steps import FUNC, steps_of
+from buddy.compiler.protocol.torch_mlir_pipelines import FROM_BACKEND, FROM_ONNX, FROM_STABLEHLO, TO_BACKEND
+
+# What can be undone is switched off, not taken out: a user may switch it on again.
+_PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
+# Passes that make buffers of tensors.
+_BUFFERIZING = frozenset({"one-shot-bufferize"})
+# Passes of these phases that have work to do on IR whose loops and buffers are given: memory is still to be planned,
+# results and copies to be lowered, threads to be made of parallel loops.
+_ON_BUFFERS = frozenset({
+    "results-to-out-params", "canonicalize", "cse", "scf-forall-to-parallel", "read-in-place", "write-in-place",
+    "parallel-to-tasks", "plan-memory", "pass-sizes",
+})  # fmt: skip
+# Passes that what is put around a function of the LLVM dialect needs.
+_AROUND_LLVM = frozenset({"copies-to-loops", "convert-linalg-to-loops"})
+# Passes that take apart ops on numbers as well as on tensors.
+_ON_ANYTHING = frozenset({"expand-math-to-polynomials"})
+_FRONT_PHASE = "fused"
+
+
+def entering(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
+    """`recipe`, a preset's, for a program whose IR is at phase `enters` and has ops of `dialects`.
+
+    A program that was captured (`enters` is "") takes it as it is.
+    """
+    if not enters:
+        return recipe
+    front = [step for step in _front(recipe, dialects) if step not in recipe.steps]
+    steps = [step if _has_work(step, enters) else msgspec.structs.replace(step, enabled=False) for step in recipe.steps]
+    return msgspec.structs.replace(recipe, steps=(*front, *steps))
+
+
+def _front(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
+    """What makes tensors in dialects of MLIR's own of what comes from elsewhere, in order."""
+    # Functions that the one to be called does not call are none of the program.
+    found: list[PassStep] = steps_of(_FRONT_PHASE, "symbol-dce")
+    if "onnx" in dialects:
+        found += FROM_ONNX
+    if "torch" in dialects:
+        found += [*TO_BACKEND, *FROM_BACKEND[recipe.flavour]]
+    if {"vhlo", "stablehlo", "chlo"} & set(dialects):
+        found += _from_hlo(dialects)
+    if "complex" in dialects:
+        found += steps_of(_FRONT_PHASE, ("convert-complex-to-standard", FUNC))
+    if "shape" in dialects:
+        found += steps_of(_FRONT_PHASE, "shape-to-shape-lowering", "convert-shape-to-std")
+    return [msgspec.structs.replace(step, phase=_FRONT_PHASE) for step in found]
+
+
+def _from_hlo(dialects: Collection[str]) -> Iterable[PassStep]:
+    if "vhlo" in dialects:
+        yield from steps_of(_FRONT_PHASE, "vhlo-legalize-to-stablehlo")
+    if "chlo" in dialects:
+        yield from steps_of(_FRONT_PHASE, ("chlo-legalize-to-stablehlo", FUNC))
+    yield from FROM_STABLEHLO
+
+
+def _has_work(step: PassStep, enters: str) -> bool:
+    """Whether a step that is on has anything to do on IR at that phase."""
+    if not step.enabled or step.level == "graph":
+        return False
+    if enters == "toplevel" or step.phase not in _PHASES:
+        return True
+    at = _PHASES.index(step.phase)
+    if enters == "llvm":
+        return at >= _PHASES.index("llvm") or step.name in _AROUND_LLVM
+    if step.name in _ON_ANYTHING:
+        return True
+    if step.name in _BUFFERIZING or at <= _PHASES.index("fused"):
+        return False
+    return enters == "buffers" or at >= _PHASES.index("loops") or step.name in _ON_BUFFERS

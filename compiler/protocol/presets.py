@@ -1,0 +1,259 @@
+"""Named pipelines as data. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import msgspec
+
+from buddy.compiler.protocol import Preset
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, PassStep, Recipe, preset_of
+from buddy.compiler.protocol.steps import FUNC, MODULE
+from buddy.compiler.protocol.steps import step_of as _step
+from buddy.compiler.protocol.steps import steps_of as _steps
+from buddy.compiler.protocol.torch_mlir_pipelines import FROM_BACKEND, TO_BACKEND
+from buddy.compiler.protocol.torch_mlir_pipelines import phases as import_phases
+
+PHASES = (
+    ("torch", "fx"),
+    ("graph", "buddy"),
+    ("toplevel", "mlir"),
+    ("fused", "mlir"),
+    ("buffers", "mlir"),
+    ("kernels", "mlir"),
+    ("loops", "mlir"),
+    ("llvm", "mlir"),
+    ("ir", "llvm"),
+    ("asm", "asm"),
+)
+
+# TOSA and tensor-level math become linalg; what the flavour did not use changes nothing here.
+_TO_LINALG = _steps(
+    "fused",
+    ("tosa-to-linalg-named", FUNC),
+    ("tosa-to-linalg", FUNC),
+    ("tosa-to-tensor", FUNC),
+    ("tosa-to-arith", FUNC),
+    ("convert-elementwise-to-linalg", FUNC),
+)
+
+# No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
+_FUSION = _steps(
+    "fused",
+    "windows-to-generics",
+    "choose-layouts",
+    "drop-unit-loops",
+    "fold-transposes",
+    "fuse-elementwise",
+    "canonicalize",
+    # After fusion: what is computed in place is then the whole of what lies between two windows.
+    "pad-in-place",
+)
+_UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
+_MATH = _steps("fused", "expand-math-to-polynomials")
+
+_BUFFERS = _steps(
+    "buffers",
+    # Identity layouts at function boundaries: with strided ones nothing vectorises.
+    ("one-shot-bufferize", MODULE, {
+        "bufferize-function-boundaries": True, "function-boundary-type-conversion": "identity-layout-map",
+    }),
+    "results-to-out-params",
+    "canonicalize",
+    "cse",
+    "tile-dynamic",
+    # Loops over tensors whose iterations are independent, as buffers have them: threads may share these.
+    ("scf-forall-to-parallel", FUNC),
+)  # fmt: skip
+
+# Off at first: a library's products, to compare the kernels with.
+_LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), enabled=False)]
+
+# Before the plan: what lives within a row, or only in registers, needs no buffer of its own.
+_ROWS = _steps("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
+_KERNELS = _steps(
+    "kernels",
+    "epilogues-in-place",
+    "convolutions-to-kernels",
+    "contractions-to-kernels",
+    "read-in-place",
+    "write-in-place",
+    "vectorize-generics",
+    "parallel-to-tasks",
+)
+# After the kernels: their scratch memory is planned too, and that of each thread.
+_MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
+
+# Off at first: a profile switches it on. Functions have their memory by then, and loops are still whole.
+_COUNTING = [msgspec.structs.replace(_step("kernels", "count-cycles"), enabled=False)]
+
+# The passes that pack weights unless told not to.
+# The option by which these passes leave weights to be packed before the call.
+PACK_WEIGHTS = "pack-weights"
+_PACKING = ("contractions-to-kernels", "convolutions-to-kernels")
+
+_LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
+
+_LLVM = _steps(
+    "llvm",
+    "expand-bfloat16",
+    "canonicalize",
+    "convert-scf-to-cf",
+    "expand-strided-metadata",
+    "lower-affine",
+    # Before vectors go: libm knows scalars only, so a vector of them is taken apart and put together again.
+    "convert-math-to-llvm",
+    "convert-math-to-libm",
+    "convert-vector-to-llvm",
+    "finalize-memref-to-llvm",
+    "convert-ub-to-llvm",
+    "convert-arith-to-llvm",
+    "convert-index-to-llvm",
+    # Shapes are static, so a pointer says all of a buffer; descriptors make 7 arguments of one, and LLVM slow.
+    ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
+    "convert-tasks-to-llvm",
+    "convert-cf-to-llvm",
+    "canonicalize",
+    "cse",
+    "reconcile-unrealized-casts",
+    ("ensure-debug-info-scope-on-llvm-func", MODULE, {"emission-kind": "LineTablesOnly"}),
+)
+
+
+# ---- for a GPU -------------------------------------------------------------------------------------------------------
+
+_GPU_PHASES = (
+    ("torch", "fx"),
+    ("graph", "buddy"),
+    ("toplevel", "mlir"),
+    ("fused", "mlir"),
+    ("buffers", "mlir"),
+    ("gpu", "mlir"),
+    ("nvvm", "mlir"),
+    ("ir", "llvm"),
+    ("ptx", "ptx"),
+)
+KERNELS = "gpu.module"
+
+# One function: the host launches kernels one after another, and calls nothing.
+_ONE_FUNCTION = _steps("fused", "inline", "symbol-dce")
+_GPU_BUFFERS = _BUFFERS[: next(i for i, step in enumerate(_BUFFERS) if step.name == "tile-dynamic")]
+_GPU_LOOPS = _steps(
+    "gpu",
+    ("convert-linalg-to-parallel-loops", FUNC),
+    # Tiles become blocks, what is in a tile becomes threads: 256 of them where there are two loops.
+    # A tile is whole, with a condition inside: one that is cut short has a size that no block could be given.
+    ("scf-parallel-loop-tiling", FUNC, {"parallel-loop-tile-sizes": "8,32", "no-min-max-bounds": True}),
+    # Threads side by side, which are those of x, read what lies side by side.
+    ("gpu-map-parallel-loops", FUNC, {"mapping-policy": "innermost-first"}),
+    "convert-parallel-loops-to-gpu",
+    "lower-affine",
+    "canonicalize",
+    "cse",
+    ("gpu-launch-sink-index-computations", MODULE),
+    "gpu-kernel-outlining",
+    # The oldest chip that drivers of today serve: newer ones compile the text for themselves.
+    ("nvvm-attach-target", MODULE, {"chip": "sm_75", "O": 3}),
+    "canonicalize",
+)
+_NVVM = _steps(
+    "nvvm",
+    ("expand-strided-metadata", KERNELS),
+    ("lower-affine", KERNELS),
+    ("convert-scf-to-cf", KERNELS),
+    ("convert-gpu-to-nvvm", KERNELS, {"use-bare-ptr-memref-call-conv": True}),
+    "libdevice-to-intrinsics",
+    ("reconcile-unrealized-casts", KERNELS),
+    ("canonicalize", KERNELS),
+    ("cse", KERNELS),
+    ("ensure-debug-info-scope-on-llvm-func", MODULE, {"emission-kind": "LineTablesOnly"}),
+)
+
+_TO_DEVICE = [*_ONE_FUNCTION, *_GPU_BUFFERS, *_GPU_LOOPS, *_NVVM]
+
+
+def _graph_passes(*enabled: str) -> list[PassStep]:
+    """All graph passes, in an order in which all of them may be on."""
+    names = (
+        "drop-identities", "slice-parts", "maxpool2d-simplify", "eliminate-transpose",
+        "eliminate-matmul-transpose-reshape", "gqa-attention-fusion", "flash-attention-prefill",
+        "replace-matmul-with-onednn", "replace-matmul-with-onednn-selective", "apply-classic-fusion", "simply-fuse",
+    )  # fmt: skip
+    return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
+
+
+# Attention by blocks of keys is exact, as fast as the whole matrix of scores at 128 tokens and faster beyond;
+# grouped heads need no copies of keys and values, nor does a cache that only attention reads with what is new. The
+# others change no machine code (later passes fold transposes, copies and views) or hand products to torch's library,
+# and make nodes and ops correspond less plainly.
+_GRAPH = _graph_passes("slice-parts", "gqa-attention-fusion", "flash-attention-prefill")
+_UPSTREAM_GRAPH = _graph_passes()
+
+
+def _preset(
+    name: str, summary: str, steps: list[PassStep], phases: tuple[tuple[str, str], ...] = PHASES, device: str = ""
+) -> Preset:
+    return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), phases, device)
+
+
+# What all programs share once they are linalg on tensors.
+_SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM]
+
+
+def _by_torch_mlir(flavour: Flavour, what: str) -> Preset:
+    """torch-mlir's road to one of its three dialects, and what is shared from there."""
+    name = preset_of(TORCH_MLIR, flavour)
+    steps = (*TO_BACKEND, *FROM_BACKEND[flavour], *_TO_LINALG, *_SHARED)
+    phases = (*PHASES[:2], *import_phases(flavour), *PHASES[3:])
+    recipe = Recipe(preset=name, flavour=flavour, steps=steps, frontend=TORCH_MLIR)
+    return Preset(name, f"imported by torch-mlir, by its own passes to {what}, then as by default", recipe, phases)
+
+
+def presets() -> dict[str, Preset]:
+    """The presets by name."""
+    found = (
+        _preset(
+            "default",
+            "fused, packed and vectorised for this machine",
+            [*_GRAPH, *_TO_LINALG, *_SHARED],
+        ),
+        _preset(
+            "upstream",
+            "MLIR's own passes to scalar loops; only memory is ours",
+            [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_BUFFERS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM],
+        ),
+        _preset(
+            "gpu",
+            "MLIR's own passes to kernels for an NVIDIA GPU, as PTX: runs where a CUDA driver is",
+            [*_UPSTREAM_GRAPH, *_TO_LINALG, *_UPSTREAM_FUSION, *_MATH, *_TO_DEVICE],
+            _GPU_PHASES,
+            "a CUDA device",
+        ),
+        _by_torch_mlir("linalg", "linalg on tensors"),
+        _by_torch_mlir("tosa", "TOSA"),
+        _by_torch_mlir("stablehlo", "StableHLO"),
+    )
+    return {preset.name: preset for preset in found}
+
+
+def default_recipe(
+    source: str = "",
+    arguments: tuple[str, ...] = (),
+    preset: str = "default",
+    flavour: Flavour = "linalg",
+) -> Recipe:
+    """The recipe of a preset for a source.
+
+    Raises `ValueError` that names the presets there are.
+    """
+    known = presets()
+    if preset not in known:
+        raise ValueError(f"no preset {preset!r}; there are {', '.join(known)}")
+    return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, flavour=flavour)
+
+
+def unpacked(recipe: Recipe) -> Recipe:
+    """The recipe with no weight packed before the call."""
+    steps = [
+        msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if s.name in _PACKING else s
+        for s in recipe.steps
+    ]
+    return msgspec.structs.replace(recipe, steps=tuple(steps))

@@ -1,0 +1,109 @@
+"""The difference of two stage texts, line by line or by structure, as runs of lines: none of the text itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from buddy.compiler.protocol.text.runs import Hunk, Pair, between, hunks, matches
+from buddy.compiler.protocol.text.structure import Shape, bound, shapes
+
+How = Literal["line", "structural"]
+
+
+class Difference(NamedTuple):
+    """`hunks` are what differs, in order; `before` and `after` are how many lines the texts have."""
+
+    hunks: list[Hunk]
+    before: int
+    after: int
+
+
+def difference(before: str, after: str, how: How = "line", language: str = "mlir") -> Difference:
+    """What to change in the text `before` to get `after`.
+
+    A structural difference leaves out lines that differ only by renamed values, order of attributes, locations and
+    comments. Lines are split at "\\n" alone, as in `IndexedText`.
+    """
+    one, other = _lines(before), _lines(after)
+    if before == after:
+        found: list[Hunk] = []
+    elif how == "line":
+        found = hunks(one, other)
+    else:
+        found = _structural(one, other, language)
+    return Difference(found, len(one), len(other))
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _structural(before: Sequence[str], after: Sequence[str], language: str) -> list[Hunk]:
+    one, other = list(shapes(before, language)), list(shapes(after, language))
+    numbers: dict[str, int] = {}
+    keys = [[numbers.setdefault(shape.key, len(numbers)) for shape in side] for side in (one, other)]
+    renaming = _Renaming()
+    pairs: list[Pair] = []
+    i = j = 0
+    for x, y in matches(*keys):
+        renaming.forget(before[i:x], one[i:x], 0)
+        renaming.forget(after[j:y], other[j:y], 1)
+        if renaming.takes(one[x], other[y], before[x]):
+            pairs.append((x, y))
+        i, j = x + 1, y + 1
+    return between(pairs, len(before), len(after))
+
+
+class _Renaming:
+    """Which name on the one side is which on the other, one to one, as far as the lines so far have it."""
+
+    def __init__(self) -> None:
+        self._there: tuple[dict[str, str], dict[str, str]] = ({}, {})
+
+    def takes(self, one: Shape, other: Shape, line: str) -> bool:
+        """Whether two lines of one key agree with it; what they name is theirs from now on either way."""
+        if one.fresh:
+            self._begin_function()
+        forth, back = self._there
+        if len(one.names) != len(other.names):
+            return False
+        agrees, anew = True, None
+        for a, b in zip(one.names, other.names, strict=True):
+            if forth.get(a) == b and back.get(b) == a:
+                continue
+            if a in forth or b in back:
+                anew = bound(line) if anew is None else anew
+                if a not in anew:
+                    agrees = False
+                    continue
+                self._drop(a, b)
+            forth[a], back[b] = b, a
+            agrees = agrees and a[0] == b[0]
+        return agrees
+
+    def forget(self, lines: Sequence[str], gone: Sequence[Shape], side: int) -> None:
+        """Lines that only one side has: what they name is not what had the name before."""
+        there, back = self._there[side], self._there[1 - side]
+        for line, shape in zip(lines, gone, strict=True):
+            if any(name in there for name in shape.names):
+                for name in bound(line):
+                    other = there.pop(name, None)
+                    if other is not None and back.get(other) == name:
+                        del back[other]
+
+    def _drop(self, a: str, b: str) -> None:
+        forth, back = self._there
+        if a in forth:
+            back.pop(forth.pop(a), None)
+        if b in back:
+            forth.pop(back.pop(b), None)
+
+    def _begin_function(self) -> None:
+        """Values and labels belong to a function; aliases and metadata to the whole text."""
+        for names in self._there:
+            for name in [name for name in names if name[0] in "%^"]:
+                del names[name]

@@ -1,0 +1,170 @@
+"""What may vary in a recipe, and how. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+from msgspec.structs import replace
+
+from buddy.compiler.protocol import Variation
+from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
+
+# A choice for each variation of a space, by its place among the variation's values.
+Point = tuple[int, ...]
+
+THREADS, OPT_LEVEL, FLAVOUR, PARTITION = "threads", "opt-level", "flavour", "partition"
+_FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", FLAVOUR: "flavour", PARTITION: "partition"}
+# Before the stable name of a node: how it is lowered.
+LOWERING = "lowering:"
+
+# What is tried where nobody says what to vary. 0 is the pass's own choice.
+USUAL = (
+    Variation("contractions-to-kernels.rows", (0, 4, 6, 8, 12, 14)),
+    Variation("contractions-to-kernels.vectors", (0, 1, 2, 3, 4)),
+    Variation("contractions-to-kernels.depth", (0, 128, 256, 512)),
+    Variation("convolutions-to-kernels.winograd", ("auto", "never", "2")),
+    Variation("contractions-to-blas", (False, True)),
+    Variation("flash-attention-prefill", (True, False)),
+    Variation("choose-layouts", (True, False)),
+    Variation("fuse-epilogues", (True, False)),
+    Variation("fuse-rows", (True, False)),
+    Variation(OPT_LEVEL, (2, 3)),
+)
+
+
+# Values of options that leave the choice to the pass.
+_OWN_CHOICE = ("", 0, "auto")
+
+
+class SpaceError(ValueError):
+    """A variation that the recipe has nothing for; the text says which, and what there is."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """All recipes that differ from `base` by some of `variations`."""
+
+    base: Recipe
+    variations: tuple[Variation, ...]
+
+    def recipe(self, point: Point) -> Recipe:
+        chosen = zip(self.variations, point, strict=True)
+        return reduce(lambda recipe, pair: varied(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
+
+    def words(self, point: Point) -> tuple[str, ...]:
+        """What a point is, one choice after another, such as `contractions-to-kernels.rows=4`."""
+        chosen = zip(self.variations, point, strict=True)
+        return tuple(f"{variation.what}={spelled(variation.values[place])}" for variation, place in chosen)
+
+    @cached_property
+    def size(self) -> int:
+        return math.prod(len(variation.values) for variation in self.variations)
+
+    @cached_property
+    def start(self) -> Point:
+        """The point that `base` itself is: its own value is the first of each variation."""
+        return (0,) * len(self.variations)
+
+    @cached_property
+    def natural(self) -> Point:
+        """The point at which passes choose their options themselves, as far as that is among the values."""
+        return tuple(_chosen_by_pass(variation) for variation in self.variations)
+
+
+def _chosen_by_pass(variation: Variation) -> int:
+    if "." not in variation.what:
+        return 0
+    own = (place for place, value in enumerate(variation.values) if any(_same(value, each) for each in _OWN_CHOICE))
+    return next(own, 0)
+
+
+def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
+    """The space around `base`, which is one of its points whether a variation has its value or not.
+
+    Without `variations`, what there is of the usual ones. Raises `SpaceError`.
+    """
+    if not variations:
+        variations = [usual for usual in USUAL if _applies(base, usual.what)]
+    if not variations:
+        raise SpaceError("nothing of what is usually varied is in this recipe; say what to vary")
+    found = {}
+    for variation in variations:
+        if variation.what in found:
+            raise SpaceError(f"{variation.what} is varied twice")
+        own = present(base, variation.what)
+        values = [own, *(value for value in variation.values if not _same(value, own))]
+        varied(base, variation.what, values[-1])
+        found[variation.what] = Variation(variation.what, tuple(values))
+    return Space(base, tuple(found.values()))
+
+
+def _same(first: OptionValue, second: OptionValue) -> bool:
+    return type(first) is type(second) and first == second
+
+
+def _applies(recipe: Recipe, what: str) -> bool:
+    try:
+        present(recipe, what)
+    except SpaceError:
+        return False
+    return "." not in what or recipe.steps[_step(recipe, what)].enabled
+
+
+def present(recipe: Recipe, what: str) -> OptionValue:
+    """The value that `what` has in a recipe; an option that it leaves to its pass is `DEFAULT`. Raises `SpaceError`."""
+    if what in _FIELDS:
+        own: OptionValue = getattr(recipe, _FIELDS[what])
+        return own
+    if what.startswith(LOWERING):
+        return recipe.choice_map().get(what.removeprefix(LOWERING), DEFAULT)
+    step = recipe.steps[_step(recipe, what)]
+    _, dot, option = what.partition(".")
+    return dict(step.options).get(option, DEFAULT) if dot else step.enabled
+
+
+# An option's value that is not said, and a node's lowering that is the flavour's own.
+DEFAULT = ""
+
+
+def varied(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
+    """The recipe with `what` put to `value`. Raises `SpaceError` for a value of another kind than `what` has."""
+    if what in _FIELDS:
+        own = present(recipe, what)
+        if type(value) is not type(own):
+            raise SpaceError(f"{what} is {spelled(own)} in the recipe; {spelled(value)} is no such value")
+        return replace(recipe, **{_FIELDS[what]: value})
+    if what.startswith(LOWERING):
+        return recipe.with_choice(what.removeprefix(LOWERING), str(value) or None)
+    index, (_, dot, option) = _step(recipe, what), what.partition(".")
+    if not dot:
+        if not isinstance(value, bool):
+            raise SpaceError(f"{what} is on or off, not {spelled(value)}")
+        return recipe.with_step(index, enabled=value)
+    return recipe.with_step(index, options=_with_option(recipe.steps[index], option, value))
+
+
+def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple[str, OptionValue], ...]:
+    kept = {name: own for name, own in step.options if name != option}
+    return tuple((kept if value == DEFAULT else kept | {option: value}).items())
+
+
+def _step(recipe: Recipe, what: str) -> int:
+    """The step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
+    name, _, number = what.partition(".")[0].partition("#")
+    places = [index for index, step in enumerate(recipe.steps) if step.name == name]
+    wanted = int(number) - 1 if number.isdecimal() and int(number) else 0
+    if wanted < len(places):
+        return places[wanted]
+    if places:
+        raise SpaceError(f"{what}: the recipe has {name} only {len(places)} times")
+    fields = ", ".join(_FIELDS)
+    raise SpaceError(f"{what}: the recipe has no such pass; {fields} and {LOWERING}NODE can be varied too")
+
+
+def spelled(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "default" if value == DEFAULT else str(value)

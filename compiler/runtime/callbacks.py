@@ -1,0 +1,142 @@
+"""Ops that stay in eager, as C functions that compiled code calls with pointers to dense tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.codegen.artifact import EagerCall
+from buddy.compiler.graph.sizes import parsed, value_of
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.runtime import philox  # noqa: F401  (defines the ops of random bits)
+from buddy.compiler.runtime.memory import tensor_at, torch_dtype
+from buddy.compiler.runtime.observing import Observer as Observer  # defines the op that compiled code may call
+from buddy.compiler.runtime.sizes import Shape
+from buddy.compiler.runtime.torch_values import from_opaque, to_torch
+
+
+class EagerOps:
+    """The callbacks of an artifact. An exception inside one is kept, and `reraise` raises it after the call.
+
+    Each thread that calls compiled code has an error of its own: callbacks run on the thread that called.
+    """
+
+    def __init__(self, calls: Sequence[EagerCall]) -> None:
+        self._kept = threading.local()
+        self._functions = {call.symbol: self._c_function(call) for call in calls}
+
+    def addresses(self) -> dict[str, int]:
+        """Addresses by symbol."""
+        return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
+
+    def reraise(self) -> None:
+        error, self._kept.error = getattr(self._kept, "error", None), None
+        if error is not None:
+            raise error
+
+    def _c_function(self, call: EagerCall) -> Any:
+        run = _runner(call)
+
+        def guarded(*addresses: int) -> None:
+            if getattr(self._kept, "error", None) is None:
+                try:
+                    run(addresses)
+                    if call.asks:
+                        raise UnansweredError(f"compiled code has no answer for these values of {call.target}")
+                except BaseException as error:
+                    if not call.results and isinstance(error, Exception):
+                        _mark(error)
+                    self._kept.error = error
+
+        inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
+        sizes = [ctypes.c_int64] * len(call.symbols)
+        words = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
+        return ctypes.CFUNCTYPE(None, *words)(guarded)
+
+
+class UnansweredError(Exception):
+    """Compiled code asked eager about values that it takes for wrong, and eager has an answer: it is to run all."""
+
+
+def _mark(error: Exception) -> None:
+    """Note on an error that compiled code asked for it: a value was one that eager refuses."""
+    error.buddy_refusal = True  # type: ignore[attr-defined]
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether eager raised `error` when compiled code asked it about a value that it has no answer to."""
+    return getattr(error, "buddy_refusal", False)
+
+
+def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
+    function = resolve(call.target)
+    of_inputs, of_results = ([Shape(spec) for spec in specs] for specs in (call.inputs, call.results))
+
+    def run(addresses: Sequence[int]) -> None:
+        first = sum(shape.crosses for shape in of_inputs)
+        symbols = dict(zip(call.symbols, addresses[first:], strict=False))
+        pointers = iter([*addresses[:first], *addresses[first + len(symbols) :]])
+        pairs = zip((*of_inputs, *of_results), (*call.inputs, *call.results), strict=True)
+        # A buffer without elements may have no address.
+        tensors = [
+            tensor_at((next(pointers) or 0) if s.crosses else 0, s.at(symbols), torch_dtype(spec)) for s, spec in pairs
+        ]
+        inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
+        arguments = [_real(value, inputs, symbols) for value in call.arguments]
+        keywords = {key: _real(value, inputs, symbols) for key, value in call.keywords.items()}
+        # AOTAutograd watches a first call by a mode under which some ops lose track of lazy conjugates.
+        with torch.no_grad(), _disable_current_modes():
+            results = function(*arguments, **keywords)
+            _copy_out(results, buffers)
+
+    return run
+
+
+def resolve(target: str) -> Any:
+    """The torch op of a graph target: `add.Tensor` is in `aten` (else `prims`), other namespaces are spelled out.
+
+    Raises `AttributeError` when torch has no such op.
+    """
+    parts = target.split(".")
+    spaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]
+    packet, overload = parts[-2], parts[-1]
+    for space in spaces:
+        found = getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"torch has no op {target!r}")
+
+
+def _real(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> Any:
+    """An argument's plain form as what torch takes; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
+    if isinstance(value, dict):
+        ((tag, content),) = value.items()
+        if tag == "s":
+            return value_of(parsed(content), symbols)
+        decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "f": float, "o": from_opaque}
+        return decode[tag](content)
+    if isinstance(value, (list, tuple)):
+        return [_real(item, tensors, symbols) for item in value]
+    return value
+
+
+def _dtype(text: str) -> torch.dtype:
+    return to_torch(TensorDType(text))
+
+
+def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
+    """Results into their buffers. One that the graph expects and the op leaves undefined has no reader; without a
+    buffer, eager was asked for what it raises alone."""
+    if not buffers:
+        return
+    values = list(results) if isinstance(results, (list, tuple)) else [results]
+    if len(values) != len(buffers):
+        values = [value for value in values if isinstance(value, torch.Tensor)]
+    for buffer, value in zip(buffers, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            buffer.copy_(value)

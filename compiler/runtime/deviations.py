@@ -1,0 +1,110 @@
+"""How far a tensor is from the one it should be, told by a few walks through memory where all is well."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from buddy.compiler.protocol.numerics_report import Deviation
+from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
+from buddy.compiler.runtime.one_walk import Walked, can_walk, walked
+
+_SINGLE = (torch.float16, torch.bfloat16)
+
+
+def tolerance_of(dtype: torch.dtype) -> Tolerance:
+    """What is tolerated of a tensor of `dtype`: the same as of a program's outputs."""
+    return TOLERANCES.get(dtype, EXACT)
+
+
+class Deviations:
+    """Tells one deviation after another, in the same memory."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, ours: torch.Tensor, reference: torch.Tensor) -> Deviation:
+        """`ours` beside `reference`, which may be wider; the tolerance is that of `ours`."""
+        tolerance = tolerance_of(ours.dtype)
+        if not ours.numel():
+            return Deviation()
+        if tolerance == EXACT:
+            return Deviation() if torch.equal(ours, reference) else _slowly(ours, reference, tolerance)
+        found = self._fast(_parts(ours), _parts(reference), tolerance)
+        return found if found is not None and found.share <= 1.0 else _slowly(ours, reference, tolerance)
+
+    def _fast(self, ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
+        """The deviation of finite numbers; `None` where some are not. The tolerance's relative part is left out."""
+        found = walked(ours, self._dense(reference)) if can_walk(ours, reference) else self._walked(ours, reference)
+        if not (math.isfinite(found.apart) and math.isfinite(found.size)):
+            return None
+        relative = math.sqrt(found.apart / found.size) if found.size else 0.0
+        rms = math.sqrt(found.size / reference.numel())
+        return Deviation(found.largest, relative, found.largest / tolerance.bound(rms))
+
+    def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+        """The same of tensors of any type and layout, by torch's own walks."""
+        difference = torch.sub(ours, reference, out=self._room(reference))
+        least, most = torch.aminmax(difference)
+        apart, size = (float(torch.linalg.vector_norm(found)) for found in (difference, reference))
+        return Walked(max(abs(float(least)), abs(float(most))), apart * apart, size * size)
+
+    def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_contiguous() else self._room(tensor).copy_(tensor)
+
+    def _room(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor of that shape and type, whose memory is that of the one before."""
+        size = like.numel() * like.element_size()
+        if self._memory.numel() < size:
+            self._memory = torch.empty(size, dtype=torch.uint8)
+        return self._memory[:size].view(like.dtype).view(like.shape)
+
+
+def tells_places_apart(value: torch.Tensor) -> bool:
+    """Whether elements at other places would be seen: most neighbours differ. Those of a mask or of zeros do not."""
+    # In the order in which they lie in memory: a copy of a transposed weight takes longer than to look at it.
+    order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
+    flat = value.permute(order).reshape(-1)
+    return 2 * int(torch.count_nonzero(flat[1:] != flat[:-1])) >= flat.numel() > 1
+
+
+def _parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Numbers as they lie in memory: complex ones as pairs, narrow floats as ones whose sums do not overflow."""
+    plain = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).resolve_neg()
+    return plain.float() if plain.dtype in _SINGLE else plain
+
+
+def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
+    """The deviation told element by element, as that of a program's outputs is."""
+    wide = reference.dtype
+    report = compare("", ours.to(wide), reference, tolerance, equal_nan=True)
+    if not math.isfinite(report.max_abs):
+        return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
+    share = _share(ours.to(wide), reference, tolerance)
+    share = share if report.verdict == "ok" else max(share, math.nextafter(1.0, 2.0))
+    return Deviation(report.max_abs, _relative(ours, reference), share, report.nans, report.infs, report.where)
+
+
+def _finite(ours: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    kind = torch.complex128 if reference.is_complex() else torch.float64
+    one, other = ours.to(kind), reference.to(kind)
+    both = one.isfinite() & other.isfinite()
+    return (one[both] - other[both]).abs(), other[both].abs()
+
+
+def _relative(ours: torch.Tensor, reference: torch.Tensor) -> float:
+    difference, scale = _finite(ours.to(reference.dtype), reference)
+    size = float(torch.linalg.vector_norm(scale))
+    return float(torch.linalg.vector_norm(difference)) / size if size else 0.0
+
+
+def _share(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> float:
+    """The greatest difference as a share of what is tolerated there, over pairs of finite numbers."""
+    difference, scale = _finite(ours, reference)
+    if not difference.numel():
+        return 0.0
+    if tolerance == EXACT:
+        return float(difference.max())
+    rms = float(scale.square().mean().sqrt())
+    return float((difference / tolerance.bound(rms, scale)).max())

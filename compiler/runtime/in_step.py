@@ -1,0 +1,161 @@
+"""A graph in eager or in double precision, node by node, as far as a compiled program has come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.operations.random import RandomOp
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.protocol.numerics_report import Reference
+from buddy.compiler.runtime.node_by_node import computed
+from buddy.compiler.runtime.torch_values import to_torch
+
+_WIDER = {
+    TensorDType.Float16: TensorDType.Float64,
+    TensorDType.BFloat16: TensorDType.Float64,
+    TensorDType.Float32: TensorDType.Float64,
+    TensorDType.Complex64: TensorDType.Complex128,
+}
+OnNode = Callable[[Op, Any], None]
+
+
+class InStep:
+    """The nodes of `graph` computed one after another on `tensors`, its placeholders in order.
+
+    A value is let go of when it has been read for the last time and is no longer `held`: `held` names the nodes, by
+    stable name, whose values somebody will look at later, and `let_go` says that this is done. `on_node` is told of
+    each node while what it reads is still there, and what `reads` says that is looked up for it besides. Random ops
+    draw from a generator of their own, which begins from the state that torch's has now: the compiled program draws
+    the same numbers from torch's.
+    """
+
+    def __init__(
+        self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], held: Iterable[str],
+        reference: Reference = "eager", on_node: OnNode = lambda _op, _value: None,
+        reads: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        self._pending = iter(graph.operations)
+        self._symbols, self._on_node, self._wide = symbols, on_node, reference == "float64"
+        self._nodes = {op.stable: op for op in graph.operations}
+        looked_up = reads or {}
+        self._reads = {
+            op.name: (*(parent.name for parent in op.parents), *looked_up.get(op.stable, ())) for op in graph.operations
+        }
+        self._readers = Counter(name for found in self._reads.values() for name in found)
+        self._readers.update(op.name for op in graph.results if isinstance(op, Op))
+        self._readers.update(self._nodes[name].name for name in held if name in self._nodes)
+        self._results = graph.results
+        self._random = torch.get_rng_state()
+        self._values: dict[str, Any] = {op.name: t for op, t in zip(graph.placeholders, tensors, strict=True)}
+        self.in_narrow: set[str] = set()
+
+    def value(self, name: str) -> Any:
+        """The value of the node or placeholder of that name. Raises `KeyError` once it is let go of."""
+        return self._values[name]
+
+    def reach(self, stable: str) -> Any:
+        """The value of a node, after all that stands before it."""
+        op = self._nodes[stable]
+        while op.name not in self._values:
+            if self._next() is None:
+                raise KeyError(f"nobody had said that the value of {stable} would be asked for")
+        return self._values[op.name]
+
+    def finish(self) -> list[Any]:
+        """Compute what is left; what the graph returns, in order."""
+        for _op in iter(self._next, None):
+            pass
+        return [self._values[op.name] if isinstance(op, Op) else op for op in self._results]
+
+    def let_go(self, stable: str) -> None:
+        """Nobody will ask for this held value again."""
+        self._read(self._nodes[stable].name)
+
+    def _next(self) -> Op | None:
+        op = next(self._pending, None)
+        if op is None:
+            return None
+        self._values[op.name] = self._computed(op)
+        self._on_node(op, self._values[op.name])
+        for name in self._reads[op.name]:
+            self._read(name)
+        if not self._readers[op.name]:
+            del self._values[op.name]
+        return op
+
+    def _read(self, name: str) -> None:
+        self._readers[name] -= 1
+        if not self._readers[name]:
+            self._values.pop(name, None)
+
+    def _computed(self, op: Op) -> Any:
+        if not isinstance(op, RandomOp):
+            return self.alone(op, self._values)
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._random)
+        try:
+            return widened(self._in_narrow(op, self._values)) if self._wide else self._run(op, self._values)
+        finally:
+            self._random = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+    def alone(self, op: Op, values: Mapping[str, Any]) -> Any:
+        """What a node gives on `values`, by name, in the precision of the reference."""
+        if not self._wide:
+            return self._run(op, values)
+        try:
+            return widened(self._run(_wider(op), {p.name: widened(values[p.name]) for p in op.parents}))
+        except (RuntimeError, NotImplementedError):
+            # Not every op of torch's knows double precision: that one is as narrow as the program has it.
+            self.in_narrow.add(op.stable)
+            return widened(self._in_narrow(op, values))
+
+    def _in_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
+        return self._run(op, {parent.name: narrowed(values[parent.name], parent) for parent in op.parents})
+
+    def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
+        return computed(op, values, self._symbols)
+
+
+def widened(value: Any) -> Any:
+    """Floats in double precision; anything else as it is."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(widened, value)) if type(value) in (list, tuple) else tuple(map(widened, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
+
+
+def narrowed(value: Any, op: Op, index: int = 0) -> Any:
+    """A value of the reference as the program has it: in the element type that the graph says of result `index`."""
+    if isinstance(value, (list, tuple)):
+        return [narrowed(item, op, number) for number, item in enumerate(value)]
+    meta = op.metas[index] if index < len(op.metas) else None
+    if not isinstance(value, torch.Tensor) or meta is None:
+        return value
+    return value.to(to_torch(meta.dtype))
+
+
+def _wider(op: Op) -> Op:
+    """The node with every element type among its arguments a wide one."""
+    found = type(op)()
+    found.name, found.target, found.metas, found.multiple = op.name, op.target, op.metas, op.multiple
+    found._arguments = _with_wider(op.args)
+    found._keyword_arguments = _with_wider(op.kwargs)
+    return found
+
+
+def _with_wider(value: Any) -> Any:
+    if isinstance(value, TensorDType):
+        return _WIDER.get(value, value)
+    if isinstance(value, dict):
+        return {key: _with_wider(item) for key, item in value.items()}
+    return [_with_wider(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,140 @@
+"""Runs a graph by IREE beside this compiler's own code and eager: each output compared, all three timed in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from buddy.compiler.codegen.artifact import from_bytes
+from buddy.compiler.codegen.iree import flags as iree_flags
+from buddy.compiler.codegen.iree.artifact import IreeArtifact
+from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.recipe import IREE, NATIVE
+from buddy.compiler.protocol.run_report import RunReport, SideReport
+from buddy.compiler.runtime.iree_process import IreeProcess
+from buddy.compiler.runtime.load import load
+from buddy.compiler.runtime.measure import (
+    OnProgress,
+    changed_tensors,
+    eager_results,
+    fingerprints,
+    in_turn,
+    reports,
+    run_to_time,
+    summary,
+    timed,
+    with_threads,
+)
+from buddy.compiler.runtime.node_by_node import SEED
+from buddy.compiler.support.machine_load import LoadMeter
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.protocol.worker_messages import NativeCode
+
+
+def run_by_iree(
+    captured: CapturedGraph,
+    artifact: IreeArtifact,
+    native: NativeCode,
+    *,
+    repeats: int,
+    threads: int,
+    nodes: tuple[int, int],
+    compile_seconds: float,
+    graph: int = 0,
+    on_progress: OnProgress | None = None,
+    on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    equal_nan: bool = False,
+) -> RunReport:
+    """As `run_and_compare`, of IREE's module, with `native` beside it.
+
+    IREE's runtime is a process of its own, forked before torch has threads. Loading takes in what IREE makes of weights
+    once, and one call. Raises `IreeRunError`; what goes wrong with `native` is in its part of the report.
+    """
+    tell = on_progress or (lambda _text, _done: None)
+    process = IreeProcess(artifact, captured.tensors, captured.numbers, threads)
+    with process, with_threads(threads), torch.no_grad():
+        before = fingerprints(captured.tensors)
+        tell("loading IREE's module", 0.0)
+        load_seconds = process.loaded()
+        tell("running IREE, this compiler's code and eager", 0.0)
+        results = process.results()
+        beside = _Native(captured, native)
+        torch.manual_seed(SEED)
+        expected = eager_results(captured)
+        if on_values is not None:
+            on_values(results, expected)
+        calls = [process.seconds, *beside.calls, lambda: timed(lambda: run_to_time(captured))[1]]
+        # IREE's runtime works in a process of its own.
+        meter = LoadMeter(alone=False)
+        seconds = in_turn(calls, repeats, tell)
+        load_then = meter.load()
+        after = fingerprints(captured.tensors)
+    compiled, eager = summary(seconds[0], threads), summary(seconds[-1] if captured.eager else (), threads)
+    return RunReport(
+        graph,
+        reports(captured, results, expected, equal_nan),
+        compiled,
+        eager,
+        nodes_compiled=nodes[0],
+        nodes_eager=nodes[1],
+        compile_seconds=compile_seconds,
+        load_seconds=load_seconds,
+        ratio=compiled.median / eager.median if eager.median else 0.0,
+        inputs_unchanged=before == after,
+        notes=(*_notes(artifact, threads), *changed_tensors(captured, before, after)),
+        compared=captured.eager is not None,
+        backend=IREE,
+        beside=(beside.report(captured, expected, seconds[1:-1], threads, equal_nan),),
+        load=load_then,
+        equal_nan=equal_nan,
+    )
+
+
+class _Native:
+    """This compiler's code of the same graph: its results, and calls to be timed; neither where it failed."""
+
+    def __init__(self, captured: CapturedGraph, code: NativeCode) -> None:
+        self._code, self._problem = code, code.problem
+        self._load_seconds = 0.0
+        self._results: Sequence[torch.Tensor] = ()
+        self.calls: list[Callable[[], float]] = []
+        if self._problem:
+            return
+        with self._telling():
+            program, self._load_seconds = timed(lambda: load(from_bytes(code.artifact)))
+            torch.manual_seed(SEED)
+            self._results = program(captured.tensors, captured.numbers)
+            self.calls = [lambda: timed(lambda: program(captured.tensors, captured.numbers))[1]]
+
+    @contextlib.contextmanager
+    def _telling(self) -> Any:
+        """What goes wrong is told beside the other's results, which it costs nothing."""
+        try:
+            yield
+        except Exception as error:
+            found = getattr(error, "diagnostic", None)
+            self._problem = str(found) if isinstance(found, Diagnostic) else f"{type(error).__name__}: {error}"
+
+    def report(
+        self, captured: CapturedGraph, expected: Sequence[Any], seconds: Sequence[Sequence[float]], threads: int,
+        equal_nan: bool,
+    ) -> SideReport:  # fmt: skip
+        if self._problem:
+            return SideReport(NATIVE, problem=self._problem)
+        outputs = reports(captured, self._results, expected, equal_nan)
+        timing = summary(seconds[0], threads)
+        return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)
+
+
+def _notes(artifact: IreeArtifact, threads: int) -> list[str]:
+    targets = ", ".join(iree_flags.targets(artifact.flags))
+    notes = [f"IREE's code is for {targets}, on its driver {iree_flags.driver(artifact.flags, threads)}"]
+    if artifact.convention.unchecked:
+        ops = ", ".join(artifact.convention.unchecked)
+        notes.append(f"IREE does not look through the data of {ops}: what eager would refuse gives some result")
+    return notes

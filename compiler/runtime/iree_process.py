@@ -1,0 +1,197 @@
+"""IREE's runtime in a process forked from this one: it reads the tensors where they lie, and has threads of its own.
+
+Fork before torch has used more than one thread here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.codegen.iree import flags as iree_flags
+from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeArtifact
+from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.runtime.memory import torch_dtype
+from buddy.compiler.runtime.sizes import Shape, bind
+from buddy.compiler.runtime.torch_values import dense_bytes
+from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
+
+_MESSAGE = 2000
+
+
+class IreeRunError(Exception):
+    """IREE's runtime failed, or its process ended. `diagnostic` says it to a person."""
+
+    def __init__(self, what: str) -> None:
+        todo = "import the program by torch-mlir (--frontend torch-mlir), choose other flags, or the native backend"
+        self.diagnostic = Diagnostic(what, "IREE's runtime", todo)
+        super().__init__(str(self.diagnostic))
+
+
+class IreeProcess:
+    """A program of IREE's on the tensors of one call. Every method may raise `IreeRunError`."""
+
+    def __init__(
+        self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], numbers: Sequence[Any], threads: int
+    ) -> None:
+        self._convention = artifact.convention
+        self._symbols = bind(artifact.convention.symbols, tensors, numbers)
+        self._values = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            ours.close()
+            _live(parent, theirs, self._values, lambda: _Program(artifact, tensors, self._symbols, threads))
+        theirs.close()
+        self._stream = ours.makefile("rw", encoding="utf-8")
+        ours.close()
+
+    def __enter__(self) -> IreeProcess:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        self._values.close()
+
+    def loaded(self) -> float:
+        """Wait until the module is loaded; the seconds that took. What IREE makes of weights once is among it."""
+        return float(self._answer()["seconds"])
+
+    def seconds(self) -> float:
+        """How long one call takes, with its results in the host's memory at the end."""
+        return float(self._asked("call")["seconds"])
+
+    def results(self) -> list[torch.Tensor]:
+        """What one call gives, as eager's results are: those without elements among them."""
+        shapes = iter(self._asked("results")["shapes"])
+        self._values.seek(0)
+        specs = [(spec, Shape(spec).at(self._symbols)) for spec in self._convention.results]
+        return [
+            torch.empty(shape, dtype=torch_dtype(spec)) if not _crosses(spec) else self._next(spec, next(shapes))
+            for spec, shape in specs
+        ]
+
+    def _next(self, spec: TensorSpec, shape: list[int]) -> torch.Tensor:
+        """The next result in the file, whose dims are those that IREE gave."""
+        dtype = torch_dtype(spec)
+        dims = shape[:-1] if dtype.is_complex else shape
+        raw = torch.from_numpy(np.load(self._values))
+        if raw.numel() != math.prod(dims) * dtype.itemsize:
+            wanted = f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, dims))}"
+            raise IreeRunError(f"a result is no {wanted}: a flag has made its elements others")
+        return raw.view(dtype).reshape(dims)
+
+    def _asked(self, word: str) -> dict[str, Any]:
+        with contextlib.suppress(OSError):
+            self._stream.write(word + "\n")
+            self._stream.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = ""
+        with contextlib.suppress(OSError):
+            line = self._stream.readline()
+        if not line:
+            _, status = os.waitpid(self._pid, 0)
+            self._pid = 0  # its number may be another process's from now on
+            raise IreeRunError(f"the process crashed ({describe_exit(os.waitstatus_to_exitcode(status))})")
+        found: dict[str, Any] = json.loads(line)
+        if "error" in found:
+            raise IreeRunError(str(found["error"]))
+        return found
+
+
+def _crosses(spec: TensorSpec) -> bool:
+    return 0 not in spec.shape
+
+
+# ---- in the process --------------------------------------------------------------------------------------------------
+
+
+class _Program:
+    """The module, with its arguments on the device."""
+
+    def __init__(
+        self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], threads: int
+    ) -> None:
+        from buddy.compiler.codegen.iree.runtime import IreeModule
+
+        convention = artifact.convention
+        # Kept: the module reads them where they lie, those that had to be made dense too.
+        self._weights = {key: np.asarray(dense_bytes(tensors[place])) for key, place in convention.parameters.items()}
+        driver = iree_flags.driver(artifact.flags, threads)
+        self._module = IreeModule(artifact.module, ENTRY, driver, threads, self._weights, SCOPE)
+        inputs = [self._module.on_device(_array(tensors[place])) for place in convention.inputs]
+        self._arguments = [*inputs, *(symbols[symbol.name] for symbol in convention.symbols)]
+
+    def call(self) -> list[Any]:
+        return self._module(self._arguments)
+
+
+def _live(parent: int, channel: socket.socket, values: IO[bytes], make: Any) -> None:
+    """The process's whole life: loads, then does what each line asks for."""
+    stream = channel.makefile("rw", encoding="utf-8")
+
+    def tell(**found: Any) -> None:
+        stream.write(json.dumps(found) + "\n")
+        stream.flush()
+
+    try:
+        die_with_parent(parent)
+        start = time.perf_counter()
+        program = make()
+        program.call()
+        tell(seconds=time.perf_counter() - start)
+        for line in stream:
+            start = time.perf_counter()
+            found = program.call()
+            seconds = time.perf_counter() - start
+            if line.strip() == "results":
+                _write(found, values)
+            tell(seconds=seconds, shapes=[list(array.shape) for array in found])
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            tell(error=_first_line(error))
+    finally:
+        os._exit(0)
+
+
+def _write(arrays: Sequence[Any], values: IO[bytes]) -> None:
+    values.seek(0)
+    for array in arrays:
+        np.save(values, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    values.flush()
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MESSAGE]
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    """The tensor as IREE's runtime takes arrays; it knows bfloat16 by the package `ml_dtypes`."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dense = torch.view_as_real(plain) if plain.is_complex() else plain
+    if dense.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return dense.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return dense.numpy()

@@ -1,0 +1,107 @@
+"""Links object files into this process with llvmlite's JIT linker: no MLIR, and only trampolines are compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from llvmlite import binding as llvm
+
+from buddy.compiler.codegen.soft_float import support_of
+from buddy.compiler.codegen.trampolines import trampoline_name, trampolines
+from buddy.compiler.protocol.plain_values import Diagnostic
+
+_numbers = itertools.count()
+_LINK_TODO = "set the target back, switch off the pass that calls it, or export the program and link it with a library"
+_CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+# GCC's runtime has what LLVM calls where a processor lacks an instruction: from float64 to float16, which two roundings
+# may become (that of the sign alone, in the arc sine of a float16).
+_HELPERS = "libgcc_s.so.1"
+
+BlockFunction = Callable[[int], None]
+
+
+@lru_cache(maxsize=1)
+def _jit() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    with contextlib.suppress(OSError):  # a system without it: what needs it is told that it is missing
+        ctypes.CDLL(_HELPERS, ctypes.RTLD_GLOBAL)
+    return llvm.create_lljit_compiler()
+
+
+class LinkError(Exception):
+    """The objects of an artifact do not link; the text names the symbol, `diagnostic` says what to do."""
+
+    def __init__(self, missing: str) -> None:
+        what = f"the compiled objects do not link: nothing in this process provides {missing}"
+        self.diagnostic = Diagnostic(what, "linking the objects", _LINK_TODO)
+        super().__init__(what)
+
+
+class Library:
+    """Linked objects. Each function of `arities` is called with the address of one block that holds its arguments.
+
+    `arities` gives, per function, how many pointers it takes: a trampoline loads them from the block, so ctypes' limit
+    of 1024 arguments is none.
+    `imports` are addresses for symbols that the objects leave open; others are searched in the process. `support` is
+    LLVM IR to link with them. `addresses` are where those of the functions `located` lie.
+    """
+
+    def __init__(
+        self, objects: Sequence[bytes], arities: Mapping[str, int], imports: Mapping[str, int] | None = None,
+        support: str = "", located: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        builder = llvm.JITLibraryBuilder()
+        for image in objects:
+            builder.add_object_img(image)
+        for symbol, address in (imports or {}).items():
+            builder.import_symbol(symbol, address)
+        builder.add_ir(trampolines(arities) + support + support_of(objects)).add_current_process()
+        for name in arities:
+            builder.export_symbol(trampoline_name(name))
+        for name in located:
+            builder.export_symbol(name)
+        try:
+            self._library = builder.link(_jit(), f"buddy_{next(_numbers)}")
+        except RuntimeError as error:
+            missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
+            raise LinkError(missing) from error
+        self._functions = {name: _CALL(self._library[trampoline_name(name)]) for name in arities}
+        self.addresses = {name: self._library[name] for name in located}
+
+    def __getitem__(self, name: str) -> BlockFunction:
+        return self._functions[name]
+
+
+def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
+    """The functions that objects define, with their sizes in bytes; none where the objects are not ELF."""
+    found: dict[str, int] = {}
+    for image in objects:
+        try:
+            symbols = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols()
+            found |= {s.name: s["st_size"] for s in symbols if s["st_info"]["type"] == "STT_FUNC"}
+        except ELFError:
+            return {}
+    return found
+
+
+def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:
+    """The symbols that no object, import or loaded library defines; empty where the objects are not ELF."""
+    wanted: set[str] = set()
+    for image in objects:
+        try:
+            symbols = list(ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols())
+        except ELFError:
+            return set()
+        provided = provided | {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF"}
+        wanted |= {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
+    return {name for name in wanted - provided if not llvm.address_of_symbol(name)}

@@ -1,0 +1,14 @@
+"""Makes an artifact ready to run, by what it is for: the CPU of this process, or a GPU."""
+
+from __future__ import annotations
+
+from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.on_device import DeviceLoaded
+
+Loaded = LoadedProgram | DeviceLoaded
+
+
+def load(artifact: Artifact, frozen: bool = False) -> Loaded:
+    """The program, callable on torch tensors, as `LoadedProgram` has it. Raises what it and `DeviceLoaded` raise."""
+    return LoadedProgram(artifact, frozen) if artifact.device is None else DeviceLoaded(artifact)

@@ -1,0 +1,260 @@
+"""A compiled program, linked into this process and callable on torch tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+
+from buddy.compiler.codegen.artifact import COUNTERS, Argument, Artifact
+from buddy.compiler.codegen.machines import check_runs_here
+from buddy.compiler.runtime.callbacks import EagerOps
+from buddy.compiler.runtime.huge_pages import collapse
+from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of
+from buddy.compiler.runtime.memory import Arena, torch_dtype
+from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
+from buddy.compiler.runtime.packed_elsewhere import Borrowed, PackedElsewhere, state_of
+from buddy.compiler.runtime.packed_store import PackedStore
+from buddy.compiler.runtime.reused import Memory
+from buddy.compiler.runtime.sizes import Shape, bind
+from buddy.compiler.support import blas
+
+# Addresses of one weight known to have been moved to huge pages; beyond this they are moved again, for nothing.
+_MAX_MOVED = 16
+
+
+def call(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
+    """Call `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
+    block = (ctypes.c_int64 * len(words))(*[word if isinstance(word, int) else word.data_ptr() for word in words])
+    function(ctypes.addressof(block))
+
+
+class PlainArgument:
+    """An input as it is, made dense where it is not."""
+
+    def __init__(self, argument: Argument) -> None:
+        self._argument = argument
+        self._shape = Shape(argument.spec)
+        self._dtype = torch_dtype(argument.spec)
+
+    def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        shape = self._shape.at(symbols) if self._shape.dynamic else self._shape.sizes
+        if source.shape != shape or source.dtype is not self._dtype:
+            raise ValueError(_wrong_input(self._argument, source))
+        return source.resolve_conj().resolve_neg().contiguous()
+
+
+class StreamedArgument(PlainArgument):
+    """A weight that is read from end to end where it lies: in huge pages, which it is moved to when it is first met."""
+
+    def __init__(self, argument: Argument) -> None:
+        super().__init__(argument)
+        self._moved: set[int] = set()
+
+    def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        found = super().value(source, symbols)
+        if found is source and found.data_ptr() not in self._moved:
+            collapse(found)
+            if len(self._moved) >= _MAX_MOVED:
+                self._moved.clear()
+            self._moved.add(found.data_ptr())
+        return found
+
+
+class PackedArgument:
+    """A packed copy of one input: made at each call, or kept, where weights are `frozen`, for the memory it is made of.
+
+    Nothing tells of all writes to a tensor (`p.data.mul_()`, a fused optimizer, another process), so what is kept is
+    for weights that stay as they are, until `forget()`. The memory is kept alive, so that its address cannot come to
+    mean another weight. Where calls come one after another, all copies may lie in the same memory (`in_turn`), and none
+    is made of what has been packed `elsewhere` in the same way.
+    """
+
+    def __init__(
+        self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, frozen: bool = False,
+        in_turn: bool = False, elsewhere: PackedElsewhere | None = None,
+    ) -> None:  # fmt: skip
+        self._frozen = frozen
+        self._in_turn, self._borrowed = in_turn, None if elsewhere is None else Borrowed(elsewhere)
+        self._argument = argument
+        self._pack = pack
+        self._store, self._number = store, number
+        self._stored = False
+        self._source: torch.Tensor | None = None
+        self._state: tuple[object, ...] = ()
+        self._buffer = torch.empty(0, device="cpu")
+        self._lock = threading.Lock()
+
+    def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
+        if not self._frozen:
+            return self._packed(source)
+        state = state_of(source)
+        with self._lock:
+            if self._source is None or state != self._state:
+                # Detached, it holds on to the memory even where the tensor is given another one (`p.data = …`).
+                self._buffer, self._source, self._state = self._made(source), source.detach(), state
+            return self._buffer
+
+    def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The weight that was packed last, with its copy."""
+        return None if self._source is None else (self._source, self._buffer)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._source, self._state = None, ()
+
+    def _made(self, source: torch.Tensor) -> torch.Tensor:
+        if self._borrowed is None:
+            return self._packed(source, self._place())
+        spec = self._argument.spec
+        # Packed here once or twice, if at all: that is worth no memory to keep.
+        return self._borrowed.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._packed, source))
+
+    def _place(self) -> torch.Tensor | None:
+        """The buffer in the store for the first packing; later ones get their own, since a call may still read it."""
+        first, self._stored = self._in_turn or not self._stored, True
+        return self._store.buffer(self._number) if first else None
+
+    def _packed(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
+        spec = self._argument.spec
+        buffer = torch.empty(spec.shape, dtype=torch_dtype(spec), device="cpu") if buffer is None else buffer
+        call(self._pack, [_dense(source.detach()), buffer])
+        return buffer
+
+
+class LoadedProgram:
+    """An artifact ready to run. Calling it takes the graph's inputs in placeholder order, and the numbers among them
+    that symbols stand for, and returns new tensors.
+
+    Inputs may have any strides; results are dense and the caller's own. Raises `ValueError` for inputs of another
+    shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
+    then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
+    where the process has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
+
+    Weights are what they are at each call. Those of code that wants them packed are packed at each call, unless they
+    are `frozen`: then whoever calls promises that nothing writes to them while the program lives, and they are packed
+    once. Frozen weights that were packed `elsewhere` in the same way are not packed again.
+
+    Raises `MachineError` for code of another machine than this one.
+    """
+
+    def __init__(
+        self, artifact: Artifact, frozen: bool = False, in_turn: bool = False, located: bool = False,
+        elsewhere: PackedElsewhere | None = None,
+    ) -> None:  # fmt: skip
+        check_runs_here(artifact.target)
+        sizes = functions_of(artifact.objects) if located else {}
+        self._eager = EagerOps(artifact.eager_calls)
+        fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
+        self.threads = artifact.threads if fork.shared else 1
+        self.arena_bytes = artifact.arena
+        self._counters = (ctypes.c_int64 * (1 + len(artifact.regions)))() if artifact.regions else None
+        packs = {a.pack: 2 for a in artifact.arguments if a.pack}
+        arity = len(artifact.arguments) + len(artifact.symbols)
+        arity += sum(0 not in result.shape for result in artifact.results)
+        self._library = Library(
+            artifact.objects,
+            {artifact.entry: arity + bool(artifact.arena), **packs},
+            {**self._eager.addresses(), **fork.symbols, **blas.addresses(artifact.objects, self.threads)},
+            (fork.ir if artifact.threads > 1 else "") + _counters_ir(self._counters),
+            tuple(sizes),
+        )
+        self.functions = {name: (address, sizes[name]) for name, address in self._library.addresses.items()}
+        self._entry = self._library[artifact.entry]
+        self._arena = Arena(artifact.arena)
+        packed = [a for a in artifact.arguments if a.pack]
+        store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
+        self.packed_bytes = store.allocated if frozen else 0
+        self._arguments = [
+            PackedArgument(a, self._library[a.pack], store, next(numbers), frozen, in_turn, elsewhere)
+            if a.pack
+            else _unpacked(a)
+            for a in artifact.arguments
+        ]
+        sources = [argument.source for argument in artifact.arguments]
+        self._values = [(argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)]
+        self._symbols = artifact.symbols
+        self._results = [(Shape(spec), torch_dtype(spec)) for spec in artifact.results]
+        self._memory = Memory(len(self._results))
+        self._all_cross = all(shape.crosses for shape, _ in self._results)
+
+    def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
+        # For a small program these lines take longer than its code does.
+        symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
+        words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
+        words += symbols.values()
+        made = self._memory.tensor
+        results = [made(number, shape.at(symbols), dtype) for number, (shape, dtype) in enumerate(self._results)]
+        words += results if self._all_cross else self._crossing(results)
+        if self.arena_bytes:
+            with self._arena.lent() as arena:
+                call(self._entry, [*words, arena])
+        else:
+            call(self._entry, words)
+        self._eager.reraise()
+        return results
+
+    def _crossing(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
+
+    def notes(self) -> tuple[str, ...]:
+        """What to tell beside its timings: nothing, since it runs where it is asked to."""
+        return ()
+
+    def take_ticks(self) -> list[int]:
+        """What has passed in each region of the artifact since this was last asked, in ticks of the machine's counter.
+
+        Of code with regions, one call at a time may be under way.
+        """
+        if self._counters is None:
+            return []
+        found = list(self._counters[1:])
+        ctypes.memset(self._counters, 0, ctypes.sizeof(self._counters))
+        return found
+
+    def pack(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Pack the frozen weights among `tensors` now, rather than in the first call on them."""
+        for value, source in self._values:
+            if isinstance(getattr(value, "__self__", None), PackedArgument):
+                value(tensors[source], {})
+
+    def packed_pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The weights that have been packed, each with its copy."""
+        pairs = (argument.pair() for argument in self._arguments if isinstance(argument, PackedArgument))
+        return [pair for pair in pairs if pair is not None]
+
+    def packed_copies(self) -> PackedElsewhere:
+        """What has been packed, for other programs that work on the same weights while this one lives."""
+        return PackedElsewhere(self.packed_pairs())
+
+    def refreeze(self) -> None:
+        """Pack frozen weights anew at the next call, after whatever has changed them."""
+        for argument in self._arguments:
+            if isinstance(argument, PackedArgument):
+                argument.forget()
+
+
+def _unpacked(argument: Argument) -> PlainArgument:
+    return StreamedArgument(argument) if argument.streamed else PlainArgument(argument)
+
+
+def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
+    """What objects that count time find their counters by."""
+    if counters is None:
+        return ""
+    address = f"inttoptr (i64 {ctypes.addressof(counters)} to ptr)"
+    return f"\ndefine ptr @{COUNTERS}() {{\n  ret ptr {address}\n}}\n"
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor row-major, with lazy conjugation and negation carried out."""
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
+    wanted = "x".join([*map(str, argument.spec.shape), argument.spec.dtype])
+    given = "x".join([*map(str, tensor.shape), str(tensor.dtype).removeprefix("torch.")])
+    return f"input {argument.source} is {given}, but the program was compiled for {wanted}"

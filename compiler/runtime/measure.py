@@ -1,0 +1,191 @@
+"""Runs a compiled graph beside eager: values, timings taken in turn, and whether inputs and weights were left alone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
+from buddy.compiler.runtime.allocations import with_peak
+from buddy.compiler.runtime.compare import unchecked
+from buddy.compiler.runtime.load import Loaded, load
+from buddy.compiler.runtime.node_by_node import SEED
+from buddy.compiler.runtime.sensitivity import compared
+from buddy.compiler.runtime.torch_values import dense_bytes
+from buddy.compiler.support.machine_load import LoadMeter
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+
+OnProgress = Callable[[str, float], None]
+
+
+def run_and_compare(
+    captured: CapturedGraph,
+    artifact: Artifact,
+    *,
+    repeats: int,
+    threads: int,
+    nodes: tuple[int, int],
+    compile_seconds: float,
+    graph: int = 0,
+    on_progress: OnProgress | None = None,
+    on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    equal_nan: bool = False,
+) -> RunReport:
+    """Link `artifact`, run it and eager on the captured inputs, and report values and `repeats` interleaved timings.
+
+    `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
+    linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's. Where
+    the graph has no eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights
+    are frozen: the program is loaded for this run, in which nothing writes to them, or the report says so.
+    """
+    tell = on_progress or (lambda _text, _done: None)
+    with with_threads(threads), torch.no_grad():
+        before = fingerprints(captured.tensors)
+        tell("loading the compiled code", 0.0)
+        program, load_seconds = timed(lambda: load(artifact, frozen=True))
+        tell("running compiled code and eager", 0.0)
+        torch.manual_seed(SEED)
+        results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
+        torch.manual_seed(SEED)
+        expected, eager_peak = with_peak(lambda: eager_results(captured))
+        outputs = reports(captured, results, expected, equal_nan)
+        if on_values is not None:
+            on_values(results, expected)
+        calls = [
+            lambda: timed(lambda: program(captured.tensors, captured.numbers))[1],
+            lambda: timed(lambda: run_to_time(captured))[1],
+        ]
+        meter = LoadMeter()
+        ours, theirs = in_turn(calls, repeats, tell)
+        after = fingerprints(captured.tensors)
+    alone = _on_one_thread(artifact, program)
+    compiled, eager = summary(ours, 1 if alone else threads), summary(theirs if captured.eager else (), threads)
+    return RunReport(
+        graph,
+        outputs,
+        compiled,
+        eager,
+        nodes_compiled=nodes[0],
+        nodes_eager=nodes[1],
+        compile_seconds=compile_seconds,
+        load_seconds=load_seconds,
+        ratio=compiled.median / eager.median if eager.median else 0.0,
+        inputs_unchanged=before == after,
+        notes=(*alone, *program.notes(), *changed_tensors(captured, before, after)),
+        memory=_memory(program, first_peak, eager_peak),
+        compared=captured.eager is not None,
+        load=meter.load(),
+        equal_nan=equal_nan,
+    )
+
+
+def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """A checksum of each tensor's bytes."""
+    return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
+
+
+def reports(
+    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any], equal_nan: bool
+) -> tuple[OutputReport, ...]:
+    """Compiled results beside eager's tensors, in order; what is no tensor needs no computing.
+
+    Where there is no eager program, they are told as they are. A result that eager has none for is missing there.
+    What differs by more than its element type's tolerance is held beside what the program itself makes of roundings.
+    """
+    found = iter(results)
+    names = [str(result) for result in captured.graph.results]
+    if captured.eager is None:
+        return tuple(unchecked(name, value) for name, value in zip(names, results, strict=True))
+    told = []
+    for index, value in enumerate(expected):
+        if isinstance(value, torch.Tensor):
+            told.append(compared(captured, expected, index, next(found, None), equal_nan=equal_nan))
+    return (*told, *(_eager_lacks(value) for value in found))
+
+
+def _eager_lacks(value: torch.Tensor) -> OutputReport:
+    report = unchecked("(one more)", value)
+    return msgspec.structs.replace(report, verdict="missing", where="eager gives no such result")
+
+
+def eager_results(captured: CapturedGraph) -> list[Any]:
+    """What eager gives; nothing where there is no eager program."""
+    return [] if captured.eager is None else captured.eager(captured.tensors)
+
+
+def run_to_time(captured: CapturedGraph) -> list[Any]:
+    """Eager as its time is measured: with PyTorch's own random numbers where results are compared by others."""
+    return eager_results(captured) if captured.timed is None else captured.timed(captured.tensors)
+
+
+def in_turn(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress) -> list[list[float]]:
+    """The seconds that each of `calls` tells of, taken in turn, so that a slow minute of the machine falls on all.
+
+    Each is the first as often as the others: who comes first finds the caches as what stands between rounds left them.
+    """
+    found: list[list[float]] = [[] for _ in calls]
+    for index in range(repeats):
+        first = index % max(1, len(calls))
+        for place in (*range(first, len(calls)), *range(first)):
+            found[place].append(calls[place]())
+        tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+    return found
+
+
+def summary(seconds: Sequence[float], threads: int) -> Timing:
+    """Median and quartiles; all 0 for no runs."""
+    if not seconds:
+        return Timing(0.0, 0.0, 0.0, 0, threads)
+    if len(seconds) == 1:
+        return Timing(seconds[0], seconds[0], seconds[0], 1, threads)
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, low, high, len(seconds), threads)
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = action()
+    return result, time.perf_counter() - start
+
+
+def _memory(program: Loaded, first_peak: int, eager_peak: int) -> Memory:
+    """`first_peak` is that of the first run, which packs the weights and makes the arena.
+
+    Beside these there are results, dense copies of inputs that are not, and what ops in eager need.
+    """
+    return Memory(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
+
+
+def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
+    if program.threads == artifact.threads:
+        return ()
+    wanted = artifact.threads
+    return (f"compiled code runs on one thread, not {wanted}: torch has loaded no OpenMP runtime that it could use",)
+
+
+def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
+    """What to say of tensors whose `fingerprints` a run has changed, though the program writes to none of them."""
+    names = [op.stable for op in captured.graph.placeholders]
+    pairs = zip(names, before, after, strict=True)
+    return tuple(f"the run changed {name}, which the program does not write to" for name, a, b in pairs if a != b)
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Both sides on `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

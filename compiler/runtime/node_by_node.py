@@ -1,0 +1,82 @@
+"""A Buddy graph in eager, one node after another, with the values of some of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.codegen.artifact import symbols_of
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.sizes import Size, value_of
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.sizes import bind
+from buddy.compiler.runtime.torch_values import from_opaque, to_torch
+
+# What both sides of a run begin their random numbers from.
+SEED = 0
+
+
+def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
+    """The sizes that a call of `graph` on `tensors` and `numbers` tells, by symbol."""
+    return bind(symbols_of(graph), tensors, numbers)
+
+
+def values_of(
+    graph: Graph, tensors: Sequence[torch.Tensor], wanted: Collection[str], numbers: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """What the nodes named `wanted` give when `graph`, as captured, runs on `tensors`, its placeholders in order.
+
+    Random ops draw from torch's own generator, in the program's order. A value is let go of once nothing reads it any
+    more, and nothing behind the last wanted one is computed. Raises what an op raises.
+    """
+    symbols = symbols_at(graph, tensors, numbers)
+    table: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
+    readers = Counter(parent.name for op in graph.operations for parent in op.parents)
+    missing = set(wanted) - table.keys()
+    with torch.no_grad():
+        for op in graph.operations:
+            if not missing:
+                break
+            table[op.name] = computed(op, table, symbols)
+            missing.discard(op.name)
+            readers.subtract(parent.name for parent in op.parents)
+            for read in (op, *op.parents):
+                if readers[read.name] <= 0 and read.name not in wanted:
+                    table.pop(read.name, None)
+    return {name: table[name] for name in wanted}
+
+
+def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> list[Any]:
+    """What `graph` returns on `tensors` and `numbers`, in order."""
+    found = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
+    return [found[op.name] if isinstance(op, Op) else op for op in graph.results]
+
+
+def computed(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+    """What one node gives, from the values that `table` has by name. Raises what its op raises."""
+    arguments = [_real(argument, table, symbols) for argument in op.args]
+    keywords = {key: _real(argument, table, symbols) for key, argument in op.kwargs.items()}
+    if isinstance(op, GetItemOp):
+        return arguments[0][arguments[1]]
+    return resolve(op.target)(*arguments, **keywords)
+
+
+def _real(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+    """An argument of a node as torch takes it."""
+    if isinstance(value, Op):
+        return table[value.name]
+    if isinstance(value, Size):
+        return value_of(value, symbols)
+    if isinstance(value, TensorDType):
+        return to_torch(value)
+    if isinstance(value, Opaque):
+        return from_opaque(value.text)
+    if isinstance(value, (list, tuple)):
+        return [_real(item, table, symbols) for item in value]
+    return value

@@ -1,0 +1,309 @@
+"""Every node of a compiled program beside eager or double precision, in one pass; of values, only errors are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.codegen.artifact import from_bytes
+from buddy.compiler.graph.operation import Op, ReshapeFamilyOp
+from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp, ViewDtypeOp
+from buddy.compiler.protocol.numerics_report import (
+    Deviation,
+    NanOrigin,
+    NodeNumbers,
+    NumericsReport,
+    ObservedProgram,
+    OwnProgram,
+    Reference,
+)
+from buddy.compiler.runtime.deviations import Deviations, tells_places_apart, tolerance_of
+from buddy.compiler.runtime.in_step import InStep, narrowed
+from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.measure import with_threads
+from buddy.compiler.runtime.node_by_node import SEED, symbols_at
+from buddy.compiler.runtime.observing import observing
+from buddy.compiler.runtime.packed_elsewhere import PackedElsewhere
+from buddy.compiler.runtime.torch_values import to_torch
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+
+OnProgress = Callable[[str, float], None]
+_PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
+_TOLD = 20
+
+
+def compare_nodes(
+    captured: CapturedGraph, program: ObservedProgram, *, reference: Reference = "eager", threads: int = 1,
+    graph: int = 0, on_progress: OnProgress = lambda _what, _done: None,
+) -> NumericsReport:  # fmt: skip
+    """Run `program` on the captured inputs, the reference in step with it, and each node alone.
+
+    Both sides draw random numbers from one seed. Raises what an op in eager raises.
+    """
+    # Compiled code that is being watched by AOTAutograd runs under modes that are not for this.
+    with with_threads(threads), torch.no_grad(), _disable_current_modes():
+        on_progress("loading the compiled code", 0.0)
+        compared = _Compared(captured, program, reference, on_progress)
+        start = time.perf_counter()
+        compared.run()
+        seconds = time.perf_counter() - start
+    return compared.report(graph, seconds)
+
+
+class _Alone:
+    """A node's own program, let go of after its last use.
+
+    What only moves elements is `settled` once it has moved some that can be told apart to where they belong. Weights
+    that the whole program has packed in the same way, which are `packed`, are not packed again.
+    """
+
+    def __init__(self, found: OwnProgram, packed: PackedElsewhere) -> None:
+        self._left, self.moves, self.settled = len(found.uses), found.moves, False
+        artifact = from_bytes(found.artifact)
+        self._program: LoadedProgram | None = LoadedProgram(artifact, frozen=True, in_turn=True, elsewhere=packed)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        assert self._program is not None
+        results = self._program(tensors)
+        self._left -= 1
+        if not self._left:
+            self._program = None
+        return results
+
+
+class _Compared:
+    """One pass over a graph."""
+
+    def __init__(
+        self, captured: CapturedGraph, program: ObservedProgram, reference: Reference, on_progress: OnProgress
+    ) -> None:
+        self._captured, self._program, self._reference, self._tell = captured, program, reference, on_progress
+        self._nodes = {op.stable: op for op in captured.graph.operations}
+        self._tensors = {op.name: t for op, t in zip(captured.graph.placeholders, captured.tensors, strict=True)}
+        artifact = from_bytes(program.artifact)
+        self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), Deviations()
+        self._loaded.pack(captured.tensors)
+        self._names = iter(artifact.observed)
+        self._alone = dict(self._uses(program.own))
+        self._computing = {name for name, (alone, _, _) in self._alone.items() if not alone.moves}
+        self.errors: dict[str, Deviation] = {}
+        self.own: dict[str, Deviation] = {}
+        self.not_finite: dict[str, tuple[int, int]] = {}
+        self._finite: set[str] = set()
+        # Inputs that are moved, by name, of which nothing has said yet whether they are finite.
+        self._unread: dict[str, tuple[str, torch.Tensor]] = {}
+        self._count = 0
+        symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
+        reads = {name: inputs for name, (_alone, inputs, _results) in self._alone.items()}
+        torch.manual_seed(SEED)
+        self._steps = InStep(
+            captured.graph, captured.tensors, symbols, artifact.observed, reference, self._node_came, reads
+        )
+
+    def _uses(self, own: Sequence[OwnProgram]) -> Iterator[tuple[str, tuple[_Alone, Any, Any]]]:
+        """By the stable name of the node that computes: its program, its inputs and its results."""
+        packed = self._loaded.packed_copies()
+        for found in own:
+            alone = _Alone(found, packed)
+            for inputs, results in found.uses:
+                name, number = results[0]
+                yield (name if number < 0 else self._nodes[name].args[0].stable), (alone, inputs, results)
+
+    def run(self) -> None:
+        captured = self._captured
+        torch.manual_seed(SEED)
+        with observing(self._value_came):
+            self._loaded(captured.tensors, captured.numbers)
+        self._steps.finish()
+        counts = {stable: _not_finite(value) for stable, value in self._unread.values()}
+        self.not_finite |= {stable: found for stable, found in counts.items() if found != (0, 0)}
+
+    # ---- what comes ----------------------------------------------------------------------------------------------
+
+    def _value_came(self, value: torch.Tensor) -> None:
+        """The compiled program shows the next of its values."""
+        name = next(self._names)
+        self.errors[name] = self._deviations.of(value, _result(self._steps.reach(name), -1))
+        self._steps.let_go(name)
+
+    def _node_came(self, op: Op, value: Any) -> None:
+        self._count += 1
+        if self._count % max(1, len(self._nodes) // _TOLD) == 0:
+            done = self._count / len(self._nodes)
+            self._tell(f"comparing nodes {self._count}/{len(self._nodes)}", done)
+        if op.stable in self._alone:
+            self._alone_on_right_inputs(op, value)
+        if isinstance(value, torch.Tensor):
+            self._look_for_not_finite(op, value)
+
+    def _look_for_not_finite(self, op: Op, value: torch.Tensor) -> None:
+        """Count the NaNs and infinities of a reference's value, unless something says that there are none.
+
+        Beside finite numbers, what is within tolerance is finite, and so is what only moves finite ones. Each element
+        of a product's operands is in some element of the result, so where that is finite, they are: weights that are
+        moved need not be read for it.
+        """
+        own, parents = self.own.get(op.stable), [parent.name for parent in op.parents]
+        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # bits may mean anything else
+        if moves and all(name in self._tensors for name in parents):
+            self._unread[op.name] = op.stable, value
+            return
+        told = own is not None and own.ok and not (own.nans or own.infs) and op.stable in self._computing
+        if not (told or (moves and self._finite.issuperset(parents))) and (found := _not_finite(value)) != (0, 0):
+            self.not_finite[op.stable] = found
+            return
+        self._finite.add(op.name)
+        if isinstance(op, _PRODUCTS) and value.numel() and not op.kwargs:
+            for name in parents:
+                self._unread.pop(name, None)
+
+    def _alone_on_right_inputs(self, op: Op, value: Any) -> None:
+        alone, inputs, results = self._alone[op.stable]
+        if alone.settled:
+            self.own |= dict.fromkeys((name for name, _ in results), Deviation())
+            return
+        tensors = [self._narrow(name) for name in inputs]
+        if self._reference == "float64" and {parent.name for parent in op.parents} <= {*inputs}:
+            # The reference read wider numbers than the program has: the node's own error is beside what it was given.
+            value = self._steps.alone(op, dict(zip(inputs, tensors, strict=True)))
+        found = alone(tensors)
+        for (name, number), ours in zip(results, found, strict=True):
+            self.own[name] = self._deviations.of(ours, _result(value, number))
+        same = alone.moves and all(self.own[name] == Deviation() for name, _ in results)
+        alone.settled = same and all(tells_places_apart(_result(value, number)) for _, number in results)
+
+    def _narrow(self, name: str) -> torch.Tensor:
+        """The reference's value of a node as the program has it."""
+        value = _result(self._steps.value(name), -1)
+        if self._reference == "eager" or name in self._tensors:
+            return value
+        return narrowed(value, self._captured.graph.node_table[name])
+
+    # ---- what it comes to ----------------------------------------------------------------------------------------
+
+    def report(self, graph: int, seconds: float) -> NumericsReport:
+        nodes = tuple(map(self._numbers, self._captured.graph.operations))
+        first, by = _first(nodes)
+        notes = list(self._program.notes)
+        if self._steps.in_narrow:
+            notes.append(f"torch has {len(self._steps.in_narrow)} nodes in the program's precision only")
+        return NumericsReport(
+            graph,
+            self._reference,
+            nodes,
+            first,
+            by,
+            tuple(self._unseen_before(first)) if by == "error" else (),
+            tuple(self._origins(nodes)),
+            tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op)),
+            seconds,
+            self._program.seconds,
+            tuple(notes),
+        )
+
+    def _numbers(self, op: Op) -> NodeNumbers:
+        name = op.stable
+        nans, infs = self.not_finite.get(name, (0, 0))
+        meta = next((meta for meta in op.metas if meta is not None), None)
+        tolerance = str(tolerance_of(to_torch(meta.dtype))) if meta is not None else ""
+        why = self._program.why.get(name, "")
+        seen = self._program.seen[name]
+        return NodeNumbers(name, seen, self.errors.get(name), self.own.get(name), tolerance, nans, infs, why)
+
+    def _unseen_before(self, name: str) -> list[str]:
+        """The nodes between the one named and those before it whose values are seen."""
+        found: dict[str, None] = {}
+        pending = list(self._nodes[name].parents)
+        while pending:
+            op = pending.pop()
+            if op.stable in self._nodes and op.stable not in self.errors and op.stable not in found:
+                found[op.stable] = None
+                pending += op.parents
+        return [op for op in self._nodes if op in found]
+
+    def _origins(self, nodes: Sequence[NodeNumbers]) -> Iterator[NanOrigin]:
+        by_name = {found.node: found for found in nodes}
+        for place, kind in enumerate(("nan", "inf")):
+            inputs = _Inputs(self._tensors, place)
+            for side, has in (("eager", _in_eager(by_name, place)), ("compiled", _in_compiled(by_name, place))):
+                found = self._origin(has, inputs)
+                if found is not None:
+                    yield NanOrigin(kind, side, *found)  # type: ignore[arg-type]
+
+    def _origin(self, has: Callable[[Op, Mapping[str, bool]], bool], inputs: _Inputs) -> tuple[str, bool] | None:
+        """The first node of which `has` holds while it holds of none that it reads; else the first that got it."""
+        known: dict[str, bool] = {}
+        from_outside = ""
+        for op in self._nodes.values():
+            known[op.name] = has(op, known)
+            if not known[op.name] or any(known.get(parent.name, False) for parent in op.parents):
+                continue
+            if not any(parent.name in inputs for parent in op.parents):
+                return op.stable, False
+            from_outside = from_outside or op.stable
+        return (from_outside, True) if from_outside else None
+
+
+class _Inputs:
+    """Which of a graph's inputs have a NaN (place 0) or an infinity (place 1)."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], place: int) -> None:
+        self._tensors, self._place = tensors, place
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, name: object) -> bool:
+        tensor = self._tensors.get(str(name))
+        if tensor is None:
+            return False
+        if name not in self._known:
+            self._known[str(name)] = _not_finite(tensor)[self._place] > 0
+        return self._known[str(name)]
+
+
+Has = Callable[[Op, Mapping[str, bool]], bool]
+
+
+def _in_eager(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
+    return lambda op, _known: (nodes[op.stable].nans, nodes[op.stable].infs)[place] > 0
+
+
+def _in_compiled(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
+    """Whether a compiled value has it; where nobody sees that, whether the node alone does, or hands it on."""
+
+    def has(op: Op, known: Mapping[str, bool]) -> bool:
+        found = nodes[op.stable]
+        told = found.error or found.own
+        if told is not None:
+            return (told.nans, told.infs)[place] > 0
+        return any(known.get(parent.name, False) for parent in op.parents) and (found.nans, found.infs)[place] > 0
+
+    return has
+
+
+def _result(value: Any, number: int) -> torch.Tensor:
+    """A result of a node by its number, the only one by -1: a graph pass may have left but the first of several."""
+    found: torch.Tensor = value[max(number, 0)] if isinstance(value, (list, tuple)) else value
+    return found
+
+
+def _not_finite(value: torch.Tensor) -> tuple[int, int]:
+    """How many NaNs and infinities a tensor has. A sum that is finite says that it has none."""
+    if not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value.sum())):
+        return 0, 0
+    return int(value.isnan().sum()), int(value.isinf().sum())
+
+
+def _first(nodes: Sequence[NodeNumbers]) -> tuple[str, Literal["", "own", "error"]]:
+    """The first node that leaves its tolerance: by its own error, unless a value before it was wrong already."""
+    for found in nodes:
+        if found.own is not None and not found.own.ok:
+            return found.node, "own"
+        if found.error is not None and not found.error.ok:
+            return found.node, "error"
+    return "", ""

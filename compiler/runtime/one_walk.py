@@ -1,0 +1,105 @@
+"""What two tensors of single precision are apart, in one walk through both: torch takes one for each of four figures.
+
+The loop is LLVM IR of its own, since all figures have to be had of elements that are read once; it is compiled when
+it is first asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from buddy.compiler.runtime.linker import Library
+
+# Elements of a vector, of which any machine makes as many registers as it takes.
+_LANES = 16
+# Fewer elements than these are not worth a call.
+_SHORT = 4096
+_NAME = "buddy_one_walk"
+_IR = f"""
+declare <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float>)
+declare <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float>, <{_LANES} x float>)
+
+define void @{_NAME}(ptr %ours, ptr %reference, i64 %vectors, ptr %result) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %largest = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %larger, %loop ]
+  %apart = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %aparts, %loop ]
+  %size = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %sizes, %loop ]
+  %at = getelementptr <{_LANES} x float>, ptr %ours, i64 %i
+  %there = getelementptr <{_LANES} x float>, ptr %reference, i64 %i
+  %a = load <{_LANES} x float>, ptr %at, align 4
+  %b = load <{_LANES} x float>, ptr %there, align 4
+  %d = fsub <{_LANES} x float> %a, %b
+  %m = call <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float> %d)
+  %larger = call <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float> %largest, <{_LANES} x float> %m)
+  %dd = fmul contract <{_LANES} x float> %d, %d
+  %aparts = fadd contract <{_LANES} x float> %apart, %dd
+  %bb = fmul contract <{_LANES} x float> %b, %b
+  %sizes = fadd contract <{_LANES} x float> %size, %bb
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %vectors
+  br i1 %more, label %loop, label %exit
+exit:
+  %second = getelementptr <{_LANES} x float>, ptr %result, i64 1
+  %third = getelementptr <{_LANES} x float>, ptr %result, i64 2
+  store <{_LANES} x float> %larger, ptr %result, align 4
+  store <{_LANES} x float> %aparts, ptr %second, align 4
+  store <{_LANES} x float> %sizes, ptr %third, align 4
+  ret void
+}}
+"""
+
+
+class Walked(NamedTuple):
+    """The greatest absolute difference, and the sums of squares of the differences and of the reference.
+
+    Where an element is infinite or NaN, or a square is too large for single precision, one of the sums is not finite.
+    """
+
+    largest: float
+    apart: float
+    size: float
+
+
+def can_walk(ours: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Whether both are of single precision and the same shape, `ours` is dense, and they are long enough for it."""
+    return (
+        ours.dtype is reference.dtype is torch.float32
+        and ours.shape == reference.shape
+        and ours.is_contiguous()
+        and ours.numel() >= _SHORT
+    )
+
+
+def walked(ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+    """What two dense tensors of which `can_walk` holds are apart; sums are in single precision, `_LANES` at once."""
+    vectors, rest = divmod(ours.numel(), _LANES)
+    lanes = torch.empty(3, _LANES)
+    _loop()(ours.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
+    found = Walked(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
+    return _with_rest(found, ours.view(-1)[-rest:], reference.view(-1)[-rest:]) if rest else found
+
+
+def _with_rest(found: Walked, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+    apart = ours - reference
+    return Walked(
+        max(found.largest, float(apart.abs().max())),
+        found.apart + float(apart.square().sum()),
+        found.size + float(reference.square().sum()),
+    )
+
+
+@lru_cache(maxsize=1)
+def _loop() -> Any:
+    library = Library((), {}, support=_IR, located=(_NAME,))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    found = function(library.addresses[_NAME])
+    found.library = library  # type: ignore[attr-defined]  # its code lives as long as it does
+    return found

@@ -1,0 +1,177 @@
+"""Threads for compiled code: `buddy_fork` on the one OpenMP runtime that torch has loaded into this process.
+
+Two runtimes in one process starve each other, since the idle threads of one spin on the cores that the other needs. So
+none is ever loaded here: what torch's own library is bound to is found and called. Where there is none, `buddy_fork`
+does all the work on the calling thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from buddy.compiler.codegen.artifact import FORK
+
+# job = {task, data}: what a member of a team does, asking the runtime which one it is.
+_MEMBER = """
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+define internal void @buddy_member(ptr %job) {
+  %at = getelementptr i8, ptr %job, i64 8
+  %task = load ptr, ptr %job
+  %data = load ptr, ptr %at
+  %thread = call i32 @omp_get_thread_num()
+  %threads = call i32 @omp_get_num_threads()
+  call void %task(ptr %data, i32 %thread, i32 %threads)
+  ret void
+}
+"""
+
+_JOB = """
+  %job = alloca [2 x ptr]
+  %at = getelementptr i8, ptr %job, i64 8
+  store ptr %task, ptr %job
+  store ptr %data, ptr %at
+"""
+
+# What GCC's libgomp calls a parallel region; LLVM's and Intel's runtimes offer it too on Linux.
+_GOMP = f"""
+{_MEMBER}
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_JOB}
+  call void @GOMP_parallel(ptr @buddy_member, ptr %job, i32 %threads, i32 0)
+  ret void
+}}
+"""
+
+# LLVM's libomp and Intel's libiomp5, as clang calls them. `ident` is a location that says nothing.
+_KMPC = f"""
+{_MEMBER}
+@buddy_where = private constant [23 x i8] c";unknown;unknown;0;0;;\\00"
+@buddy_ident = private constant {{ i32, i32, i32, i32, ptr }} {{ i32 0, i32 2, i32 0, i32 22, ptr @buddy_where }}
+declare i32 @__kmpc_global_thread_num(ptr)
+declare void @__kmpc_push_num_threads(ptr, i32, i32)
+declare void @__kmpc_fork_call(ptr, i32, ptr, ...)
+define internal void @buddy_microtask(ptr %global, ptr %bound, ptr %job) {{
+  call void @buddy_member(ptr %job)
+  ret void
+}}
+define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_JOB}
+  %me = call i32 @__kmpc_global_thread_num(ptr @buddy_ident)
+  call void @__kmpc_push_num_threads(ptr @buddy_ident, i32 %me, i32 %threads)
+  call void (ptr, i32, ptr, ...) @__kmpc_fork_call(ptr @buddy_ident, i32 1, ptr @buddy_microtask, ptr %job)
+  ret void
+}}
+"""
+
+_SEQUENTIAL = f"""
+define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{
+  call void %task(ptr %data, i32 0, i32 1)
+  ret void
+}}
+"""
+
+_WHO = ("omp_get_thread_num", "omp_get_num_threads")
+# Symbols to look for, in order of preference, and the definition of `buddy_fork` on top of them.
+_KINDS = (
+    (("GOMP_parallel", *_WHO), _GOMP),
+    (("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num", *_WHO), _KMPC),
+)
+
+Lookup = Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A definition of `buddy_fork` as LLVM IR, the addresses of what it calls, and the library they are in.
+
+    `library` is "" where no runtime was found: the calling thread then does everything.
+    """
+
+    ir: str
+    symbols: Mapping[str, int]
+    library: str
+
+    @property
+    def shared(self) -> bool:
+        return bool(self.library)
+
+
+SEQUENTIAL = Fork(_SEQUENTIAL, {}, "")
+
+
+@lru_cache(maxsize=1)
+def torch_fork() -> Fork:
+    """`buddy_fork` on the runtime that torch is bound to."""
+    return next((fork for lookup in _places() if (fork := fork_on(lookup)) is not None), SEQUENTIAL)
+
+
+def fork_on(lookup: Lookup) -> Fork | None:
+    """`buddy_fork` on the runtime whose symbols `lookup` finds (address 0 where it does not)."""
+    for names, text in _KINDS:
+        symbols = {name: lookup(name) for name in names}
+        if all(symbols.values()):
+            return Fork(text, symbols, library_at(symbols[names[0]]) or "OpenMP")
+    return None
+
+
+def _places() -> Iterator[Lookup]:
+    """Where torch's own calls would be bound: what is global first (a preloaded runtime), then torch's dependencies."""
+    if sys.platform == "win32":
+        yield from _modules_on_windows()
+        return
+    if sys.platform == "linux":
+        yield _lookup_in(ctypes.CDLL(None))
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    path = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
+    try:
+        # RTLD_NOLOAD: a handle on what is loaded, or an error; never a second library.
+        yield _lookup_in(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW))
+    except OSError:
+        return
+
+
+def _modules_on_windows() -> Iterator[Lookup]:
+    """torch's wheels for Windows bring Intel's runtime."""
+    kernel = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
+    kernel.GetModuleHandleW.restype = ctypes.c_void_p
+    for name in ("libiomp5md.dll", "libomp.dll", "libomp140.x86_64.dll"):
+        if handle := kernel.GetModuleHandleW(name):
+            yield _lookup_in(ctypes.WinDLL(name, handle=handle))  # type: ignore[attr-defined]
+
+
+def _lookup_in(library: ctypes.CDLL) -> Lookup:
+    def find(name: str) -> int:
+        try:
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        except AttributeError:
+            return 0
+
+    return find
+
+
+class _Place(ctypes.Structure):
+    """`Dl_info`: what `dladdr` tells of an address."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("at", ctypes.c_void_p),
+    )
+
+
+def library_at(address: int) -> str:
+    """The file name of the library that holds `address`, "" where none does or the system does not tell."""
+    place = _Place()
+    found = getattr(ctypes.CDLL(None), "dladdr", None) if sys.platform != "win32" else None
+    if found is None or not found(ctypes.c_void_p(address), ctypes.byref(place)) or not place.file:
+        return ""
+    return os.path.basename(os.fsdecode(place.file))

@@ -1,0 +1,53 @@
+"""Memory for packed weights: one allocation in huge pages.
+
+Weights are read from end to end once a call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.runtime.huge_pages import HUGE, ask_ahead
+from buddy.compiler.runtime.memory import bytes_of, torch_dtype
+
+_LINE = 64
+
+
+class PackedStore:
+    """A buffer for each of `specs`, in one allocation of `allocated` bytes, made when the first one is asked for."""
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self._specs = list(specs)
+        self._offsets, self._size = list[int](), 0
+        for spec in specs:
+            self._offsets.append(self._size)
+            self._size += -(-bytes_of(spec) // _LINE) * _LINE
+        self.allocated = self._size + _alignment(self._size) if self._size else 0
+        self._memory: torch.Tensor | None = None
+        self._lock = threading.Lock()
+
+    def buffer(self, number: int) -> torch.Tensor:
+        """The buffer of spec number `number`, aligned to a cache line; its content is what was last written to it."""
+        with self._lock:
+            if self._memory is None:
+                self._memory = _allocated(self._size)
+        spec, start = self._specs[number], self._offsets[number]
+        return self._memory[start : start + bytes_of(spec)].view(torch_dtype(spec)).view(spec.shape)
+
+
+def _alignment(size: int) -> int:
+    """To what the start is aligned: small stores are not worth a huge page."""
+    return HUGE if size >= HUGE else _LINE
+
+
+def _allocated(size: int) -> torch.Tensor:
+    alignment = _alignment(size)
+    memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
+    start = -memory.data_ptr() % alignment
+    if alignment == HUGE:
+        ask_ahead(memory.data_ptr() + start, size)
+    return memory[start : start + size]

@@ -1,0 +1,92 @@
+"""Results that are positions (argmax, topk, sort): right where they point to what eager chose, but for roundings.
+
+Two correct runs may choose different ones of two numbers that are closer than their roundings are.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from buddy.compiler.graph.arguments import argument
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.operations.random import RandomOp
+from buddy.compiler.runtime.in_step import InStep
+from buddy.compiler.runtime.node_by_node import symbols_at, values_of
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph
+
+# By target, the place of the argument that names the dim; positions are the second result but of the first two.
+_ALONE = {"argmax.default": 1, "argmin.default": 1}
+_BESIDE_VALUES = {
+    "max.dim": 1, "min.dim": 1, "median.dim": 1, "nanmedian.dim": 1, "kthvalue.default": 2, "topk.default": 2,
+    "sort.default": 1, "sort.stable": 1,
+}  # fmt: skip
+_log = logging.getLogger("buddy.runner")
+
+
+class Choice(NamedTuple):
+    """What positions are chosen of, `operand`, and along which dim; of all elements where that is None."""
+
+    operand: Op
+    dim: int | None
+
+
+def choice_of(result: Op | object) -> Choice | None:
+    """What a result of a graph is a choice of, if it is one."""
+    if not isinstance(result, Op):
+        return None
+    picks = isinstance(result, GetItemOp)
+    maker = result.args[0] if picks and result.args[1] == 1 else result
+    place = (_BESIDE_VALUES if picks else _ALONE).get(maker.target)
+    if place is None:
+        return None
+    dim = argument(maker, place, "dim", -1 if picks else None)
+    return Choice(maker.args[0], dim)
+
+
+def room(captured: CapturedGraph, choice: Choice, ours: torch.Tensor, eager: torch.Tensor, multiple: float) -> float:
+    """How far apart two numbers may be of which correct runs may choose either; 0 where `ours` is no such choice.
+
+    It is `multiple` times what the greatest of eager's differences from double precision amount to in two numbers.
+    """
+    if any(isinstance(op, RandomOp) for op in captured.graph.operations):
+        return 0.0
+    try:
+        x, exact = _of_both(captured, choice.operand)
+    except Exception:  # what an op raises, which may be the script's own
+        _log.debug("no run in double precision", exc_info=True)
+        return 0.0
+    size = x.numel() if choice.dim is None else x.shape[choice.dim] if x.dim() else 1
+    if not x.is_floating_point() or bool(((ours < 0) | (ours >= size)).any()) or _repeats(choice, x, ours):
+        return 0.0
+    difference = (x.double() - exact)[x.isfinite() & exact.isfinite()].abs()
+    found = 2 * multiple * float(difference.max()) if difference.numel() else 0.0
+    one, other = (_chosen(x, choice.dim, positions).double() for positions in (ours, eager))
+    near = (one == other) | ((one - other).abs() <= found) | (one.isnan() & other.isnan())
+    return found if bool(near.all()) else 0.0
+
+
+def _of_both(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
+    """A node's value in eager and in double precision."""
+    graph, tensors, numbers = captured.graph, captured.tensors, captured.numbers
+    with torch.no_grad():
+        run = InStep(graph, tensors, symbols_at(graph, tensors, numbers), (operand.stable,), "float64")
+        return values_of(graph, tensors, {operand.name}, numbers)[operand.name], run.reach(operand.stable)
+
+
+def _repeats(choice: Choice, x: torch.Tensor, positions: torch.Tensor) -> bool:
+    """Whether several positions along the dim, as `topk` gives, name one place twice."""
+    if choice.dim is None or not x.dim() or positions.dim() < x.dim():
+        return False
+    return bool((positions.sort(choice.dim)[0].diff(dim=choice.dim) == 0).any())
+
+
+def _chosen(x: torch.Tensor, dim: int | None, positions: torch.Tensor) -> torch.Tensor:
+    if dim is None or not x.dim():
+        return x.reshape(-1)[positions.reshape(-1)]
+    kept = positions.dim() == x.dim()
+    return x.gather(dim, positions if kept else positions.unsqueeze(dim))

@@ -1,0 +1,36 @@
+"""What a call tells of sizes: the values of an artifact's symbols, and shapes made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.codegen.artifact import Symbol, TensorSpec
+from buddy.compiler.graph.sizes import Size, parsed, value_of
+
+
+class Shape:
+    """The shape of a spec, to be evaluated for each call. A static one costs nothing."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.sizes = tuple(map(parsed, spec.shape))
+        self.dynamic = any(isinstance(size, Size) for size in self.sizes)
+
+    def at(self, symbols: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(value_of(size, symbols) for size in self.sizes) if self.dynamic else self.sizes  # type: ignore[return-value]
+
+    @property
+    def crosses(self) -> bool:
+        """Whether a call passes a pointer: what never has elements is passed to nobody."""
+        return 0 not in self.sizes
+
+
+def bind(symbols: Sequence[Symbol], tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> dict[str, int]:
+    """The value of each symbol in a call on `tensors` and `numbers`."""
+    found = {}
+    for symbol in symbols:
+        told = numbers if symbol.source < 0 else tensors[symbol.source].shape
+        found[symbol.name] = int(told[symbol.index])
+    return found

@@ -1,0 +1,89 @@
+"""The counter that compiled code reads to tell time: which one this machine has, and whether it runs evenly."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from buddy.compiler.support.target import host_features
+
+# On x86 a counter may stop or change its pace with the clock of the core unless the processor says that it does not
+# (Intel's manual, volume 3, "Invariant TSC"; AMD's has the same flag under the same name).
+_EVEN = {"constant_tsc", "nonstop_tsc"}
+_X86 = ("x86_64", "AMD64")
+_ARM = ("aarch64", "arm64")
+
+
+@dataclass(frozen=True)
+class Counter:
+    """`name` is what people call it. `intrinsics` are LLVM's to call in turn, the last of which gives the number; where
+    there are none, `assembly` is the instructions that do. Both wait until the work before is done.
+
+    `even` says whether it counts at one pace, whatever the clock of the core does.
+    """
+
+    name: str
+    intrinsics: tuple[str, ...]
+    assembly: str
+    even: bool
+
+    @property
+    def ir(self) -> str:
+        """LLVM IR that reads the counter: `i64 @buddy_ticks()`."""
+        if not self.intrinsics:
+            body = f'  %t = call i64 asm sideeffect "{self.assembly}", "=r,~{{memory}}"()\n'
+            return f"define i64 @buddy_ticks() {{\n{body}  ret i64 %t\n}}\n"
+        *before, last = self.intrinsics
+        declared = "".join(f"declare void @{name}()\n" for name in before) + f"declare i64 @{last}()\n"
+        calls = "".join(f"  call void @{name}()\n" for name in before) + f"  %t = call i64 @{last}()\n"
+        return f"{declared}define i64 @buddy_ticks() {{\n{calls}  ret i64 %t\n}}\n"
+
+
+def counter_of(machine: str, flags: set[str]) -> Counter | None:
+    """The counter of a machine, by its name and the flags of its processor as Linux has them; `None`: none is known."""
+    if machine in _X86:
+        return Counter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _EVEN)
+    if machine in _ARM:
+        # `llvm.readcyclecounter` would read a register there that user code may not; the virtual counter it may.
+        return Counter("cntvct_el0", (), "isb\\0Amrs $0, cntvct_el0", True)
+    return None
+
+
+def counter() -> Counter | None:
+    """The counter of this machine."""
+    return counter_of(platform.machine(), set(host_features().split()))
+
+
+def reader(found: Counter) -> Callable[[], int]:
+    """A function that reads the counter."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    builder = llvm.JITLibraryBuilder().add_ir(found.ir).add_current_process().export_symbol("buddy_ticks")
+    library = builder.link(llvm.create_lljit_compiler(), f"buddy_counter_{time.monotonic_ns()}")
+    read = ctypes.CFUNCTYPE(ctypes.c_int64)(library["buddy_ticks"])
+
+    def ticks() -> int:
+        return int(read())
+
+    ticks.library = library  # type: ignore[attr-defined]  # the code lives as long as the function does
+    return ticks
+
+
+class Pace:
+    """How many ticks a second has, measured between `start` and `per_second` against the clock of the system."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+        self._ticks, self._clock = read(), time.perf_counter()
+
+    def per_second(self) -> float:
+        """Over what has passed since this was made; the longer, the better: a millisecond at least."""
+        while (passed := time.perf_counter() - self._clock) < 1e-3:
+            pass
+        return (self._read() - self._ticks) / passed

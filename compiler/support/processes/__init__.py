@@ -1,0 +1,1 @@
+"""Starting other processes, talking with them, and ending them: one-shot, forked and persistent."""

@@ -1,0 +1,109 @@
+"""A worker's side of its pipes: whole messages in and out, blocking. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.protocol.text.lines import line_count
+from buddy.compiler.protocol.text.store import text_name
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.protocol.worker_messages import Message, TextData
+from buddy.compiler.support.processes.limits import WORKER_FIRST, go_first
+from buddy.compiler.support.processes.parent_death import die_with_parent
+from buddy.compiler.support.scratch import have_temporary_folder
+
+_READ = 1 << 20
+
+
+class Channel:
+    """Messages of `types` from one file descriptor, messages to another."""
+
+    def __init__(self, read_fd: int, write_fd: int, types: Any) -> None:
+        self.read_fd, self._write_fd = read_fd, write_fd
+        self._decoder, self._buffer = FrameDecoder(types), FrameBuffer()
+        self._bodies: deque[bytes] = deque()
+        self._ended = False
+        self._owner = os.getpid()
+
+    def send(self, message: Message) -> None:
+        """Write `message`; when nobody reads any more, this process has no reason to live.
+
+        Nor has a copy of it that a script made by `os.fork`: two must not speak on one pipe.
+        """
+        if os.getpid() != self._owner:
+            os._exit(0)
+        frame = memoryview(encode(message))
+        try:
+            while frame:
+                frame = frame[os.write(self._write_fd, frame) :]
+        except BrokenPipeError:
+            os._exit(1)
+
+    def receive(self) -> Any:
+        """The next message, or `None` when the other side has gone."""
+        while not self._bodies and not self._ended:
+            self.pull()
+        return self._decoder.decode(self._bodies.popleft()) if self._bodies else None
+
+    @property
+    def holds_message(self) -> bool:
+        """Whether a whole message has been read that nobody has received."""
+        return bool(self._bodies)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nobody writes any more, as far as has been read."""
+        return self._ended
+
+    def pull(self) -> None:
+        """Read what is there, waiting for the first byte."""
+        data = os.read(self.read_fd, _READ)
+        self._ended = not data
+        self._bodies.extend(self._buffer.feed(data))
+
+    def ready(self, timeout: float) -> bool:
+        """Whether `receive` would return within `timeout` seconds."""
+        return bool(self._bodies) or self._ended or bool(select.select([self.read_fd], [], [], timeout)[0])
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self._write_fd)
+
+
+def connect(types: Any) -> Channel:
+    """The channel to the engine that started this process, from the command line; ties this process's life to it."""
+    read_fd, write_fd, parent = map(int, sys.argv[1:4])
+    for fd in (read_fd, write_fd):
+        os.set_inheritable(fd, False)
+    die_with_parent(parent)
+    go_first(WORKER_FIRST)
+    have_temporary_folder()
+    _forget_current_folder()
+    return Channel(read_fd, write_fd, types)
+
+
+def text_data(
+    content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
+    derived: dict[int, tuple[str, ...]] | None = None, machine: Sequence[bytes] = (),
+) -> tuple[TextData, int]:  # fmt: skip
+    """A text under its name, and its number of lines."""
+    code, sizes = b"".join(machine), bytes(map(len, machine))
+    name = text_name(content, line_sets, sets, derived, code)
+    return TextData(name, content, line_sets, sets, derived or {}, code, sizes), line_count(content)
+
+
+def traceback_of(error: BaseException) -> str:
+    """For the log."""
+    return "".join(traceback.format_exception(error))
+
+
+def _forget_current_folder() -> None:
+    """`python -m` before 3.11 puts the current folder first; a file there must not shadow a module of ours."""
+    if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]

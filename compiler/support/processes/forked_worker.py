@@ -1,0 +1,55 @@
+"""A process forked from the host, whose program and inputs it has, and spoken to by a socket of its own.
+
+So the host is free for other requests meanwhile, and may even be replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.parent_death import die_with_line, die_with_parent
+
+
+def line_of(address: str) -> str:
+    """The socket beside `address` over which nothing is said: a process ends with whoever listens there."""
+    return os.path.join(os.path.dirname(address), "line")
+
+
+def fork_to(address: str, types: Any, live: Callable[[Channel], None]) -> None:
+    """Fork a process that speaks to the socket `address`; it ends when `live` does, or when nobody listens any more.
+
+    `types` are the messages that it is sent.
+    """
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        try:
+            die_with_parent(parent)
+            with _line(address):
+                # Forked twice, so that nobody here has to wait for it.
+                if os.fork() == 0:
+                    _live(address, types, live)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _line(address: str) -> socket.socket:
+    """What this process, as the first of a session of its own, and all that it forks end with."""
+    os.setsid()
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(line_of(address))
+    die_with_line(line.fileno(), group=True)
+    return line
+
+
+def _live(address: str, types: Any, live: Callable[[Channel], None]) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        live(Channel(connection.fileno(), connection.fileno(), types))

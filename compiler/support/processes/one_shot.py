@@ -1,0 +1,49 @@
+"""One question to a process of its own, which can be killed: for work that holds the interpreter's lock for long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from buddy.compiler.support.processes.parent_death import die_with_parent, from_its_first_moment
+from buddy.compiler.support.processes.worker_process import safe_path
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+class TookTooLong(Exception):
+    """A question was given up."""
+
+
+async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
+    """What `module`, run as a program that calls `answer_apart`, says to `question`; the loop is never held up.
+
+    Raises `TookTooLong` after `timeout` seconds. Cancelling ends the process.
+    """
+    command = [sys.executable, *safe_path(), "-m", module, str(os.getpid())]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, start_new_session=True, preexec_fn=from_its_first_moment()
+    )
+    try:
+        found, _ = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(question)), timeout)
+        return msgspec.msgpack.decode(found, type=answer)
+    except asyncio.TimeoutError:
+        raise TookTooLong(f"there was no answer in {timeout:g} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def answer_apart(kind: type[Question], answer: Callable[[Question], Any]) -> None:
+    """In the process: read the question, of that kind, and write what `answer` says to it."""
+    die_with_parent(int(sys.argv[1]))
+    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=kind)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(answer(question)))

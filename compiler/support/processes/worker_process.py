@@ -1,0 +1,229 @@
+"""One run of a worker process: its pipes, its messages, its printout, its end. Everything happens on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from buddy.compiler.protocol.wire import FrameBuffer, WireError
+from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment, kill_group
+
+_READ = 1 << 20
+_PRINTOUT = 1 << 16
+_PRINTOUT_PAUSE = 0.02
+_DRAIN = 32
+_TAIL = 4000
+# With it the stack that `faulthandler` prints after a crash begins.
+_STACK = b"Fatal Python error:"
+
+
+@dataclass(frozen=True)
+class ProcessEvents:
+    """Whom a process tells what happens to it."""
+
+    body: Callable[[bytes], None]
+    printed: Callable[[str, bytes], None]
+    stopped: Callable[[bool], None]
+    ended: Callable[[str], None]
+    congested: Callable[[], bool]
+
+
+class WorkerProcess:
+    """A child that leads its own session and speaks frames over two pipes of its own.
+
+    Its standard streams are free for the code it runs: stdin is empty, stdout and stderr come back as printout.
+    """
+
+    def __init__(self, module: str, events: ProcessEvents) -> None:
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._buffer = FrameBuffer()
+        self._outgoing = bytearray()
+        self._tail = bytearray()
+        self._fault = ""
+        self._popen, self._write_fd, self._read_fd = _spawn(module)
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
+        self._streams = {"stdout": self._popen.stdout.fileno(), "stderr": self._popen.stderr.fileno()}
+        self._open = True
+        self._watch()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def tail(self) -> str:
+        """The last of its stderr since `forget_tail`, without the stack of our own code that follows a crash."""
+        return self._tail.partition(_STACK)[0].decode(errors="replace").strip()
+
+    def send(self, frame: bytes) -> None:
+        """Hand `frame` over; it is written as fast as the worker reads."""
+        if not self._open:
+            return
+        if not self._outgoing:
+            self._loop.add_writer(self._write_fd, self._write)
+        self._outgoing += frame
+
+    def kill(self) -> None:
+        """Kill the process and all it started; `ended` is called once it is gone."""
+        kill_group(self.pid)
+
+    def forget_tail(self) -> None:
+        """What the process has printed so far has nothing to do with what it is asked next, nor with how that ends."""
+        self.drain_printout()
+        self._tail.clear()
+
+    def drain_printout(self) -> None:
+        """Take what the process has printed so far, so that it comes before what is said next."""
+        for name in self._streams:
+            for _ in range(_DRAIN):
+                if not self._read_printout(name):
+                    break
+
+    def _watch(self) -> None:
+        for fd in (self._write_fd, self._read_fd, *self._streams.values()):
+            os.set_blocking(fd, False)
+        self._loop.add_reader(self._read_fd, self._read_bodies)
+        for name in self._streams:
+            self._watch_printout(name)
+        threading.Thread(target=_wait, args=(self._popen, self._loop, self._changed), daemon=True).start()
+
+    def _write(self) -> None:
+        try:
+            written = os.write(self._write_fd, self._outgoing)
+            del self._outgoing[:written]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._outgoing.clear()
+        if not self._outgoing:
+            self._loop.remove_writer(self._write_fd)
+
+    def _read_bodies(self) -> bool:
+        data = _read(self._read_fd, _READ)
+        if data == b"":
+            self._loop.remove_reader(self._read_fd)
+        try:
+            for body in self._buffer.feed(data or b""):
+                self._events.body(body)
+        except WireError as error:
+            self._loop.remove_reader(self._read_fd)
+            self._fault = f"it wrote something else into the engine's pipe: {error}"
+            self.kill()
+            return False
+        return bool(data)
+
+    def _watch_printout(self, name: str) -> None:
+        if self._open and self._events.congested():
+            self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
+        elif self._open:
+            self._loop.add_reader(self._streams[name], self._printout_came, name)
+
+    def _printout_came(self, name: str) -> None:
+        """Read a little; a script that floods its stdout is made to wait, so that the loop and the client are not."""
+        got = self._read_printout(name)
+        if got == 0:
+            self._loop.remove_reader(self._streams[name])
+        elif got is not None and (got >= _PRINTOUT or self._events.congested()):
+            self._loop.remove_reader(self._streams[name])
+            self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
+
+    def _read_printout(self, name: str) -> int | None:
+        """How many bytes were read: 0 at the end of the stream, `None` when there is nothing now."""
+        data = _read(self._streams[name], _PRINTOUT)
+        if data:
+            if name == "stderr":
+                before, stack, _ = (self._tail + data).partition(_STACK)
+                self._tail = before[-_TAIL:] + stack  # nothing after it pushes out what was said before it
+            self._events.printed(name, data)
+        return None if data is None else len(data)
+
+    def _changed(self, status: int | None, stopped: bool) -> None:
+        if status is None:
+            self._events.stopped(stopped)
+        elif self._open:
+            self._finish(status)
+
+    def _finish(self, status: int) -> None:
+        """Take what the process had still said, kill what it left behind, and tell."""
+        kill_group(self.pid)
+        self.drain_printout()
+        while self._read_bodies():
+            pass
+        self.close()
+        self._events.ended(self._fault or describe_exit(status))
+
+    def close(self) -> None:
+        """Stop listening; the process, if it lives, finds its pipes closed."""
+        self._open = False
+        for fd in (self._read_fd, *self._streams.values()):
+            self._loop.remove_reader(fd)
+        self._loop.remove_writer(self._write_fd)
+        for fd in (self._read_fd, self._write_fd):
+            os.close(fd)
+        for stream in (self._popen.stdout, self._popen.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Start `module` with a pipe each way: the process, and our ends to write to and to read from."""
+    their_read, our_write = os.pipe()
+    our_read, their_write = os.pipe()
+    _widen(our_read)
+    _widen(our_write)
+    command = [sys.executable, *safe_path(), "-m", module, str(their_read), str(their_write), str(os.getpid())]
+    popen = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(their_read, their_write),
+        start_new_session=True,
+        preexec_fn=from_its_first_moment(),
+        bufsize=0,
+    )
+    os.close(their_read)
+    os.close(their_write)
+    return popen, our_write, our_read
+
+
+def safe_path() -> list[str]:
+    """Keeps the current folder off `sys.path`: a `random.py` that happens to lie there must not break a worker."""
+    return ["-P"] if sys.version_info >= (3, 11) else []
+
+
+def _widen(fd: int) -> None:
+    """A pipe of a megabyte moves stage texts several times as fast as the default one."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _READ)
+
+
+def _read(fd: int, count: int) -> bytes | None:
+    """Bytes that are there now: empty at the end of the stream, `None` when none have come yet."""
+    try:
+        return os.read(fd, count)
+    except BlockingIOError:
+        return None
+
+
+def _wait(
+    popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, changed: Callable[[int | None, bool], None]
+) -> None:
+    """Follow a child, on a thread of its own, until it ends; being stopped and continued are told too."""
+    while popen.returncode is None:
+        _, status = os.waitpid(popen.pid, os.WUNTRACED | os.WCONTINUED)
+        running = os.WIFSTOPPED(status) or os.WIFCONTINUED(status)
+        if not running:
+            popen.returncode = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(changed, popen.returncode, os.WIFSTOPPED(status))

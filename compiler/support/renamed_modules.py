@@ -1,0 +1,160 @@
+"""Keeps imports by the module names of version 0.1 working, with a warning that gives the new name."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+_PREFIX = "buddy.compiler."
+# Old names and new ones, below `buddy.compiler`. What lies in a renamed package is found by the package's row.
+RENAMED = {
+    "archives": "support.archives",
+    "arena": "codegen.arena",
+    "artifact": "codegen.artifact",
+    "assembly": "codegen.assembly",
+    "bench": "tools.bench",
+    "bindings": "mlir.bindings",
+    "bisect": "tools.bisect",
+    "blas": "support.blas",
+    "cluster": "support.cluster",
+    "compilation": "driver.compilation",
+    "coverage": "tools.coverage",
+    "diagnosis": "driver.diagnosis",
+    "disk_cache": "support.disk_cache",
+    "engine.apart": "support.processes.one_shot",
+    "engine.channel": "support.processes.channel",
+    "engine.children": "support.processes.forked_task",
+    "engine.detached": "support.processes.forked_worker",
+    "engine.jobs": "support.processes.jobs",
+    "engine.lifeline": "support.processes.parent_death",
+    "engine.limits": "support.processes.limits",
+    "engine.messages": "protocol.worker_messages",
+    "engine.process": "support.processes.worker_process",
+    "entering": "protocol.entry_phase",
+    "errors_heard": "support.stderr_capture",
+    "exports": "tools.export",
+    "extracts": "tools.extract",
+    "front_steps": "protocol.torch_mlir_pipelines",
+    "fuzzing": "tools.fuzz",
+    "generic_form": "mlir.generic_form",
+    "given_ir": "ops.imported_module",
+    "gpu": "codegen.gpu",
+    "graph.given": "protocol.imported_ir",
+    "graph_stages": "driver.graph_stages",
+    "ir_check": "driver.ir_check",
+    "ir_files": "importers.mlir_files",
+    "iree": "codegen.iree",
+    "json_lines": "support.json_lines",
+    "kernels": "passes.kernels",
+    "kernels.memory": "mlir.memory",
+    "kernels.walk": "mlir.walk",
+    "layouts": "passes.layouts",
+    "llvm_text": "mlir.llvm_text",
+    "lowering": "ops.lowering",
+    "machine_load": "support.machine_load",
+    "machines": "codegen.machines",
+    "mlir_alias": "mlir.mlir_alias",
+    "mlir_opt": "passes.mlir_opt",
+    "mlir_tool": "mlir.mlir_tool",
+    "modules": "driver.modules",
+    "notebook": "driver.notebook",
+    "numerics": "tools.numerics",
+    "numerics_report": "protocol.numerics_report",
+    "objects": "codegen.objects",
+    "observation": "tools.observation",
+    "older_llvm": "codegen.older_llvm",
+    "one_pass": "driver.one_pass",
+    "onnx_files": "importers.onnx_files",
+    "op_documentation": "mlir.op_documentation",
+    "own_programs": "tools.single_node_programs",
+    "packed_parameters": "ops.packed_parameters",
+    "pipeline": "passes.pass_runner",
+    "plain_values": "protocol.plain_values",
+    "plugins": "graph.plugins",
+    "presets": "protocol.presets",
+    "printing": "mlir.printing",
+    "profile_report": "protocol.profile_report",
+    "profiling": "tools.profile",
+    "profiling.counter": "support.cycle_counter",
+    "program_cache": "driver.program_cache",
+    "provenance": "mlir.provenance",
+    "recipe": "protocol.recipe",
+    "recipe_claims": "protocol.recipe_claims",
+    "recording": "tools.record",
+    "registrations": "graph.registrations",
+    "regular": "protocol.regex",
+    "resuming": "protocol.resuming",
+    "run_report": "protocol.run_report",
+    "runner": "runtime",
+    "scratch": "support.scratch",
+    "self_test": "support.self_test",
+    "shape_words": "protocol.shape_words",
+    "signature": "codegen.calling_convention",
+    "snapshots": "driver.snapshots",
+    "soft_float": "codegen.soft_float",
+    "sources": "importers.sources",
+    "step_options": "protocol.step_options",
+    "steps": "protocol.steps",
+    "straight": "driver.compile_graph",
+    "target": "support.target",
+    "text": "protocol.text",
+    "torch_values": "runtime.torch_values",
+    "trampolines": "codegen.trampolines",
+    "trying": "driver.pass_trials",
+    "tuning": "tools.tune",
+    "tuning.space": "protocol.tuning_space",
+    "wire": "protocol.wire",
+}
+
+
+def install() -> None:
+    """Find renamed modules from now on, before all other finders: Python's own would load what lies in a renamed package
+    a second time."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def new_name(fullname: str) -> str:
+    """Today's full name of the module that version 0.1 called `fullname`; "" if it has not been renamed."""
+    old = fullname.removeprefix(_PREFIX) if fullname.startswith(_PREFIX) else ""
+    parts = old.split(".")
+    for length in range(len(parts), 0, -1):
+        found = RENAMED.get(".".join(parts[:length]))
+        if found is not None:
+            return ".".join((_PREFIX.rstrip("."), found, *parts[length:]))
+    return ""
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives out the module of the new name under the old one, so that there is one copy of it."""
+
+    def __init__(self) -> None:
+        self._specs: dict[int, Any] = {}
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        name = new_name(fullname)
+        if not name:
+            return None
+        try:
+            module = import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            return None
+        warnings.warn(f"{fullname} is now {name}: the old name goes with version 0.3", FutureWarning, stacklevel=2)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
+
+    def create_module(self, spec: Any) -> ModuleType:
+        module = import_module(new_name(spec.name))
+        self._specs[id(module)] = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to execute; Python has put the old name's spec into the module, which is to keep its own."""
+        module.__spec__ = self._specs.pop(id(module))

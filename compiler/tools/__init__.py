@@ -1,0 +1,1 @@
+"""What works on whole compilations: bisect, profile, tune, compare numerics, extract, export, record, and harnesses."""

@@ -1,0 +1,143 @@
+"""What this machine can do at most: multiply-adds a second in f32, f64 and i32, and bytes read a second, each by a loop
+written for that.
+
+`python -m buddy.compiler.tools.bench.limits THREADS` prints one JSON object. The loops are LLVM IR in vectors as
+wide as the target's; ctypes lets go of the interpreter's lock during a call, so plain threads run them side by side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import llvmlite.binding as llvm
+
+from buddy.compiler.support.target import host
+
+# Enough independent sums for the latency of a multiply-add on two units, and few enough for the registers.
+SUMS = 12
+STEPS = 40_000_000
+# Several times the last-level cache of any processor this is likely to run on.
+BUFFER_BYTES = 512 << 20
+REPEATS = 7
+# The elements that are multiplied, as LLVM names them, with their bytes.
+KINDS = {"float": 4, "double": 8, "i32": 4}
+
+
+def measure(threads: int) -> dict[str, float]:
+    """The best of several tries, on `threads` threads: `gflops` (f32, a multiply-add counts as 2), `gflops_f64`,
+    `giops_i32`, and `gbytes` read."""
+    lanes = host().lanes(4)
+    library = _compile("".join(map(_multiply_loop, KINDS)) + _read_loop(lanes), [*map(_loop_of, KINDS), "read_loop"])
+    read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["read_loop"])
+    sinks = [ctypes.create_string_buffer(4096) for _ in range(threads)]
+    buffer = ctypes.create_string_buffer(BUFFER_BYTES)
+    start = (ctypes.addressof(buffer) + 63) & ~63
+    block = lanes * 4 * SUMS
+    share = (BUFFER_BYTES - 64) // threads // block
+
+    def rate(kind: str) -> float:
+        multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_loop_of(kind)])
+
+        def work(number: int) -> None:
+            multiply(ctypes.addressof(sinks[number]), STEPS)
+
+        return 2e-9 * host().lanes(KINDS[kind]) * SUMS * STEPS * threads / _best(work, threads)
+
+    def stream(number: int) -> None:
+        read(ctypes.addressof(sinks[number]), start + number * share * block, share)
+
+    return {
+        "gflops": rate("float"),
+        "gflops_f64": rate("double"),
+        "giops_i32": rate("i32"),
+        "gbytes": 1e-9 * share * block * threads / _best(stream, threads),
+    }
+
+
+def _best(work: Callable[[int], None], threads: int) -> float:
+    """Seconds of the fastest try of `work` on all threads at once, after one that is not timed."""
+    with ThreadPoolExecutor(threads) as pool:
+
+        def once() -> float:
+            start = time.perf_counter()
+            list(pool.map(work, range(threads)))
+            return time.perf_counter() - start
+
+        once()
+        return min(once() for _ in range(REPEATS))
+
+
+def _compile(text: str, names: list[str]) -> llvm.ResourceTracker:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    builder = llvm.JITLibraryBuilder().add_ir(text).add_current_process()
+    for name in names:
+        builder.export_symbol(name)
+    return builder.link(llvm.create_lljit_compiler(target), "buddy_limits")
+
+
+def _loop_of(kind: str) -> str:
+    return f"multiply_{kind}"
+
+
+def _multiply_loop(element: str) -> str:
+    """`multiply_ELEMENT(sink, steps)`: SUMS running multiply-adds, none of which waits for another."""
+    lanes = host().lanes(KINDS[element])
+    kind, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * KINDS[element]}"
+    starts, bodies, stores = [], [], []
+    for i in range(SUMS):
+        starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
+        if element == "i32":
+            # The sum is a factor too: else the multiplication would leave the loop.
+            bodies.append(f"  %m{i} = mul {kind} %x, %s{i}\n  %t{i} = add {kind} %m{i}, %x")
+        else:
+            bodies.append(f"  %t{i} = call {kind} @llvm.fma.{suffix}({kind} %x, {kind} %x, {kind} %s{i})")
+        stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
+    factor = [f"  %x = load {kind}, ptr %sink, align 4"]
+    declaration = "" if element == "i32" else f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})\n"
+    return _loop(_loop_of(element), "ptr %sink, i64 %steps", factor, starts, bodies, stores) + declaration
+
+
+def _read_loop(lanes: int) -> str:
+    """`read_loop(sink, source, steps)`: sums SUMS vectors a step."""
+    kind = f"<{lanes} x i32>"
+    starts, bodies, stores = [], [f"  %base = mul i64 %i, {SUMS}"], []
+    for i in range(SUMS):
+        starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
+        bodies.append(f"  %o{i} = add i64 %base, {i}\n  %a{i} = getelementptr {kind}, ptr %source, i64 %o{i}")
+        bodies.append(f"  %v{i} = load {kind}, ptr %a{i}, align 64\n  %t{i} = add {kind} %s{i}, %v{i}")
+        stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
+    return _loop("read_loop", "ptr %sink, ptr %source, i64 %steps", [], starts, bodies, stores)
+
+
+def _loop(name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]) -> str:
+    lines = [
+        f"define void @{name}({parameters}) {{",
+        "entry:",
+        *before,
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *starts,
+        *bodies,
+        "  %next = add i64 %i, 1",
+        "  %done = icmp eq i64 %next, %steps",
+        "  br i1 %done, label %end, label %loop",
+        "end:",
+        *after,
+        "  ret void",
+        "}\n",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 1)))

@@ -1,0 +1,128 @@
+"""What a benchmark found, as a Markdown table and as a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
+
+_COLOURS = {
+    OURS: "#2166ac", OURS_FROZEN: "#92c5de", EAGER: "#b2182b", "inductor": "#ef8a62", "freezing": "#fddbc7",
+    "iree": "#999999",
+}  # fmt: skip
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """One table per number of threads.
+
+    Times are medians in ms, ratios are medians over rounds; compile times run from the ATen graph to a callable. The
+    first ratio is that of weights which are read where they lie, on all sides, the second that of frozen ones with
+    whatever is fastest.
+    """
+    parts = [_section(found, threads) for threads in found["limits"]]
+    return "\n".join(parts)
+
+
+def _section(found: dict[str, Any], threads: str) -> str:
+    limits, subjects = found["limits"][threads], _of(found, threads)
+    sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
+    head = [
+        "",
+        *sides,
+        "fastest in place",
+        "ratio (95 %)",
+        "fastest other",
+        "frozen: ratio (95 %)",
+        "of FMA peak",
+        "compile: cold / warm / inductor, s",
+    ]
+    rows = [_row(subject, sides, limits) for subject in subjects]
+    mean = found["summary"][threads]
+    lines = [
+        f"### {threads} thread{'s' * (threads != '1')}: {limits['gflops']:.0f} GFLOP/s, {limits['gbytes']:.1f} GB/s",
+        "",
+    ]
+    lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    if mean["geometric_mean"]:
+        text = f"Geometric mean over {mean['models']} models: {mean['geometric_mean']:.2f} × the fastest other side"
+        frozen = mean.get("frozen_geometric_mean")
+        tail = f"; with frozen weights {frozen:.2f} × the fastest of all others" if frozen else ""
+        lines += ["", f"{text}, weights read where they lie{tail}."]
+    loads = [subject["load"] for subject in subjects if "load" in subject]
+    if loads:
+        lines += ["", f"Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}."]
+    failures = [
+        f"- {subject['name']}, {side}: {figures['error']}"
+        for subject in subjects
+        for side, figures in subject["sides"].items()
+        if "error" in figures
+    ]
+    return "\n".join([*lines, *(["", "Not timed:", *failures] if failures else []), ""])
+
+
+def _of(found: dict[str, Any], threads: str) -> list[dict[str, Any]]:
+    return [subject for subject in found["subjects"] if str(subject["threads"]) == threads]
+
+
+def _row(subject: dict[str, Any], sides: Sequence[str], limits: dict[str, float]) -> list[str]:
+    figures = subject["sides"]
+    times = [_milliseconds(figures.get(side, {})) for side in sides]
+    ours, inductor = figures.get(OURS, {}), figures.get("inductor", {})
+    share = "–"
+    if "seconds" in ours and subject["flops"]:
+        share = f"{subject['flops'] / ours['seconds']['median'] / limits['gflops'] / 1e9:.0%}"
+    spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
+    compiling = " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)
+    ratios = [*_ratio(subject), *_ratio(subject.get("frozen") or {})]
+    return [subject["name"], *times, *ratios, share, compiling]
+
+
+def _ratio(against: dict[str, Any]) -> tuple[str, str]:
+    """Against which side, and how many times as fast with the interval that this lies in."""
+    if not against.get("ratio"):
+        return "–", "–"
+    low, high = against["interval"]
+    return against["fastest"], f"{against['ratio']:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _milliseconds(side: dict[str, Any]) -> str:
+    return f"{side['seconds']['median'] * 1e3:.3g}" if "seconds" in side else "–"
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Bars of speed, eager being 1, one panel per number of threads, into `path` (SVG or PNG).
+
+    Raises `ImportError` without matplotlib.
+    """
+    from matplotlib.figure import Figure
+
+    panels = list(found["limits"])
+    most = max((len(_of(found, threads)) for threads in panels), default=1)
+    figure = Figure(figsize=(max(8.0, 1.1 * most), 4.0 * len(panels)), layout="constrained")
+    for axes, threads in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+        _panel(axes, _of(found, threads))
+        axes.set_title(f"{threads} thread{'s' * (threads != '1')}", loc="left")
+    figure.savefig(path)
+
+
+def _panel(axes: Any, subjects: Sequence[dict[str, Any]]) -> None:
+    sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
+    width = 0.8 / max(1, len(sides))
+    for number, side in enumerate(sides):
+        places = [i + number * width for i in range(len(subjects))]
+        axes.bar(places, [_speed(subject, side) for subject in subjects], width, label=side, color=_COLOURS.get(side))
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks([i + 0.4 - width / 2 for i in range(len(subjects))])
+    axes.set_xticklabels([subject["name"] for subject in subjects], rotation=30, ha="right")
+    axes.set_ylabel("speed, eager = 1")
+    axes.legend(ncols=len(sides) or 1, frameon=False)
+
+
+def _speed(subject: dict[str, Any], side: str) -> float:
+    """Eager's median over the side's; 0 where either was not timed."""
+    sides = subject["sides"]
+    if "seconds" not in sides.get(side, {}) or "seconds" not in sides.get(EAGER, {}):
+        return 0.0
+    return float(sides[EAGER]["seconds"]["median"] / sides[side]["seconds"]["median"])

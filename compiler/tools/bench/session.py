@@ -1,0 +1,214 @@
+"""A whole benchmark: every subject on every number of threads, its sides timed in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.support.cluster import mapped
+from buddy.compiler.tools.bench.contestant import Contestant, ContestantError
+from buddy.compiler.tools.bench.figures import geometric_mean, interval, ratios, spread
+from buddy.compiler.tools.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN, Plan, Subject
+
+Tell = Callable[[str], None]
+LEAST_ROUNDS = 5
+# Times of wrong results say nothing. Sums in another order differ by 1e-5 of the output's scale after fifty layers.
+WRONG = 1e-3
+# Threads of a runtime go on spinning for a while after a call: the next side should not have to share with them.
+PAUSE = 0.01
+
+
+def run(
+    plan: Plan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Measure everything in `plan`; gives all that is known after each subject, so that an end in between loses little.
+
+    Logs of the sides go to `folder`. A side that fails is named with its reason. What is `known` of an earlier run of
+    the same sides is not measured again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
+    for threads, subject in _missing(plan, found):
+        if str(threads) not in found["limits"]:
+            tell(f"measuring the machine on {threads} threads")
+            found["limits"][str(threads)] = _limits(threads)
+        found["subjects"].append(_Match(subject, plan, threads, folder, tell).run())
+        yield _with_summary(found)
+
+
+def run_on_cluster(
+    plan: Plan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """As `run`, with each subject measured by a worker of the Dask cluster at `address`, all of its sides by one.
+
+    Workers of one thread measure one subject at a time. Logs stay with them. Raises `ClusterError`.
+    """
+    found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
+    replace, missing = msgspec.structs.replace, _missing(plan, found)
+    jobs = [msgspec.json.encode(replace(plan, subjects=(subject,), threads=(n,))) for n, subject in missing]
+    done = len(found["subjects"])
+    for _, (limits, subject) in mapped(address, measured, jobs, tell):
+        found["limits"].setdefault(str(subject["threads"]), limits)
+        found["subjects"].append(subject)
+        tell(f"{len(found['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
+        yield _with_summary(found)
+
+
+def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
+    """What this machine can do, and what it measured of a job, a plan of one subject: on a worker of a cluster."""
+    plan = msgspec.json.decode(job, type=Plan)
+    (subject,), (threads,) = plan.subjects, plan.threads
+    with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
+        found = _Match(subject, plan, threads, Path(folder), lambda _text: None).run()
+    return _limits(threads), found | {"worker": platform.node()}
+
+
+def _missing(plan: Plan, found: Mapping[str, Any]) -> list[tuple[int, Subject]]:
+    """What of the plan has not been measured, with the number of threads."""
+    done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
+    return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
+
+
+def _with_summary(found: Mapping[str, Any]) -> dict[str, Any]:
+    subjects = list(found["subjects"])
+    return {**found, "subjects": subjects, "summary": {n: summary(subjects, int(n)) for n in found["limits"]}}
+
+
+def _limits(threads: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "buddy.compiler.tools.bench.limits", str(threads)]
+    limits: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return limits
+
+
+class _Match:
+    """One subject on one number of threads."""
+
+    def __init__(self, subject: Subject, plan: Plan, threads: int, folder: Path, tell: Tell) -> None:
+        self.subject, self.plan, self.threads, self.folder = subject, plan, threads, folder
+        self.tell = lambda text: tell(f"{subject.name}, {threads} threads: {text}")
+
+    def run(self) -> dict[str, Any]:
+        contestants: dict[str, Contestant] = {}
+        reports: dict[str, dict[str, Any]] = {}
+        try:
+            for side in self.plan.sides:
+                self._prepare(side, contestants, reports)
+            load = os.getloadavg()[0]
+            times = self._rounds(contestants, reports)
+        finally:
+            for contestant in contestants.values():
+                contestant.close()
+        return self._result(reports, times) | {"load": round(load, 2)}
+
+    def _prepare(self, side: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> None:
+        """One after the other, so that compile times are those of an idle machine too."""
+        self.tell(f"preparing {side}")
+        contestants[side] = Contestant(side, self.subject, self.threads, self.folder)
+        try:
+            reports[side] = contestants[side].report()
+        except ContestantError as error:
+            reports[side] = {"error": str(error)}
+            contestants.pop(side).close()
+            self.tell(f"{side} failed: {error}")
+
+    def _rounds(self, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
+        """Seconds of each side, after two calls that do not count; each round begins with another side."""
+        names = list(contestants)
+        for name in names * 2:
+            self._timed(name, contestants, reports)
+        times: dict[str, list[float]] = {name: [] for name in names}
+        end = time.monotonic() + self.plan.seconds
+        for number in range(self.plan.rounds):
+            if number >= LEAST_ROUNDS and time.monotonic() > end:
+                break
+            self.tell(f"round {number + 1} of {self.plan.rounds}")
+            first = number % max(1, len(names))
+            for name in names[first:] + names[:first]:
+                seconds = self._timed(name, contestants, reports)
+                if seconds is not None:
+                    times[name].append(seconds)
+        return {name: times[name] for name in names if "error" not in reports[name] and _is_right(reports[name])}
+
+    def _timed(self, name: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> float | None:
+        if "error" in reports[name]:
+            return None
+        time.sleep(PAUSE)
+        try:
+            return contestants[name].seconds()
+        except ContestantError as error:
+            reports[name] = {"error": str(error)}
+            return None
+
+    def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
+        known = next((report for report in reports.values() if "error" not in report), {})
+        sides = {name: _side(reports[name], times.get(name)) for name in reports}
+        return {
+            "name": self.subject.name,
+            "group": self.subject.group,
+            "threads": self.threads,
+            "flops": known.get("flops", 0),
+            "parameter_bytes": known.get("parameter_bytes", 0),
+            "sides": sides,
+            **against_others(times),
+        }
+
+
+def _is_right(report: dict[str, Any]) -> bool:
+    return bool(report["error_of"] <= WRONG)
+
+
+def _side(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, Any]:
+    if "error" in report:
+        return {"error": report["error"]}
+    if not _is_right(report):
+        return {"error": f"its results differ from eager's by {report['error_of']:.1e}"}
+    assert seconds
+    kept = [name for name in report if name.endswith("_seconds") or name in ("error_of", "peak_rss")]
+    return {"seconds": spread(seconds), **{name: report[name] for name in kept}}
+
+
+def against_others(times: dict[str, list[float]]) -> dict[str, Any]:
+    """How ours compares with the others that read weights where they lie, and, as `frozen`, ours with frozen weights
+    with all others."""
+    others = {name: values for name, values in times.items() if name not in (OURS, OURS_FROZEN)}
+    in_place = {name: values for name, values in others.items() if name not in CONSTANT_WEIGHTS}
+    return {**_against(times.get(OURS), in_place), "frozen": _against(times.get(OURS_FROZEN), others)}
+
+
+def _against(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
+    """How often faster ours is than each other side, round by round, and than the one of the least median."""
+    if not ours or not others:
+        return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
+    fastest = min(others, key=lambda name: statistics.median(others[name]))
+    pairs = [other / own for other, own in zip(others[fastest], ours, strict=True)]
+    low, high = interval(pairs)
+    return {
+        "faster_than": {name: ratios(values, ours) for name, values in others.items()},
+        "fastest": fastest,
+        "ratio": statistics.median(pairs),
+        "interval": [low, high],
+    }
+
+
+def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, Any]:
+    """The geometric mean over the models that were timed, and the models that were not."""
+    models = [found for found in subjects if found["threads"] == threads and found["group"] == "model"]
+    timed = [found["ratio"] for found in models if found["ratio"]]
+    frozen = [found["frozen"]["ratio"] for found in models if (found.get("frozen") or {}).get("ratio")]
+    return {
+        "geometric_mean": geometric_mean(timed) if timed else None,
+        "frozen_geometric_mean": geometric_mean(frozen) if frozen else None,
+        "models": len(timed),
+        "not_timed": [found["name"] for found in models if not found["ratio"]],
+    }

@@ -1,0 +1,140 @@
+"""The sides of a comparison: how each makes a callable of a model. Runs in a process of its own for each side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor.config
+
+from buddy.compiler.frontend import backend
+from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
+from buddy.compiler.importers.sources.locate import locate
+from buddy.compiler.importers.sources.pretrained import offline_models
+from buddy.compiler.importers.sources.script import execute, prepare, script_world
+from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
+
+Call = Callable[[], Any]
+
+
+class SideError(Exception):
+    """A side that cannot run a subject; the text says why."""
+
+
+@dataclass
+class Prepared:
+    """A call that computes the subject once, and what a compiler took to make it.
+
+    Seconds run from Dynamo's graph to a callable, and (`aten_seconds`) from the ATen graph on, which leaves out what
+    AOTAutograd takes; `warm` ones are those of a second compilation that finds the first one's cache.
+    """
+
+    call: Call
+    compile_seconds: float = 0.0
+    aten_seconds: float = 0.0
+    warm_seconds: float = 0.0
+    warm_aten_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The subject's model with its example inputs, in eager."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> Any:
+        return self.model(*self.args, **self.kwargs)
+
+
+def load(source: str, arguments: tuple[str, ...]) -> Loaded:
+    """Run the script and take its `model` and `example_inputs`. Raises `SourceError`."""
+    location, notes = locate(source), list[str]()
+    assert location.path is not None
+    with script_world(location.path, arguments), offline_models(notes):
+        module = prepare(location.path, "subject")
+        execute(location.path, module)
+    names = vars(module)
+    return Loaded(*call_of(names.get(MODEL), names.get(INPUTS), f"{source}:{MODEL}"))
+
+
+def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
+    """`loaded` as `side` runs it, after the first call. Raises `SideError`."""
+    if side == EAGER:
+        loaded()
+        return Prepared(loaded)
+    if side == "iree":
+        from buddy.compiler.tools.bench.iree import prepare_iree
+
+        return Prepared(prepare_iree(loaded, threads))
+    # Without it Dynamo leaves recurrent networks in eager, for whichever back end.
+    torch._dynamo.config.allow_rnn = True
+    # The switch is read by Dynamo as well as by inductor, so it holds for the whole process, which has one side only.
+    torch._inductor.config.freezing = side == "freezing"
+    prepared = _compiled(side, loaded)
+    if side in (OURS, OURS_FROZEN):
+        torch._dynamo.reset()
+        again = _compiled(side, loaded)
+        prepared.warm_seconds, prepared.warm_aten_seconds = again.compile_seconds, again.aten_seconds
+    return prepared
+
+
+def _compiled(side: str, loaded: Loaded) -> Prepared:
+    """The model under `torch.compile`, as a user writes it, but for clocks around the compiler."""
+    clock = _Clock()
+    backend = _ours(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductors(clock)
+    call = Loaded(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
+    call()
+    return Prepared(call, clock.whole, clock.inner)
+
+
+@dataclass
+class _Clock:
+    """Seconds a compiler took, from Dynamo's graph to a callable, and of these from the ATen graph on."""
+
+    whole: float = 0.0
+    inner: float = 0.0
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+
+
+def _ours(clock: _Clock, freeze: bool) -> Any:
+    def compiled_aten(aten: Any, settings: backend.Settings) -> Any:
+        with clock.running("inner"):
+            return backend.compile_aten(aten, settings)
+
+    def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        with clock.running("whole"):
+            return backend.buddy_backend(module, inputs, options={"freeze": freeze}, compile_graph=compiled_aten)
+
+    return timed
+
+
+def _inductors(clock: _Clock) -> Any:
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        with clock.running("inner"):
+            return compile_fx_inner(*args, **kwargs)
+
+    def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        with clock.running("whole"):
+            return compile_fx(module, inputs, inner_compile=inner)
+
+    return timed
+
+
+def results_of(value: Any) -> list[torch.Tensor]:
+    """The tensors of a result, however they are nested."""
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -1,0 +1,116 @@
+"""One side of a comparison in a process of its own: prepares a subject, then takes a turn for each line it reads.
+
+`python -m buddy.compiler.tools.bench.worker '{"side": …, "source": …, "arguments": […], "threads": 1}'` answers on
+stdout with one JSON object a line: the result of preparing, then `{"seconds": …}` for each line of stdin, the median of
+the turn's calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+# A turn goes on for as long as this, and has one call at least. What takes a few milliseconds is otherwise timed by one
+# call that still wakes the threads which slept since the side's last turn, and that one interrupt can double.
+TURN = 0.03
+
+
+def main(words: list[str]) -> int:
+    job = json.loads(words[0])
+    answers = _own_stdout()
+    try:
+        prepared, report = _prepare(job)
+    except Exception as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {str(error)[:500]}"}), file=answers, flush=True)
+        return 1
+    print(json.dumps(report), file=answers, flush=True)
+    import torch
+
+    with torch.no_grad():
+        for _line in sys.stdin:
+            print(json.dumps({"seconds": turn_seconds(prepared.call)}), file=answers, flush=True)
+    return 0
+
+
+def turn_seconds(call: Callable[[], Any]) -> float:
+    """Seconds of a call: the median of as many calls as a turn has."""
+    times: list[float] = []
+    while not times or sum(times) < TURN:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _own_stdout() -> TextIO:
+    """The stdout that the parent reads; whatever else is printed goes to stderr."""
+    own = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return own
+
+
+def _prepare(job: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    import torch
+
+    from buddy.compiler.tools.bench.sides import load, prepare_side, results_of
+
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(0)
+    loaded = load(job["source"], tuple(job["arguments"]))
+    start = time.perf_counter()
+    with torch.no_grad():
+        expected = results_of(loaded())
+        prepared = prepare_side(job["side"], loaded, job["threads"])
+        found = results_of(prepared.call())
+    return prepared, {
+        "prepare_seconds": time.perf_counter() - start,
+        "compile_seconds": prepared.compile_seconds,
+        "aten_seconds": prepared.aten_seconds,
+        "warm_seconds": prepared.warm_seconds,
+        "warm_aten_seconds": prepared.warm_aten_seconds,
+        "error_of": _largest_error(found, expected),
+        "flops": _flops(loaded),
+        "parameter_bytes": _parameter_bytes(loaded.model),
+        "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _largest_error(found: list[Any], expected: list[Any]) -> float:
+    """The largest difference in any output, over that output's root mean square where this is above 1."""
+    if len(found) != len(expected):
+        raise ValueError(f"{len(found)} results, where eager gives {len(expected)}")
+    errors = [0.0]
+    for ours, theirs in zip(found, expected, strict=True):
+        if theirs.numel():
+            scale = max(1.0, theirs.double().square().mean().sqrt().item())
+            errors.append((ours.double() - theirs.double()).abs().max().item() / scale)
+    return max(errors)
+
+
+def _flops(loaded: Any) -> int:
+    """Floating-point operations of the matrix products and convolutions, as PyTorch's own counter has them."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        loaded()
+    return int(counter.get_total_flops())
+
+
+def _parameter_bytes(model: Any) -> int:
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        return 0
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

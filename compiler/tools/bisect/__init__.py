@@ -1,0 +1,6 @@
+"""Looks for what makes a program fail, differ from eager, or slow: passes, lowerings, nodes."""
+
+from buddy.compiler.tools.bisect.search import bisect
+from buddy.compiler.tools.bisect.trials import Stopped
+
+__all__ = ["Stopped", "bisect"]

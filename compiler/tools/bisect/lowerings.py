@@ -1,0 +1,77 @@
+"""Lowerings that are wrong by themselves, whatever passes follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from buddy.compiler.graph import plugins
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.ops import registries
+from buddy.compiler.protocol import WrongLowering
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
+from buddy.compiler.tools.bisect.steps import Judge
+from buddy.compiler.tools.bisect.trials import Subject, Trials
+
+# More nodes than these are too many to be the smallest part: something else keeps them together.
+_MOST = 12
+
+
+def at_fault(
+    trials: Trials, whole: Subject, small: Subject, recipe: Recipe, judge: Judge, of_plugins: bool = False
+) -> list[WrongLowering]:
+    """The lowerings of nodes of `small` that are at fault: with one of those nodes in eager, it is right.
+
+    With `of_plugins` none is tried but what plug-ins have brought.
+    """
+    found: list[WrongLowering] = []
+    candidates = [op for op in small.part.graph.operations if not isinstance(op, GetItemOp)]
+    if of_plugins:
+        used = trials(small, recipe).lowered
+        candidates = [op for op in candidates if _origin(used.get(op.stable, ""), op, recipe)]
+    for op in candidates[:_MOST]:
+        if any(op.stable in wrong.nodes for wrong in found):
+            continue
+        if judge(trials(small, recipe.with_choice(op.stable, EAGER))) == "good":
+            found.append(_wrong(trials, whole, small, recipe, op))
+    return found
+
+
+def _wrong(trials: Trials, whole: Subject, small: Subject, recipe: Recipe, op: Op) -> WrongLowering:
+    """What to say of a node that is right in eager: how it was lowered, and which other ways are right too."""
+    name, used = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
+    used = used or _first_with(name, recipe)
+    nodes = [other.stable for other in whole.part.graph.operations if type(other) is type(op)]
+    right = []
+    for key in (*registries(recipe.flavour), TORCH_MLIR):
+        if key == used:
+            continue
+        tried = trials(small, recipe.with_choice(op.stable, key))
+        if tried.right and tried.lowered.get(op.stable) == key:
+            right.append(key)
+    return WrongLowering(name, used, tuple(nodes), _origin(used, op, recipe), (*right, EAGER))
+
+
+def _origin(used: str, op: Op, recipe: Recipe) -> str:
+    """The plug-in that a node's lowering, by the registry `used` or the first that has one, comes from, or ""."""
+    name = type(op).__name__
+    return plugins.origin(("lowering", f"{used or _first_with(name, recipe)}.{name}"), ("op class", name))
+
+
+def _first_with(name: str, recipe: Recipe) -> str:
+    """The registry that comes first among those that lower a class."""
+    return next((key for key, registry in registries(recipe.flavour).items() if name in registry), "")
+
+
+def mended(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
+    """The recipe with the nodes of wrong lowerings lowered by the first other way that is right."""
+    for found in wrong:
+        for node in found.nodes:
+            recipe = recipe.with_choice(node, found.right[0])
+    return recipe
+
+
+def told(wrong: WrongLowering) -> str:
+    origin = f" ({wrong.origin})" if wrong.origin else ""
+    count = len(wrong.nodes)
+    other = f"{', '.join(wrong.right[:-1])} and eager are" if len(wrong.right) > 1 else "eager is"
+    return f"the lowering of {wrong.op} by {wrong.registry}{origin} is at fault ({count} nodes); {other} right"

@@ -1,0 +1,92 @@
+"""Which nodes are wrong: the fewest that fail by themselves, and the fewest that help when eager computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from buddy.compiler.graph import partition as cut
+from buddy.compiler.graph.extraction import ExtractionError
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.runtime.node_by_node import results_of
+from buddy.compiler.tools.bisect.delta import smallest_failing
+from buddy.compiler.tools.bisect.trials import Subject, subject_of
+from buddy.compiler.tools.extract import Part, part_of
+
+Fails = Callable[[Subject], bool]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that are tried together; `times` is how often the program has them."""
+
+    nodes: tuple[Op, ...]
+    times: int = 1
+
+
+def units(part: Part, recipe: Recipe) -> list[Unit]:
+    """The functions that a graph is cut into, one call of each, and what lies between them; the largest share first."""
+    found = cut.by_layers(part.graph, recipe.choice_map())
+    made = [Unit(function.nodes, len(function.sites)) for function in found.functions]
+    for is_call, items in groupby(found.body, key=lambda item: isinstance(item, cut.Call)):
+        if not is_call:
+            made.append(Unit(tuple(item for item in items if isinstance(item, Op))))
+    return sorted(made, key=lambda unit: -len(unit.nodes) * unit.times)
+
+
+def on_its_own(whole: Subject, nodes: Sequence[Op]) -> Subject | None:
+    """Some nodes as a subject, with their real inputs; `None` where they cannot stand for themselves."""
+    try:
+        part = part_of(whole.part, nodes)
+    except ExtractionError:
+        return None
+    return subject_of(part, lambda tensors: results_of(part.graph, tensors))
+
+
+def smallest(whole: Subject, recipe: Recipe, fails: Fails) -> Subject:
+    """The smallest part of `whole` that still fails by itself: a function first, then as few nodes as can be."""
+    graph = whole.part.graph
+    start = next((found for found in functions_of(whole, recipe) if fails(found)), None) or whole
+
+    def some_fail(nodes: Sequence[Op]) -> bool:
+        found = on_its_own(start, nodes)
+        return found is not None and fails(found)
+
+    nodes = [op for op in start.part.graph.operations if not isinstance(op, GetItemOp)]
+    if start is whole and len(nodes) == len(graph.operations) == 1:
+        return whole
+    left = smallest_failing(nodes, some_fail)
+    found = on_its_own(start, left) if len(left) < len(nodes) or start is whole else start
+    return found if found is not None and fails(found) else start
+
+
+def functions_of(whole: Subject, recipe: Recipe) -> Iterator[Subject]:
+    """Each function that a graph is cut into, with its real inputs, the largest share first; none where it is whole."""
+    for unit in units(whole.part, recipe):
+        smaller = len(unit.nodes) < len(whole.part.graph.operations)
+        if smaller and (found := on_its_own(whole, unit.nodes)) is not None:
+            yield found
+
+
+def equals_of(part: Part, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """For each stable name those of all nodes that stand in its place in an equal layer, its own among them."""
+    shared: dict[str, tuple[str, ...]] = {}
+    for function in cut.by_layers(part.graph, recipe.choice_map()).functions:
+        for position in range(len(function.nodes)):
+            together = tuple(function.origins(position))
+            shared.update(dict.fromkeys(together, together))
+    return list(dict.fromkeys(shared.get(name, (name,)) for name in names))
+
+
+def in_eager(recipe: Recipe, groups: Sequence[Sequence[str]]) -> Recipe:
+    for group in groups:
+        for name in group:
+            recipe = recipe.with_choice(name, EAGER)
+    return recipe
+
+
+def computing(part: Part) -> list[str]:
+    """The stable names of the nodes of a part that can be put in eager."""
+    return [op.stable for op in part.graph.operations if not isinstance(op, GetItemOp)]

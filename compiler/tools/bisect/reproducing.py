@@ -1,0 +1,127 @@
+"""The module before a pass and what the pass makes of it, for a file that shows the fault by one command."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.driver import graph_stages
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.ops.lowering import lower, new_context
+from buddy.compiler.passes.base import PassContext
+from buddy.compiler.passes.pass_runner import run_step
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.worker_messages import Message, Reply
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.tools.bisect.trials import Subject, Trials
+
+NAME = "reduced.mlir"
+_MODULE = "buddy.compiler.driver.one_pass"
+
+
+class Before(Message, frozen=True):
+    text: str
+
+
+class After(Reply, frozen=True):
+    text: str
+    functions: tuple[str, ...]
+
+
+class Graphs(Reply, frozen=True):
+    before: str
+    after: str
+
+
+@dataclass
+class Reduced:
+    """`after` is "" where the pass does not come to an end; `functions` are those that it made something else of."""
+
+    before: str = ""
+    after: str = ""
+    functions: tuple[str, ...] = ()
+    name: str = ""
+    command: str = ""
+
+
+def reproducer(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
+    """What shows the fault of step `place`, or of what comes before all passes, on a part of the program.
+
+    A pass on graphs is shown by the graph, which no command reads.
+    """
+    if place >= 0 and recipe.steps[place].level == "graph":
+        return _reduced_graph(trials, subject, recipe, place)
+    found = _reduced(trials, subject, recipe, place)
+    found.name = NAME
+    found.command = command(recipe, place) if place >= 0 else ""
+    return found
+
+
+def _reduced_graph(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
+    def work(_channel: Channel) -> Reply:
+        steps = recipe.steps
+        before, after = (
+            graph_stages.graph_after(subject.part.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
+            for end in (place, place + 1)
+        )
+        return Graphs(str(before), str(after))
+
+    reply = trials.apart(work, Graphs)
+    name = NAME.replace(".mlir", ".graph")
+    return Reduced(reply.before, reply.after, name=name) if isinstance(reply, Graphs) else Reduced()
+
+
+def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
+    """What step `place` of `recipe` works on in `subject`, and what it makes of it; with `place` -1, top-level IR."""
+    found = Reduced()
+
+    def note(message: Any) -> None:
+        if isinstance(message, Before):
+            found.before = message.text
+
+    def work(channel: Channel) -> Reply:
+        graph = graph_stages.graph_after(subject.part.graph, recipe)
+        locations, context = LocationSets(), new_context()
+        module = lower(graph, recipe, context, locations, trials.first()).module.operation
+        for step in recipe.steps[: max(place, 0)]:
+            if step.enabled and step.level == "mlir":
+                run_step(module, step, PassContext.of(recipe, locations), verify=False)
+        before = _functions(module)
+        channel.send(Before(_text(module)))
+        if place >= 0:
+            run_step(module, recipe.steps[place], PassContext.of(recipe, locations), verify=False)
+        after = _functions(module)
+        return After(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
+
+    reply = trials.apart(work, Before | After, note, subject=subject)
+    if isinstance(reply, After):
+        found.after, found.functions = reply.text, reply.functions
+    return found
+
+
+def _text(module: Any) -> str:
+    return str(module.get_asm(assume_verified=True))
+
+
+def _functions(module: Any) -> dict[str, str]:
+    """The text of each op of a module that has a name."""
+    ops = [op.operation for op in module.regions[0].blocks[0]]
+    return {
+        ir.StringAttr(op.attributes["sym_name"]).value: str(op.get_asm(assume_verified=True))
+        for op in ops
+        if "sym_name" in op.attributes
+    }
+
+
+def command(recipe: Recipe, place: int) -> str:
+    """The command that runs step `place` alone on the file `NAME`."""
+    step = recipe.steps[place]
+    words = ["python", "-m", _MODULE, NAME, "--pass", step.spelling(), "--anchor", step.anchor]
+    words += ["--threads", str(recipe.threads)] if recipe.threads > 1 else []
+    for file in recipe.plugins:
+        words += ["--plugin", file.path]
+    return shlex.join(words)

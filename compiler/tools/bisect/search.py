@@ -1,0 +1,262 @@
+"""The search: the program as it is, its smallest failing part, the pass or lowering at fault there, the whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.protocol import Criterion, Culprit, Finding, WrongLowering
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.tools.bisect import lowerings, nodes, reproducing, slowness, steps
+from buddy.compiler.tools.bisect.delta import Verdict
+from buddy.compiler.tools.bisect.trials import EVERY, Outcome, Subject, Tell, Trials, place, subject_of
+from buddy.compiler.tools.bisect.warming import warm_up
+from buddy.compiler.tools.extract import Part
+
+# How often what is found may leave another fault behind it.
+_ROUNDS = 4
+# Seconds for the smallest part of what never ends.
+_PATIENCE = 15.0
+
+
+def bisect(
+    master: Channel, captured: CapturedGraph, recipe: Recipe, criterion: Criterion, tell: Tell | None = None
+) -> Finding:
+    """What makes `captured` under `recipe` wrong by `criterion`.
+
+    Every trial is in a process of its own, and stops after `criterion.each` seconds; after `criterion.within` no new
+    one begins that only makes the answer smaller. Raises `Stopped` when `master` goes away.
+    """
+    trials = Trials(master, criterion, captured.first)
+    warm_up(trials, recipe.flavour)
+    part = Part(captured.graph, captured.tensors, captured.numbers)
+    assert captured.eager is not None  # what has nothing to compare with is refused before
+    search = _Search(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
+    return search.found()
+
+
+@dataclass
+class _Blame:
+    """What is at fault: steps by place, and lowerings."""
+
+    gone: list[int] = field(default_factory=list)
+    wrong: list[WrongLowering] = field(default_factory=list)
+
+
+@dataclass
+class _Search:
+    trials: Trials
+    whole: Subject
+    recipe: Recipe
+    tell: Tell
+    first: Outcome = field(init=False)
+    # What is at fault, once that is confirmed: said with whatever is tried after it.
+    _named: str = ""
+
+    def found(self) -> Finding:
+        self._say("the whole program as it is", 0.0)
+        self.first = self.trials(self.whole, self.recipe)
+        if self.trials.criterion.kind == "slower":
+            return self._with_totals(slowness.slower(self.trials, self.whole, self.recipe, self.first, self._say))
+        if not self._is_asked_for(self.first):
+            return self._with_totals(Finding(f"nothing to look for: {self.first.told(self.recipe)}", self.recipe))
+        return self._with_totals(self._of_wrong())
+
+    def _of_wrong(self) -> Finding:
+        """The passes, or else the lowerings, at fault, one fault after another until the whole program is right."""
+        blame = _Blame()
+        recipe, outcome = self.recipe, self.first
+        seen: Subject | None = None
+        for _ in range(_ROUNDS):
+            small, found, lowered = self._round(recipe, outcome)
+            seen = seen or small
+            if not found and not lowered:
+                break
+            blame.gone += found
+            blame.wrong += lowered
+            recipe = lowerings.mended(steps.without(recipe, found), lowered)
+            self._say("the whole program without what is at fault", 0.7)
+            outcome = self.trials(self.whole, recipe)
+            if outcome.right or self.trials.time_is_up:
+                break
+        if outcome.right:
+            self._named = f"{self._told(steps.culprits(self.recipe, blame.gone), blame.wrong, True)}; "
+        small = seen or self._smallest(self.recipe, self.first)
+        return self._finding(small, recipe, outcome, blame)
+
+    def _round(self, recipe: Recipe, outcome: Outcome) -> tuple[Subject | None, list[int], list[WrongLowering]]:
+        """One fault: the part that shows it, and the steps or lowerings at fault.
+
+        A pass that fails, crashes or never ends has said which it is, and a pass that a plug-in brought is a likely
+        one: where the program is right without it, nothing has to be made smaller to know that.
+        """
+        judge = self._judge(outcome, recipe)
+        suspects = [outcome.step] if outcome.step >= 0 else steps.of_one_pass(recipe)
+        if suspects:
+            name = recipe.steps[suspects[0]].name
+            why = "which it came to" if outcome.step >= 0 else "which is a plug-in's"
+            self._say(f"without {name}, {why}", 0.1)
+            if judge(self.trials(self.whole, steps.without(recipe, suspects))) == "good":
+                return None, suspects, []
+        small = self._smallest(recipe, outcome)
+        return small, *self._at_fault(small, recipe, judge, outcome)
+
+    def _at_fault(
+        self, small: Subject, recipe: Recipe, judge: steps.Judge, outcome: Outcome
+    ) -> tuple[list[int], list[WrongLowering]]:
+        """The steps at fault in `small`; where there are none, the lowerings.
+
+        A lowering that a plug-in brought is a likelier fault than a step that every line to machine code has.
+        """
+        lowered: list[WrongLowering] = []
+
+        def excused() -> bool:
+            lowered.extend(lowerings.at_fault(self.trials, self.whole, small, recipe, judge, of_plugins=True))
+            return bool(lowered)
+
+        def attempt(changed: Recipe) -> Outcome:
+            self._say(f"{len(steps.enabled(changed))} of {len(steps.enabled(recipe))} passes on {_size(small)}", 0.5)
+            return self.trials(small, changed)
+
+        found = steps.at_fault(recipe, attempt, judge, outcome.step, excused)
+        if found or lowered:
+            return found, lowered
+        self._say("lowerings", 0.6)
+        return [], lowerings.at_fault(self.trials, self.whole, small, recipe, judge)
+
+    def _smallest(self, recipe: Recipe, wrong: Outcome) -> Subject:
+        """The smallest part that is `wrong` by itself; while there is time, half of which is for this.
+
+        What never ends uses up the time of each trial that shows it, so it gets less of the whole.
+        """
+        half = (self.trials.criterion.within - self.trials.seconds) / 2
+        limit = self.trials.seconds + (min(half, _PATIENCE) if wrong.kind == "hangs" else half)
+        judge = self._judge(wrong, recipe)
+        # Of a part that comes through the pass at fault, the rest of the line says no more.
+        until = wrong.step if wrong.step >= 0 else EVERY
+
+        def fails(part: Subject) -> bool:
+            if self.trials.seconds > limit and not self.trials.knows(part, recipe, until):
+                return False
+            self._say(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
+            return judge(self.trials(part, recipe, until)) == "bad"
+
+        return nodes.smallest(self.whole, recipe, fails)
+
+    def _finding(self, small: Subject, recipe: Recipe, outcome: Outcome, blame: _Blame) -> Finding:
+        gone, wrong = sorted(blame.gone), blame.wrong
+        blamed = steps.culprits(self.recipe, gone)
+        in_eager, by_eager = self._in_eager(small, wrong)
+        place_of_fault = gone[0] if gone else self.first.step
+        made = reproducing.reproducer(self.trials, small, self.recipe, place_of_fault)
+        right = recipe if outcome.right or not in_eager else by_eager
+        return Finding(
+            self._told(blamed, wrong, outcome.right or bool(in_eager)),
+            right,
+            self.first.told(self.recipe),
+            blamed,
+            tuple(wrong),
+            tuple(nodes.computing(small.part)),
+            in_eager,
+            outcome.right or bool(in_eager),
+            made.functions,
+            made.name,
+            made.before,
+            made.after,
+            made.command,
+            notes=self._notes(gone, small),
+        )
+
+    def _in_eager(self, small: Subject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
+        """The fewest nodes, equal layers together, with which in eager the whole program is right; none if unknown.
+
+        Where lowerings are at fault, these are of their nodes. A fault that goes on to the next node when one is taken
+        away has no such set, so this may take no longer than half of what came before it.
+        """
+        limit = 1.5 * self.trials.seconds
+        groups: list[tuple[str, ...]] = []
+        recipe, outcome = self.recipe, self.first
+        names = [name for found in wrong for name in found.nodes] or nodes.computing(small.part)
+        for _ in range(_ROUNDS):
+            found = nodes.equals_of(self.whole.part, self.recipe, names)
+            groups += [group for group in found if group not in groups]
+            recipe = nodes.in_eager(self.recipe, groups)
+            self._say(f"{sum(map(len, groups))} nodes in eager", 0.8)
+            outcome = self.trials(self.whole, recipe)
+            late = self.trials.time_is_up or self.trials.seconds > limit
+            if outcome.right or late or self._judge(self.first, self.recipe)(outcome) != "bad":
+                break
+            names = nodes.computing(self._smallest(recipe, outcome).part)
+        if not outcome.right:
+            return (), self.recipe
+        groups = self._fewest(groups)
+        return tuple(name for group in groups for name in group), nodes.in_eager(self.recipe, groups)
+
+    def _fewest(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The groups that cannot be left out, as far as the time goes."""
+        for group in list(groups):
+            rest = [other for other in groups if other is not group]
+            if rest and not self.trials.time_is_up and self.trials(self.whole, nodes.in_eager(self.recipe, rest)).right:
+                groups = rest
+        return groups
+
+    # ---- words and verdicts --------------------------------------------------------------------------------------
+
+    def _is_asked_for(self, outcome: Outcome) -> bool:
+        wanted = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
+        return outcome.kind in wanted.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
+
+    def _judge(self, wrong: Outcome, recipe: Recipe) -> steps.Judge:
+        """Good is right; bad is wrong in the same way, at the same pass; a recipe that fails elsewhere is neither."""
+        name = _name(wrong.step, recipe)
+
+        def verdict(outcome: Outcome) -> Verdict:
+            if outcome.right:
+                return "good"
+            same = outcome.kind == wrong.kind and (wrong.kind == "differs" or _name(outcome.step, recipe) == name)
+            return "bad" if same else "neither"
+
+        return verdict
+
+    def _told(self, blamed: Sequence[Culprit], wrong: Sequence[WrongLowering], right: bool) -> str:
+        if blamed:
+            # Several steps of one pass are one fault: their places stand beside it.
+            of = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in blamed)
+            names = list(dict.fromkeys(of))
+            what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
+        elif wrong:
+            what = "; ".join(lowerings.told(found) for found in wrong)
+        else:
+            what = f"no pass and no lowering by itself is at fault {place(self.first.step, self.recipe)}"
+        return what if right else f"{what}, and more is: nothing tried makes the whole program right"
+
+    def _notes(self, gone: list[int], small: Subject) -> tuple[str, ...]:
+        """What was found besides: that the options of a pass at fault are what is wrong with it."""
+        found = []
+        for number in gone:
+            step = self.recipe.steps[number]
+            plain = steps.with_default_options(self.recipe, number)
+            if step.options and not self.trials.time_is_up and self.trials(small, plain).right:
+                found.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
+        if self.trials.time_is_up:
+            found.append("the time was up before everything was tried: more of it may give a smaller answer")
+        return tuple(found)
+
+    def _say(self, what: str, done: float) -> None:
+        self.tell(f"trial {self.trials.count + 1}: {self._named}{what}", done)
+
+    def _with_totals(self, finding: Finding) -> Finding:
+        return msgspec.structs.replace(finding, trials=self.trials.count, seconds=self.trials.seconds)
+
+
+def _name(step: int, recipe: Recipe) -> object:
+    return recipe.steps[step].name if step >= 0 else step
+
+
+def _size(part: Subject) -> str:
+    count = len(part.part.graph.operations)
+    return f"{count} node{'s' * (count != 1)}"

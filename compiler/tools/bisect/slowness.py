@@ -1,0 +1,98 @@
+"""Which pass makes a program slow: without it, the program is faster."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from buddy.compiler.protocol import Finding
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.tools.bisect import nodes, reproducing, steps
+from buddy.compiler.tools.bisect.timing import Ratio, ratio
+from buddy.compiler.tools.bisect.trials import Outcome, Subject, Tell, Trials
+
+# Programs of more nodes are tried by their largest share.
+_LARGE = 96
+
+
+def slower(trials: Trials, whole: Subject, recipe: Recipe, first: Outcome, say: Tell) -> Finding:
+    """The step without which the program is `criterion.slower` times as fast, the one that costs most if several do.
+
+    Steps that the recipe's preset does not have come first, and where one of them is at fault, they alone are tried.
+    """
+    if not first.artifact:
+        return Finding(f"nothing to time: {first.told(recipe)}", recipe, first.told(recipe))
+    part = _share(whole, recipe)
+    for places in _candidates(recipe):
+        found = {}
+        for place in places:
+            if not trials.time_is_up:
+                say(f"without {recipe.steps[place].name}, on {len(part.part.graph.operations)} nodes", 0.5)
+                gain = _gain(trials, part, recipe, place)
+                if gain is not None and gain.low > trials.criterion.slower:
+                    found[place] = gain
+        if found:
+            worst = max(found, key=lambda place: found[place].median)
+            return _finding(trials, whole, part, recipe, worst, say)
+    return Finding(f"no pass makes it {trials.criterion.slower:g} times as slow or more", recipe)
+
+
+def _share(whole: Subject, recipe: Recipe) -> Subject:
+    """The function that has most of a large program's nodes, with its real inputs; a small program itself."""
+    if len(whole.part.graph.operations) <= _LARGE:
+        return whole
+    return next((found for found in nodes.functions_of(whole, recipe)), whole)
+
+
+def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
+    """The steps that can be done without: those that the preset of that name does not have, and the others."""
+    known = presets().get(recipe.preset)
+    usual = Counter((step.name, step.anchor) for step in known.recipe.steps if step.enabled) if known else Counter()
+    foreign, others = list[int](), list[int]()
+    for place in steps.optional(recipe):
+        step = recipe.steps[place]
+        usual[step.name, step.anchor] -= 1
+        (foreign if usual[step.name, step.anchor] < 0 or steps.origin(step) else others).append(place)
+    return foreign, others
+
+
+def _gain(trials: Trials, part: Subject, recipe: Recipe, place: int) -> Ratio | None:
+    """How many times as long the program takes with step `place` as without; `None` where that cannot be told."""
+    slow, fast = trials(part, recipe), trials(part, steps.without(recipe, [place]))
+    if not fast.artifact or fast.artifact == slow.artifact:
+        return None
+    return ratio(trials, part.part, slow.artifact, fast.artifact, recipe.threads, trials.criterion.slower)
+
+
+def _finding(trials: Trials, whole: Subject, part: Subject, recipe: Recipe, place: int, say: Tell) -> Finding:
+    """What to say of the step that costs most: its share of the whole program's time, and the nodes it slows down."""
+    say("the whole program with and without it", 0.8)
+    bound = trials.criterion.slower
+    gain = _gain(trials, whole, recipe, place)
+    blamed = steps.culprits(recipe, [place])
+    name = f"{blamed[0].step.name}{blamed[0].origin and f' ({blamed[0].origin})'}"
+
+    def slows(found: Subject) -> bool:
+        if trials.time_is_up:
+            return False
+        say(f"{name} is at fault; {len(found.part.graph.operations)} nodes with and without it", 0.9)
+        told = _gain(trials, found, recipe, place)
+        return told is not None and told.low > bound
+
+    small = nodes.smallest(part, recipe, slows)
+    made = reproducing.reproducer(trials, small, recipe, place)
+    confirmed = gain is not None and gain.low > 1.0
+    times = f"takes {gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f}) as long" if gain is not None else ""
+    return Finding(
+        f"{name} is at fault: with it the program {times or 'does not come to an end in time'}",
+        steps.without(recipe, [place]),
+        "it is slower than it could be",
+        blamed,
+        nodes=tuple(nodes.computing(small.part)),
+        confirmed=confirmed,
+        functions=made.functions,
+        name=made.name,
+        before=made.before,
+        after=made.after,
+        command=made.command,
+    )

@@ -1,0 +1,276 @@
+"""A trial: a recipe on a part of a program, compiled, run and compared with eager in a process to throw away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from buddy.compiler.codegen.artifact import Artifact, from_bytes, to_bytes
+from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.graph.serialize import graph_hash
+from buddy.compiler.protocol import Criterion
+from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe, digest
+from buddy.compiler.protocol.worker_messages import Message, Refused, Reply, Trouble
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
+from buddy.compiler.runtime.node_by_node import SEED
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forked_task import Ended, Task, in_child
+from buddy.compiler.tools.extract import Part
+
+Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
+Tell = Callable[[str, float], None]
+
+# Where a trial is that is not within one of the recipe's steps.
+RUN = -3
+# No step that a trial ends behind: it goes all the way.
+EVERY = -4
+
+# What the smallest part gets in seconds, many times what it takes to compile it.
+_LEAST = 3.0
+
+
+class Stopped(Exception):
+    """Whoever asked for the search no longer waits."""
+
+
+class At(Message, frozen=True):
+    """The step that a trial begins, or `LOWERING`, `CODE` or `RUN`."""
+
+    step: int
+
+
+class Found(Reply, frozen=True):
+    """What a trial that ended by itself found; `worst` is the greatest difference as a multiple of what is allowed."""
+
+    kind: Kind
+    step: int = LOWERING
+    text: str = ""
+    worst: float = 0.0
+    artifact: bytes = b""
+    lowered: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended, and at which step; `lowered` says by which registry each node was, if it came so far."""
+
+    kind: Kind
+    step: int = LOWERING
+    text: str = ""
+    worst: float = 0.0
+    artifact: bytes = b""
+    lowered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def right(self) -> bool:
+        return self.kind == "right"
+
+    def told(self, recipe: Recipe) -> str:
+        """The outcome in words."""
+        if self.right:
+            return "it agrees with eager"
+        if self.kind == "differs":
+            return f"its results differ from eager's, {self.worst:.3g} times what is allowed: {self.text}"
+        what = {"fails": "it fails", "crashes": "the process crashes", "hangs": "it does not end in time"}[self.kind]
+        return f"{what} {place(self.step, recipe)}" + (f": {self.text}" if self.text else "")
+
+
+def place(step: int, recipe: Recipe) -> str:
+    if step >= 0:
+        return f"in pass {recipe.steps[step].name} (step {step + 1})"
+    return {LOWERING: "in lowering", CODE: "in generating machine code", RUN: "when it runs"}[step]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A part of the program, with what eager gives for it. Nodes keep the program's names, so `key` says all of it."""
+
+    part: Part
+    expected: list[Any]
+    key: str
+
+
+def subject_of(part: Part, eager: Callable[[Sequence[torch.Tensor]], list[Any]]) -> Subject:
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        expected = eager(part.tensors)
+    return Subject(part, expected, graph_hash(part.graph))
+
+
+@dataclass
+class Trials:
+    """Tries recipes on parts, each combination once. Raises `Stopped` when `master` goes away."""
+
+    master: Channel
+    criterion: Criterion
+    first: Callable[[], Any]
+    count: int = 0
+    _largest: int = 0
+    _known: dict[tuple[str, str, int], Outcome] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def time_is_up(self) -> bool:
+        return self.seconds > self.criterion.within
+
+    def knows(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> bool:
+        """Whether this was tried before, and costs nothing."""
+        return (subject.key, identity(recipe), until) in self._known
+
+    def __call__(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> Outcome:
+        """How `recipe` does on `subject`; with `until`, whether it comes through that step is all that is asked."""
+        key = subject.key, identity(recipe), until
+        if key not in self._known:
+            self.count += 1
+            self._known[key] = self._tried(subject, recipe, until)
+        return self._known[key]
+
+    def _tried(self, subject: Subject, recipe: Recipe, until: int) -> Outcome:
+        reached = [LOWERING]
+
+        def note(message: Any) -> None:
+            if isinstance(message, At):
+                reached.append(message.step)
+
+        def work(channel: Channel) -> Reply:
+            return _found(channel, subject, recipe, self.first(), self.criterion.tolerance, until)
+
+        limit = self._limit(subject)
+        task = Task(work, _failed, At | Found | Refused | Trouble, note, limit, renewed=True)
+        ended = in_child(self.master, task)
+        if ended.how == "stopped":
+            raise Stopped
+        if isinstance(ended.reply, Found):
+            found = ended.reply
+            step = found.step if found.kind == "fails" and found.step >= 0 else reached[-1]
+            return Outcome(found.kind, step, found.text, found.worst, found.artifact, found.lowered)
+        return _of_end(ended, reached[-1])
+
+    def _limit(self, subject: Subject) -> float:
+        """The seconds that a step of a trial may take: all of them for the largest program there was, less for a part.
+
+        They are a step's, not the trial's: one that never ends is told from a machine that is slow today.
+        """
+        nodes = len(subject.part.graph.operations)
+        self._largest = max(self._largest, nodes)
+        return min(self.criterion.each, _LEAST + self.criterion.each * nodes / self._largest)
+
+    def apart(
+        self,
+        work: Callable[[Channel], Reply],
+        types: Any,
+        note: Callable[[Any], None] = lambda _: None,
+        seconds: float = 0.0,
+        subject: Subject | None = None,
+    ) -> Reply | None:
+        """What `work` replies in a child, `None` where it does not come to that; `note` gets what it sends before.
+
+        It may take `seconds`, or where these are not said as long as a step of a trial of `subject`.
+        """
+        limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
+        ended = in_child(self.master, Task(work, _failed, types | Found | Refused | Trouble, note, limit))
+        if ended.how == "stopped":
+            raise Stopped
+        return ended.reply
+
+
+def _of_end(ended: Ended, step: int) -> Outcome:
+    if ended.how == "late":
+        return Outcome("hangs", step)
+    if isinstance(ended.reply, Refused):
+        return Outcome("fails", step, ended.reply.diagnostic.what)
+    return Outcome("crashes", step, ended.status)
+
+
+def identity(recipe: Recipe) -> str:
+    """What of a recipe determines what it compiles to: steps that are off do not."""
+    steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
+    return digest(steps, recipe.flavour, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
+
+
+def _failed(error: Exception) -> Reply:
+    if isinstance(error, CompilationError):
+        found = error.diagnostic
+        return Found("fails", found.step if found.step >= 0 else LOWERING, found.what)
+    return Found("fails", LOWERING, f"{type(error).__name__}: {error}")
+
+
+class _CameThrough(BaseException):
+    """The step that a trial goes up to has ended."""
+
+
+def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
+    """The trial itself, in its own process."""
+    lowered: dict[str, str] = {}
+    reached = LOWERING
+
+    def begins(step: int) -> None:
+        nonlocal reached
+        if until != EVERY and reached == until:
+            raise _CameThrough
+        reached = step
+        channel.send(At(step))
+
+    try:
+        artifact = compile_graph(
+            subject.part.graph,
+            recipe,
+            first,
+            on_lowered=lambda found: lowered.update({a.node: a.lowering for a in found.assignments}),
+            on_step=begins,
+        )
+    except _CameThrough:
+        return Found("right", until, lowered=lowered)
+    channel.send(At(RUN))
+    torch.set_num_threads(recipe.threads)
+    with torch.no_grad():
+        torch.manual_seed(SEED)
+        results = LoadedProgram(artifact)(subject.part.tensors, subject.part.numbers)
+        worst, text = _difference(subject, results, times)
+    kind: Kind = "differs" if worst > 1.0 else "right"
+    return Found(kind, RUN, text, worst, to_bytes(artifact), lowered)
+
+
+def _difference(subject: Subject, results: Sequence[torch.Tensor], times: float) -> tuple[float, str]:
+    """How far the worst result is from eager's, as a multiple of what is allowed, and which one it is."""
+    found = iter(results)
+    worst, text = 0.0, ""
+    for name, value in zip(map(str, subject.part.graph.results), subject.expected, strict=True):
+        if not isinstance(value, torch.Tensor):
+            continue
+        allowed = _allowed(value.dtype, times)
+        report = compare(name, next(found, None), value, allowed, equal_nan=True)
+        if report.verdict == "ok":
+            continue
+        ratio = _ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")
+        if ratio > worst:
+            worst, text = ratio, f"{name} by {report.max_abs:.3g} at {report.where}"
+    return worst, text
+
+
+def _allowed(dtype: torch.dtype, times: float) -> Tolerance:
+    own = TOLERANCES.get(dtype, EXACT)
+    return own if own == EXACT else Tolerance(own.absolute * times, own.relative * times)
+
+
+def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
+    """The greatest difference as a multiple of the absolute tolerance, more than 1 since something is out of it."""
+    if allowed == EXACT:
+        return float("inf")
+    rms = float(eager[eager.isfinite()].abs().double().square().mean().sqrt()) if eager.numel() else 0.0
+    return max(1.0 + 1e-9, error / allowed.bound(rms))
+
+
+def artifact_of(outcome: Outcome) -> Artifact:
+    """What a trial that was right compiled."""
+    return from_bytes(outcome.artifact)

@@ -1,0 +1,64 @@
+"""The Core ATen list: every overload that PyTorch tags as core, and what becomes of it here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from buddy.compiler.frontend.aten import default_decompositions, target_key
+from buddy.compiler.frontend.complex_numbers import RULES
+from buddy.compiler.frontend.distributions import RULES as OF_RANDOM_BITS
+from buddy.compiler.frontend.pieces import BETWEEN
+from buddy.compiler.graph.operation import default_ops_map
+from buddy.compiler.ops import registries
+from buddy.compiler.tools.coverage.plan import CoreOp
+
+# What stands for a registry: `frontend/complex_numbers`.
+_BY_PARTS = "complex numbers"
+
+
+def core_ops() -> list[CoreOp]:
+    """Each overload with the registries of ours that lower its class, or the rules that take complex numbers apart;
+    without either, whether it is decomposed. A number read out of a tensor is read where a graph is cut for it.
+
+    What writes to its arguments is what functionalization makes of it, since no graph has anything else.
+    """
+    classes, found, rules = default_ops_map(), registries(), default_decompositions()
+    ops = []
+    for op in _overloads():
+        seen = _functional(op)
+        cls = classes.get(target_key(seen))
+        lowered = tuple(name for name, registry in found.items() if cls is not None and cls.__name__ in registry)
+        if not lowered and op in RULES and op not in rules:
+            lowered = (_BY_PARTS,)
+        if op is torch.ops.aten._local_scalar_dense.default:
+            lowered = (BETWEEN,)
+        decomposed = seen in rules or seen in OF_RANDOM_BITS or _is_composite(seen)
+        why = "" if cls is None or lowered or seen in OF_RANDOM_BITS else cls.only_eager
+        ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
+    return ops
+
+
+def _functional(op: Any) -> Any:
+    """The overload that stands in graphs for one that writes to its arguments; others stand for themselves."""
+    if not op._schema.is_mutable:
+        return op
+    name = op._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, f"{name}_functional", None)
+    overload = op._overloadname.removesuffix("out").removesuffix("_") or "default"
+    return getattr(packet or getattr(torch.ops.aten, name), overload, op)
+
+
+def _is_composite(op: Any) -> bool:
+    """Whether PyTorch itself says it in terms of other ops, or of its argument's sizes, before there is a graph."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
+
+
+def _overloads() -> Iterator[Any]:
+    for name in sorted(dir(torch.ops.aten)):
+        packet = getattr(torch.ops.aten, name)
+        if isinstance(packet, torch._ops.OpOverloadPacket):
+            overloads = (getattr(packet, overload) for overload in packet.overloads())
+            yield from (op for op in overloads if torch.Tag.core in op.tags)

@@ -1,0 +1,91 @@
+"""What a coverage run came to, as a page in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from buddy.compiler.tools.coverage.plan import CoreOp, Listing, PairResult, Plan, merged
+from buddy.compiler.tools.coverage.report import reasons, summary, text
+
+_SECTIONS = {
+    "crash": "The process ended",
+    "timeout": "No answer in time",
+    "error": "An exception",
+    "wrong": "Not what eager gives",
+    "eager": "Partly or wholly in eager",
+    "torch-mlir": "Through torch-mlir",
+    "refused": "Not captured by PyTorch",
+    "skipped": "Without a sample",
+}
+# Reasons of one operator that the page shows; the file of results has all.
+_SHOWN = 2
+
+_READING = """
+One line of the table is about pairs of an operator and a dtype; the pair is as good as its worst call. The samples of a
+pair and the in-place form of one of them are compiled as one program; where that is not right, each is compiled by
+itself. Values are compared as `buddy-tui run` does, NaN being equal to NaN, with OpInfo's own tolerance for CPU where
+it declares a wider one; integers and bools exactly. Dtypes, shapes, strides of dense results and what became of the
+arguments have to be eager's too; where PyTorch's own decompositions choose other strides than eager, those count. Of
+uninitialised results (`empty`) values are not compared. Random operators start from the same seed; what is compiled
+of them gives other numbers than eager, and is compared with the captured program in eager.
+
+The shares are of the pairs that PyTorch captures: *here* is compiled by the registries of this project alone, *without
+eager* includes what goes through torch-mlir.
+"""
+
+
+def markdown(results: Sequence[PairResult], listing: Listing, plan: Plan) -> str:
+    """The figures, Core ATen, then every pair that is not compiled here, with the reason."""
+    figures = "```\n" + text(summary(results, listing.core)) + "\n```"
+    parts = ["# Coverage", _preamble(listing, plan), figures, _READING.strip(), *_core(listing.core, results)]
+    for outcome, title in _SECTIONS.items():
+        found = [result for result in results if result.outcome == outcome]
+        if found:
+            parts += [f"## {title}: {len(found)} pairs", _table(["operator", "dtypes", "why"], _rows(found))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _preamble(listing: Listing, plan: Plan) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in listing.versions.items())
+    return (
+        f"PyTorch's OpInfo samples, at most {plan.samples} distinct ones of each operator and dtype, compiled with the "
+        f"preset `{plan.preset}` in the flavour `{plan.flavour}` and compared with eager ({versions}). Made by\n\n"
+        f"```\nbuddy-tui coverage --samples {plan.samples} --dtypes {','.join(plan.dtypes)} -o coverage.jsonl "
+        "--report docs/coverage.md\n```"
+    )
+
+
+def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
+    """The overloads that no registry here lowers, and where the samples' nodes of each went."""
+    roads = merged(result.roads for result in results)
+    rows = [
+        (
+            f"`{op.target}`",
+            op.only_eager or ("in terms of other ops, before there is a graph" if op.decomposed else "missing"),
+            ", ".join(f"{road} {count}" for road, count in roads.get(op.target, {}).items()) or "none",
+        )
+        for op in core
+        if not op.lowered
+    ]
+    heading = ["overload", "what becomes of it", "nodes of the samples"]
+    return ["## Core ATen without a lowering here", _table(heading, rows)] if rows else []
+
+
+def _rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
+    """A row for each operator, its dtypes together; the reasons are those of the first."""
+    by_op: dict[str, list[PairResult]] = {}
+    for result in results:
+        by_op.setdefault(result.op, []).append(result)
+    for op, found in by_op.items():
+        why = reasons(found[0]) or [found[0].skipped]
+        more = f" (and {len(why) - _SHOWN} more)" if len(why) > _SHOWN else ""
+        yield f"`{op}`", ", ".join(result.dtype for result in found), "; ".join(why[:_SHOWN]) + more
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(_cell(word) for word in line) + " |" for line in lines)
+
+
+def _cell(word: str) -> str:
+    return word.replace("|", "\\|").replace("<", "&lt;")

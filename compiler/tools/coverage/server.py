@@ -1,0 +1,66 @@
+"""The warm process of a coverage run: torch, its operator database and MLIR are imported once, workers are forked.
+
+`python -m buddy.compiler.tools.coverage.server FD PLAN` writes JSON lines to file descriptor FD: what is to be
+checked, then a result for each pair that it reads, as a JSON line each, from stdin.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from typing import TextIO
+
+import msgspec
+
+from buddy.compiler.tools.coverage.plan import Listing, Pair, Plan
+
+
+def main(words: list[str]) -> int:
+    answers, plan = os.fdopen(int(words[0]), "w"), msgspec.json.decode(words[1], type=Plan)
+    _warm_up()
+    for path in plan.extensions:
+        runpy.run_path(path)
+    from buddy.compiler.tools.coverage.core_aten import core_ops
+    from buddy.compiler.tools.coverage.samples import pairs
+    from buddy.compiler.tools.coverage.worker import Worker
+
+    _say(answers, Listing(pairs(plan), core_ops(), _versions()))
+    worker = Worker(plan)
+    try:
+        for line in sys.stdin:
+            _say(answers, worker.check(msgspec.json.decode(line, type=Pair)))
+    finally:
+        worker.close()
+    return 0
+
+
+def _warm_up() -> None:
+    """Import all that workers need, and run nothing: a fork after torch's thread pool was used would hang."""
+    import torch
+
+    torch.set_num_threads(1)
+    from buddy.compiler.ops import registries
+    from buddy.compiler.passes.pass_runner import own_passes
+    from buddy.compiler.tools.coverage.samples import database
+
+    database()
+    registries()
+    own_passes()
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    from buddy.compiler.mlir.bindings import PACKAGE, version
+
+    return {"torch": str(torch.__version__), PACKAGE: version()}
+
+
+def _say(answers: TextIO, value: object) -> None:
+    answers.write(msgspec.json.encode(value).decode() + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

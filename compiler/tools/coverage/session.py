@@ -1,0 +1,142 @@
+"""A coverage run, seen from the one that asks for it: results are appended to a file, and known ones are left out."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from buddy.compiler.support import json_lines
+from buddy.compiler.support.cluster import mapped
+from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.tools.coverage.plan import Listing, Pair, PairResult, Plan, sharded
+
+
+class CoverageError(Exception):
+    """The warm process could not start or ended; the text says what it said last."""
+
+
+def read(path: Path) -> dict[Pair, PairResult]:
+    """The results in a file that `json_lines.append` has written. Of several for one pair the last counts.
+
+    Raises `OSError`.
+    """
+    return {result.pair: result for result in json_lines.read(path, PairResult)}
+
+
+def run(
+    plan: Plan,
+    known: dict[Pair, PairResult],
+    again: Sequence[str],
+    on_result: Callable[[int, int, PairResult], None],
+    cluster: str = "",
+) -> Listing:
+    """Check the pairs of `plan` that `known` lacks, or has with an outcome of `again`: here, or by the workers of the
+    Dask cluster at the address `cluster`.
+
+    `on_result` is told the number of pairs that are done and to do, and the result, as each comes in. Returns all pairs
+    of the plan's shard, and Core ATen. Raises `CoverageError`, and `ClusterError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
+        listing = server.listing()
+        wanted = sharded(listing.pairs, plan.shard)
+        todo = [pair for pair in wanted if pair not in known or known[pair].outcome in again]
+        results = _on_cluster(plan, cluster, todo) if cluster else map(server.check, todo)
+        for number, result in enumerate(results, 1):
+            on_result(number, len(todo), result)
+    return Listing(wanted, listing.core, listing.versions)
+
+
+def _on_cluster(plan: Plan, address: str, pairs: Sequence[Pair]) -> Iterator[PairResult]:
+    """Results as they come."""
+    encode = msgspec.json.encode
+    jobs = [(encode(plan), encode(pair)) for pair in pairs]
+    for _, found in mapped(address, checked, jobs):
+        yield msgspec.json.decode(found, type=PairResult)
+
+
+_here = threading.local()
+
+
+def checked(job: tuple[bytes, bytes]) -> bytes:
+    """What comes of a pair under a plan: on a worker of a cluster, each of whose threads keeps a warm process."""
+    plan, pair = job
+    if getattr(_here, "plan", None) != plan:
+        if getattr(_here, "stack", None) is not None:
+            _here.stack.close()
+        _here.stack, _here.plan = contextlib.ExitStack(), plan
+        atexit.register(_here.stack.close)
+        cache = _here.stack.enter_context(tempfile.TemporaryDirectory(prefix="buddy-coverage-"))
+        _here.server = _here.stack.enter_context(_Server(msgspec.json.decode(plan, type=Plan), cache))
+        _here.server.listing()
+    try:
+        return msgspec.json.encode(_here.server.check(msgspec.json.decode(pair, type=Pair)))
+    except CoverageError:
+        _here.plan = None  # the next one gets a process that lives
+        raise
+
+
+class _Server:
+    """The warm process. What others kept on disk is no part of a measurement, so it has a cache of its own."""
+
+    def __init__(self, plan: Plan, cache: str) -> None:
+        reader, writer = os.pipe()
+        self._log = Path(cache, "server.log")
+        words = [str(writer), msgspec.json.encode(plan).decode()]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "buddy.compiler.tools.coverage.server", *words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(writer,),
+                env={**os.environ, "BUDDY_CACHE": cache, "OMP_NUM_THREADS": "1"},
+            )
+        os.close(writer)
+        self._answers: TextIO = os.fdopen(reader)
+
+    def __enter__(self) -> _Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # what a server that has ended did not read
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._answers.close()
+
+    def listing(self) -> Listing:
+        return msgspec.json.decode(self._line(), type=Listing)
+
+    def check(self, pair: Pair) -> PairResult:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(pair) + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._ended() from None
+        return msgspec.json.decode(self._line(), type=PairResult)
+
+    def _line(self) -> str:
+        line = self._answers.readline()
+        if not line.endswith("\n"):
+            raise self._ended()
+        return line
+
+    def _ended(self) -> CoverageError:
+        code = self._process.wait()
+        said = [text for text in self._log.read_text().splitlines() if text.strip()]
+        return CoverageError(said[-1] if said else f"it ended with {describe_exit(code)}")

@@ -1,0 +1,186 @@
+"""A forked process that checks pairs, and may die of what it runs; and what its parent sees of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
+from buddy.compiler.tools.coverage.check import check
+from buddy.compiler.tools.coverage.plan import RIGHT, Finding, Pair, PairResult, Plan, summed_up
+from buddy.compiler.tools.coverage.samples import Call, calls, database, torch_dtype
+
+# What stands in the place of a call's number for the program that all calls of a pair make together.
+JOINT = -1
+# What C++ code says before it gives up.
+_LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pair to check. Calls in `known` are left out; `joint` tries all calls in one program first."""
+
+    pair: Pair
+    samples: int
+    options: Mapping[str, Any]
+    joint: bool = True
+    known: frozenset[int] = frozenset()
+
+
+def serve(pipe: Any, log: str, parent: int) -> None:
+    """The process: jobs come through `pipe`; for each, what is being done and found goes back.
+
+    It ends with `parent`. A closed pipe would not tell, since a fork holds the parent's end of it too.
+    """
+    die_with_parent(parent)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    faulthandler.disable()
+    while True:
+        try:
+            job: Job = pipe.recv()
+        except EOFError:
+            return
+        _examine(job, pipe)
+
+
+def _examine(job: Job, pipe: Any) -> None:
+    """Tell `("at", number, text)` before each program, `("found", number, finding)` behind it, and `("end", why)`."""
+    try:
+        found = calls(job.pair, job.samples)
+    except Exception as error:
+        pipe.send(("end", f"its samples cannot be made: {type(error).__name__}: {error}"[:300]))
+        return
+    if job.joint and len(found) > 1 and _together(job, found, pipe):
+        pipe.send(("end", ""))
+        return
+    for number, call in enumerate(found):
+        if number not in job.known:
+            pipe.send(("at", number, call.text))
+            pipe.send(("found", number, check(job.pair, [call], job.options)))
+    pipe.send(("end", "" if found else "eager answers none of its samples"))
+
+
+def _together(job: Job, found: list[Call], pipe: Any) -> bool:
+    """Check all calls as one program; whether it was captured and right, so that no call has to be looked at alone.
+
+    A program that is partly in eager counts as that for each of its calls.
+    """
+    pipe.send(("at", JOINT, f"{len(found)} calls in one program"))
+    finding = check(job.pair, found, job.options)
+    if finding.outcome not in RIGHT or finding.outcome == "refused":
+        return False
+    for number, call in enumerate(found):
+        rest = {"call": call.text, "roads": {}, "reasons": ()}
+        pipe.send(("found", number, msgspec.structs.replace(finding, **rest) if number else finding))
+    return True
+
+
+@dataclass
+class _Progress:
+    """What is known of a pair so far. `at` is the program under way."""
+
+    at: int | None = None
+    text: str = ""
+    found: dict[int, Finding] = field(default_factory=dict)
+    joint: bool = True
+
+
+class Worker:
+    """Checks one pair after another in a forked process, and forks another when that dies or is silent too long.
+
+    The process that owns this must not have used torch's thread pool: a child of such a process hangs in it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._context = multiprocessing.get_context("fork")
+        self._process: Any = None
+        self._pipe: Any = None
+        self._folder = tempfile.TemporaryDirectory(prefix="buddy-coverage-")
+        self._log = os.path.join(self._folder.name, "stderr")
+
+    def check(self, pair: Pair) -> PairResult:
+        start, progress = time.perf_counter(), _Progress()
+        options = {"preset": self._plan.preset, "flavour": self._plan.flavour, "threads": 1}
+        why = None
+        while why is None:
+            self._start()
+            job = Job(pair, self._plan.samples, options, progress.joint, frozenset(progress.found))
+            try:
+                self._pipe.send(job)
+            except OSError:
+                self._process.join()  # it ended between two jobs, and another takes this one
+                continue
+            why = self._follow(progress)
+        seconds = time.perf_counter() - start
+        if not progress.found:
+            return PairResult(pair.op, pair.dtype, "skipped", skipped=why, seconds=round(seconds, 2))
+        findings = [progress.found[number] for number in sorted(progress.found)]
+        return summed_up(pair, findings, seconds, self._tolerance(pair))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._folder.cleanup()
+
+    def _tolerance(self, pair: Pair) -> str:
+        from buddy.compiler.tools.coverage.agreement import tolerance_of
+
+        tolerance, source = tolerance_of(database()[pair.op], torch_dtype(pair.dtype))
+        return f"{tolerance} ({source})"
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.is_alive():
+            return
+        self._pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(target=serve, args=(theirs, self._log, os.getpid()), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _follow(self, progress: _Progress) -> str | None:
+        """Take what the process says until it is done with the pair: why there is no call, or "". None if it died."""
+        progress.at = None
+        while True:
+            if not self._pipe.poll(self._plan.timeout):
+                return self._died(progress, "timeout", f"silent for {self._plan.timeout:g} s")
+            try:
+                word, *rest = self._pipe.recv()
+            except (EOFError, ConnectionResetError):
+                self._process.join()
+                return self._died(progress, "crash", self._cause())
+            if word == "at":
+                progress.at, progress.text = rest
+            elif word == "found":
+                progress.found[rest[0]] = rest[1]
+            else:
+                return str(rest[0])
+
+    def _died(self, progress: _Progress, outcome: Any, cause: str) -> str | None:
+        self._process.kill()
+        self._process.join()
+        if progress.at is None:
+            return f"its samples cannot be made: {cause}"
+        progress.joint = False
+        if progress.at == JOINT:
+            return None
+        progress.found[progress.at] = Finding(progress.text, outcome, 0, (cause,))
+        # The other calls would most likely take as long again.
+        return "" if outcome == "timeout" else None
+
+    def _cause(self) -> str:
+        code = self._process.exitcode
+        text = describe_exit(code)
+        with open(self._log, errors="replace") as log:
+            said = [line.strip() for line in log if any(words in line for words in _LAST_WORDS)]
+        return f"{text}: {said[-1][:300]}" if said else text

@@ -1,0 +1,53 @@
+"""Element types as safetensors, C and NumPy spell them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.graph.types import TensorDType
+
+
+class Element(NamedTuple):
+    """An element type: safetensors' word, C's type, NumPy's name, and its size in bytes.
+
+    Neither C11 nor NumPy has a word for all: there, the bits are those of a whole number, and `note` says of what.
+    """
+
+    safetensors: str
+    c: str
+    numpy: str
+    bytes: int
+    note: str = ""
+
+
+_ELEMENTS = {
+    TensorDType.Bool: Element("BOOL", "uint8_t", "bool", 1, "0 or 1"),
+    TensorDType.UInt8: Element("U8", "uint8_t", "uint8", 1),
+    TensorDType.UInt16: Element("U16", "uint16_t", "uint16", 2),
+    TensorDType.UInt32: Element("U32", "uint32_t", "uint32", 4),
+    TensorDType.UInt64: Element("U64", "uint64_t", "uint64", 8),
+    TensorDType.Int8: Element("I8", "int8_t", "int8", 1),
+    TensorDType.Int16: Element("I16", "int16_t", "int16", 2),
+    TensorDType.Int32: Element("I32", "int32_t", "int32", 4),
+    TensorDType.Int64: Element("I64", "int64_t", "int64", 8),
+    TensorDType.Float8E4M3FN: Element("F8_E4M3", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fn"),
+    TensorDType.Float8E5M2: Element("F8_E5M2", "uint8_t", "uint8", 1, "the bits of a float8_e5m2"),
+    # The file format has no word for these.
+    TensorDType.Float8E4M3FNUZ: Element("U8", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fnuz"),
+    TensorDType.Float8E5M2FNUZ: Element("U8", "uint8_t", "uint8", 1, "the bits of a float8_e5m2fnuz"),
+    TensorDType.Float16: Element("F16", "uint16_t", "float16", 2, "the bits of an IEEE half"),
+    TensorDType.BFloat16: Element("BF16", "uint16_t", "uint16", 2, "the bits of a bfloat16"),
+    TensorDType.Float32: Element("F32", "float", "float32", 4),
+    TensorDType.Float64: Element("F64", "double", "float64", 8),
+}
+
+
+def element_of(dtype: str) -> Element:
+    """The element type of a `TensorSpec`; of complex numbers, that of their parts."""
+    return _ELEMENTS[TensorDType(dtype).part]
+
+
+def stored_shape(spec: TensorSpec) -> tuple[int | str, ...]:
+    """The shape in memory: complex numbers are pairs of floats along a last dim."""
+    return (*spec.shape, 2) if TensorDType(spec.dtype).is_complex else tuple(spec.shape)

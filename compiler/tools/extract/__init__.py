@@ -1,0 +1,7 @@
+"""Nodes of a captured graph as a program of their own, with their real inputs, and as a script."""
+
+from buddy.compiler.tools.extract.parts import Part, part_of
+from buddy.compiler.tools.extract.program import extract
+from buddy.compiler.tools.extract.script import Script, script_of
+
+__all__ = ["Part", "Script", "extract", "part_of", "script_of"]

@@ -1,0 +1,176 @@
+"""A graph as a Python script beside a `.npz` of its tensors: plain torch, and a source that the workbench opens."""
+
+from __future__ import annotations
+
+import io
+import keyword
+import math
+import re
+from ast import literal_eval
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp
+from buddy.compiler.graph.operations.random import PhiloxOp
+from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.types import NodeType, TensorDType
+from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.values import as_array
+from buddy.compiler.tools.extract.parts import Part, part_of
+
+_SCRIPT = '''\
+"""{title}: extracted with its real inputs, which lie in {file} beside this script.
+
+It is plain Python, and a source for `buddy-tui`: `model` and `example_inputs` are what is captured.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+{imports}
+VALUES = np.load(Path(__file__).with_name({file!r}))
+
+
+def value(name, dtype, strides=None):
+    """A tensor of the file; an element type that NumPy does not have is kept as integers of the same bits."""
+    found = torch.from_numpy(VALUES[name])
+    found = found if found.dtype == dtype else found.view(dtype)
+    return found if strides is None else torch.empty_strided(found.shape, strides, dtype=dtype).copy_(found)
+
+
+class Extracted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{state}
+
+{code}
+
+model = Extracted().eval()
+example_inputs = ({inputs})
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        for result in model(*example_inputs):
+            print(tuple(result.shape), result.dtype, result.flatten()[:4])
+'''
+
+_RANDOM_BITS = "\nimport buddy.compiler.runtime.philox  # defines torch.ops.buddy.philox32 and philox64\n"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved beside it as `name`.npz."""
+
+    name: str
+    text: str
+    values: bytes
+
+
+def script_of(part: Part) -> Script:
+    """A graph on its tensors as a script; sizes that a call tells are those of this one.
+
+    Raises `ExtractionError` where they are told by data.
+    """
+    part = part_of(part, part.graph.operations) if part.graph.symbols else part
+    graph = part.graph
+    name = re.sub(r"\W+", "_", graph.name).strip("_") or "extracted"
+    words = _words(graph)
+    pairs = list(zip(graph.placeholders, part.tensors, strict=True))
+    held, given = ([pair for pair in pairs if _is_state(pair[0]) is state] for state in (True, False))
+    state = [f"        self.register_buffer({words[op.name]!r}, {_value(words[op.name], t)})" for op, t in held]
+    inputs = "".join(f"{_value(words[op.name], tensor)}, " for op, tensor in given)
+    text = _SCRIPT.format(
+        title=graph.name,
+        file=f"{name}.npz",
+        imports=_RANDOM_BITS if any(isinstance(op, PhiloxOp) for op in graph.operations) else "",
+        state="\n".join(state) or "        pass",
+        code=_indented(code_of(graph)),
+        inputs=inputs.strip(),
+    )
+    return Script(name, text, _npz({words[op.name]: tensor for op, tensor in pairs}))
+
+
+def code_of(graph: Graph) -> str:
+    """The graph as a method in Python: a line per node, with the element type and shape that it gives."""
+    words = _words(graph)
+    taken = ["self", *(words[op.name] for op in graph.placeholders if not _is_state(op))]
+    lines = [f"def forward({', '.join(taken)}):"]
+    lines += [f"    {words[op.name]} = self.{words[op.name]}" for op in graph.placeholders if _is_state(op)]
+    lines += [f"    {words[op.name]}{_type(op)} = {_call(op, words)}" for op in graph.operations]
+    results = "".join(f"{_spelled(result, words)}, " for result in graph.results)
+    return "\n".join([*lines, f"    return ({results.strip()})"]) + "\n"
+
+
+def _words(graph: Graph) -> dict[str, str]:
+    """The names of nodes as names that Python takes."""
+    return {op.name: f"{op.name}_" if keyword.iskeyword(op.name) else op.name for op in graph.body}
+
+
+def _is_state(op: Op) -> bool:
+    return isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode
+
+
+def _type(op: Op) -> str:
+    """What a node gives, as FX annotates it; nothing for several results."""
+    return f': "{op.metas[0]}"' if len(op.metas) == 1 and op.metas[0] is not None else ""
+
+
+def _value(name: str, tensor: torch.Tensor) -> str:
+    """The expression that reads a tensor, with its strides where they are others than a dense row-major one's."""
+    dense = tensor.is_contiguous() or 0 in tensor.stride()
+    strides = "" if dense else f", {tuple(tensor.stride())}"
+    return f"value({name!r}, {tensor.dtype}{strides})"
+
+
+def _call(op: Op, words: Mapping[str, str]) -> str:
+    arguments = [_spelled(value, words) for value in op.args]
+    if isinstance(op, GetItemOp):
+        return f"{arguments[0]}[{arguments[1]}]"
+    keywords = [f"{key}={_spelled(value, words)}" for key, value in op.kwargs.items()]
+    return f"torch.ops.{resolve(op.target)}({', '.join([*arguments, *keywords])})"
+
+
+def _spelled(value: Any, words: Mapping[str, str]) -> str:
+    """An argument of a node as Python that torch takes."""
+    if isinstance(value, Op):
+        return words[value.name]
+    if isinstance(value, TensorDType):
+        return str(to_torch(value))
+    if isinstance(value, Opaque):
+        return _opaque(value.text)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_spelled(item, words) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _opaque(text: str) -> str:
+    """What `torch_values.from_opaque` reads, as Python."""
+    if text.startswith("like("):
+        shape, strides, dtype = literal_eval(text.removeprefix("like"))
+        return f"torch.empty_strided({shape}, {strides}, dtype={to_torch(TensorDType(dtype))})"
+    if text.startswith("torch."):
+        return text
+    try:
+        return repr(complex(text))
+    except ValueError:
+        return f"torch.device({text!r})"
+
+
+def _indented(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.splitlines()).rstrip("\n") + "\n"
+
+
+def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """The tensors as they lie, bit for bit."""
+    data = io.BytesIO()
+    np.savez(data, **{name: as_array(tensor, bits=True) for name, tensor in tensors.items()})
+    return data.getvalue()

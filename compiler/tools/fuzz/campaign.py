@@ -1,0 +1,175 @@
+"""A campaign of random programs: batch by batch, each from a seed of its own, so that it can be shared out and resumed.
+
+Hypothesis draws the programs of a batch and, where one fails, makes it smaller until nothing can be left out.
+
+`python -m buddy.compiler.tools.fuzz.campaign PARENT PLAN HEARD DONE`, of which PLAN and DONE are JSON, writes a line of
+JSON to stdout for each batch, and ends with the process PARENT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
+
+from buddy.compiler.protocol.presets import presets
+from buddy.compiler.support.processes.parent_death import die_with_parent
+from buddy.compiler.tools.fuzz import guards
+from buddy.compiler.tools.fuzz.disposable import Disposable
+from buddy.compiler.tools.fuzz.last_words import LastWords
+from buddy.compiler.tools.fuzz.plan import FAULTS, Batch, Fault, Histogram, Outcome, Plan, Verdict, merged
+from buddy.compiler.tools.fuzz.writing import Drawn, scripts
+
+# The statements that eager has died of, by the seed of their batch.
+Deadly = Mapping[int, Collection[str]]
+PHASES = (Phase.generate, Phase.shrink)
+# How many smaller programs are tried of one that fails: most of what can be left out is found by then.
+SMALLER = 250
+# Programs of a batch that are wrong from other statements on: one fault of ours can show in many.
+MOST_WRONG = 3
+_NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
+
+
+class _Failed(Exception):
+    """A program that failed, for Hypothesis, which looks for a smaller one that fails alike."""
+
+
+def run(
+    plan: Plan, known: Collection[int] = (), heard: Path | None = None, deadly: Deadly = MappingProxyType({})
+) -> Iterator[Batch]:
+    """Try the batches of `plan` but for those whose seeds are `known`.
+
+    Each statement, with its batch, is written to the file `heard` while eager is at it; those that are `deadly` to it
+    are left out of the programs of their batch.
+    """
+    words = LastWords(heard)
+    with Disposable("buddy.compiler.tools.fuzz.checking", "check") as worker:
+        _check(plan, worker)
+        for number in plan.seeds():
+            if number not in known:
+                yield _Trial(plan, worker, number, words, tuple(deadly.get(number, ()))).batch()
+
+
+def _check(plan: Plan, worker: Disposable) -> None:
+    """Ends this process over what every program would fail of: a preset that there is none of, a broken extension."""
+    preset = plan.options.get("preset", "default")
+    if preset not in presets():
+        raise SystemExit(f"no preset {preset!r}; there are {', '.join(presets())}")
+    if plan.extensions:
+        ended = worker.ask(("", {}, plan.extensions), plan.timeout)
+        if ended.how != "answer":
+            raise SystemExit(f"an extension cannot be run: {ended.value}")
+
+
+class _Trial:
+    """One batch under way."""
+
+    def __init__(self, plan: Plan, worker: Disposable, number: int, heard: LastWords, deadly: tuple[str, ...]) -> None:
+        self._plan, self._worker, self._number = plan, worker, number
+        self._programs = scripts(plan.statements, lambda text: heard.say(text and f"{number} {text}"), deadly)
+        self._deadly = deadly
+        self._outcomes: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._compiled: list[Histogram] = []
+        self._faults: list[Fault] = []
+        # The one that is being made smaller, larger before smaller.
+        self._failing: list[Fault] = []
+        self._smaller = 0
+
+    def batch(self) -> Batch:
+        start = time.perf_counter()
+        size, tried = self._plan.size(self._number), -1
+        while tried < self._outcomes.total() < size:
+            tried = self._outcomes.total()
+            self._faults += self._fault(f"{self._number}, from {tried}", size - tried)
+        tables = {"statements": dict(self._kinds), "reasons": dict(self._reasons)}
+        drawn = merged([tables, *self._compiled])
+        seconds = round(time.perf_counter() - start, 2)
+        conditions = self._plan.conditions(self._number)
+        faults = tuple(self._faults)
+        return Batch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
+
+    def _fault(self, name: str, most: int) -> list[Fault]:
+        """Try up to `most` programs, up to one that fails in a new way: that one made smaller, if there is one."""
+        chosen = settings(
+            max_examples=most,
+            deadline=None,
+            database=None,
+            phases=PHASES,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        self._failing.clear()
+        with contextlib.suppress(_Failed, Flaky):  # what failed last is the least program
+            seed(name)(chosen(given(self._programs)(self._try)))()
+        return self._failing[-1:]
+
+    def _try(self, drawn: Drawn) -> None:
+        if self._failing:
+            self._smaller -= 1
+            if self._smaller < 0:
+                return
+        verdict = verdict_of(self._worker, drawn.script, self._plan)
+        if not self._failing:
+            self._outcomes[verdict.outcome] += 1
+            self._kinds.update(drawn.kinds)
+            self._reasons.update([reason(verdict)] if verdict.why else [])
+            self._compiled.append(verdict.compiled)
+        if verdict.outcome not in FAULTS:
+            return
+        found = Fault(verdict.outcome, verdict.why, drawn.script, verdict.at)
+        of_wrong = sum(fault.outcome == found.outcome == "wrong" for fault in self._faults)
+        is_new = of_wrong < MOST_WRONG and not any(_alike(fault, found) for fault in self._faults)
+        if _alike(self._failing[0], found) if self._failing else is_new:
+            self._smaller = self._smaller if self._failing else SMALLER
+            self._failing.append(found)
+            raise _Failed
+
+
+def reason(verdict: Verdict) -> str:
+    """Why a program came to no better end, in the same words for all that differ by numbers alone."""
+    return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
+
+
+def _alike(one: Fault, other: Fault) -> bool:
+    """Whether two programs fail in the same way: are wrong from the same statement on, or say the same."""
+    if one.outcome != other.outcome:
+        return False
+    return one.at == other.at if one.outcome == "wrong" else one.why.split(":")[0] == other.why.split(":")[0]
+
+
+def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
+    """What became of a script in the disposable process, which may have died of it."""
+    ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic, plan.gradients), plan.timeout)
+    if ended.how == "answer":
+        found: Verdict = ended.value
+        return found
+    outcome: Outcome = ended.how
+    return Verdict(outcome, ended.value)
+
+
+def main(words: list[str]) -> int:
+    die_with_parent(int(words[0]))
+    plan, heard = msgspec.json.decode(words[1], type=Plan), Path(words[2])
+    known, deadly = msgspec.json.decode(words[3], type=tuple[list[int], dict[int, list[str]]])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    guards.leave_untimed()
+    for batch in run(plan, known, heard, deadly):
+        print(msgspec.json.encode(batch).decode(), file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

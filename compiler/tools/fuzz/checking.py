@@ -1,0 +1,231 @@
+"""One random program in this process: compiled by the `torch.compile` back end, run, and held beside eager."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+import runpy
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from msgspec.structs import replace
+
+from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
+from buddy.compiler.frontend.backend import buddy_backend
+from buddy.compiler.runtime.compare import EXACT
+from buddy.compiler.tools.coverage.agreement import disagreement
+from buddy.compiler.tools.coverage.check import COMPILED, Recorder, laid_out_as
+from buddy.compiler.tools.fuzz import guards, roundings
+from buddy.compiler.tools.fuzz.plan import Histogram, Verdict
+
+Backend = str | Callable[..., Callable[..., Any]]
+RAISED, STRIDES = "raised", "strides"
+SEED = 0
+# In a script as `writing.py` makes them: each name and what it is given, and what `forward` returns.
+_VALUE = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
+_RETURN = re.compile(r"^(        return ).*$", re.MULTILINE)
+_CALLED = re.compile(r"\b([a-z]\w*)\(")
+# How a difference in one of several results begins.
+_RESULT = re.compile(r"result (\d+): ")
+_extended: set[str] = set()
+
+
+def check(
+    script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False,
+    gradients: bool = False,
+) -> Verdict:  # fmt: skip
+    """What became of the program that `script` defines; `options` are those of the back end.
+
+    Random numbers are those that eager draws. `extensions` are Python files that this process runs once. Sizes are
+    symbols in what is compiled where it is `dynamic`. With `gradients`, those of inputs and weights are compared too.
+    """
+    guards.leave_untimed()
+    options = {"fallback_random": True, **options}
+    for path in extensions:
+        if path not in _extended:
+            _extended.add(path)
+            runpy.run_path(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorder = _AnySizes(options) if dynamic else Recorder(options)
+        try:
+            verdict = _verdict(_Trial(*_loaded(script), dynamic, gradients), recorder)
+        except Exception as error:  # eager's
+            return Verdict("invalid", _first_line(error))
+        at = _first_wrong(script, Recorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
+        return replace(verdict, at=at, compiled=_compiled(recorder))
+
+
+def _loaded(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    module = ModuleType("random_program")
+    exec(compile(script, "random_program.py", "exec"), module.__dict__)
+    return module.model, module.example_inputs
+
+
+class _AnySizes(Recorder):
+    """One that compiles once for all sizes where that is possible, and notes less."""
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        self.reached = COMPILED
+        return buddy_backend(module, inputs, options=self.options, show_faults=True)
+
+
+class Ran(NamedTuple):
+    """What came of a program, None where that raised; and how it differs from eager, "" where it does not."""
+
+    found: Any
+    said: str
+
+
+class _Trial:
+    """A program, and what eager makes of it. Raises whatever eager does.
+
+    Where sizes are to be symbols it is also called with larger inputs, if eager takes those. Behind its results stand
+    the gradients of its inputs and weights, if these are asked for.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dynamic: bool, gradients: bool
+    ) -> None:
+        self._model, self._dynamic, self._gradients = model, dynamic, gradients
+        self._inputs = [inputs]
+        self._expected = self._called(model)
+        if dynamic:
+            with contextlib.suppress(Exception):
+                self._inputs.append(_larger(inputs))
+                self._expected = self._called(model)
+            del self._inputs[len(self._expected[0]) :]
+
+    def run(self, backend: Backend) -> Ran:
+        """What `backend` makes of the program."""
+        torch._dynamo.reset()
+        try:
+            found = self._called(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
+        except Exception as error:
+            error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises
+            return Ran(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
+        return Ran(found, self.differs(found, self._expected))
+
+    def differs(self, found: Any, other: Any) -> str:
+        """How what one `run` has found differs from another; "" when it does not."""
+        said, _ = disagreement(found[0], other[0], lambda _dtype: EXACT, values=False)
+        # Nearly all programs are right to within the tolerance of one op: the others have what roundings do tried.
+        if not said and roundings.differs(found, other, ()):
+            said = roundings.differs(found, other, self._shaken())
+        return said
+
+    def _shaken(self) -> list[Any]:
+        return roundings.runs(lambda given: self._called(self._model, given), lambda: copy.deepcopy(self._inputs))
+
+    def _called(self, model: Any, given: Any = None) -> tuple[Any, Any]:
+        """The results, and the inputs as the program left them; random numbers are the same each time."""
+        given = copy.deepcopy(self._inputs) if given is None else given
+        torch.manual_seed(SEED)
+        if self._gradients:
+            weights = list(self._model.parameters())
+            return [_with_gradients(model, weights, inputs) for inputs in given], given
+        with torch.no_grad():
+            return [model(*inputs) for inputs in given], given
+
+
+def _with_gradients(
+    model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The results, then the gradients of inputs and weights, where the gradients of the results are random numbers.
+
+    Where there is no gradient, an empty tensor is in its place. The program is called with copies of its inputs, since
+    eager does not allow it to write to leaves of autograd's graph.
+    """
+    leaves = [x for x in inputs if x.is_floating_point() or x.is_complex()]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    results = model(*[x.clone() for x in inputs])
+    wanted = [result for result in results if result.requires_grad]
+    chance = torch.Generator().manual_seed(SEED)
+    seeds = [torch.randn(result.shape, dtype=result.dtype, generator=chance) for result in wanted]
+    found = torch.autograd.grad(wanted, [*leaves, *weights], seeds, allow_unused=True) if wanted else ()
+    made = [torch.zeros(0) if gradient is None else gradient.contiguous() for gradient in found]
+    return tuple(result.detach() for result in (*results, *made))
+
+
+def _larger(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Tensors of the same kind with twice the size wherever that is 2 or more: what was equal is so again."""
+    return tuple(tensor.repeat([2 if size > 1 else 1 for size in tensor.shape]) for tensor in inputs)
+
+
+def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
+    ours = trial.run(recorder)
+    if not ours.said and recorder.fault:
+        return Verdict("error", recorder.fault)
+    if ours.said:
+        return _whose(trial, ours)
+    if not recorder.reached:
+        return Verdict("refused", "nothing of it was captured")
+    return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
+
+
+def _whose(trial: _Trial, ours: Ran) -> Verdict:
+    """Whether a difference is there before any back end, or decomposition, sees the program: that very difference."""
+    captured = trial.run("aot_eager")
+    if captured.said and _is_as(trial, ours, captured):
+        return Verdict("refused", f"as TorchDynamo captures it: {captured.said}")
+    traced = trial.run(_as_traced)
+    if STRIDES in traced.said and _is_as(trial, ours, traced):
+        return Verdict("refused", f"as traced and decomposed: {traced.said}")
+    words = "captured: " * bool(captured.said) or "decomposed: " * bool(traced.said)
+    return Verdict("error" if ours.found is None else "wrong", f"{words}{ours.said}")
+
+
+def _is_as(trial: _Trial, ours: Ran, other: Ran) -> bool:
+    """Whether a program came to what it came to elsewhere; what raised there had nothing for a back end."""
+    return other.found is None or (ours.found is not None and not trial.differs(ours.found, other.found))
+
+
+def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
+    """What the first statement calls whose value is wrong in a program that returns all values; "" where none is."""
+    values = _VALUE.findall(script)
+    everything = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in values)}", script)
+    number = _RESULT.match(_Trial(*_loaded(everything), dynamic, gradients).run(backend).said) if values else None
+    # Inputs come behind all results; a program that is called with larger inputs too returns all values twice.
+    if number is None or int(number[1]) >= len(values) * (1 + dynamic):
+        return ""
+    statement = values[int(number[1]) % len(values)][1]
+    return " ".join(_CALLED.findall(statement)) or statement
+
+
+def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A back end that runs what was captured and decomposed, with the strides of results that tracing foretells.
+
+    Eager's may be others, of which a back end cannot know: where PyTorch's metas and decompositions are not exact.
+    """
+
+    def compiled(aten: AtenGraph) -> Runner:
+        metas = [getattr(node, "meta", {}).get("val") for node in aten.module.graph.output_node().args[0]]
+
+        def run(*arguments: Any) -> list[Any]:
+            pairs = zip(aten.module(*arguments), metas, strict=True)
+            return [value if meta is None else laid_out_as(value, meta) for value, meta in pairs]
+
+        return run
+
+    return run_aot(module, inputs, compiled, fallback_random=True)
+
+
+def _compiled(recorder: Recorder) -> Histogram:
+    """What the graphs that reached the compiler were made of."""
+    metas = [meta for graph in recorder.graphs for op in graph.operations for meta in op.metas if meta is not None]
+    return {
+        "operators": {target: sum(roads.values()) for target, roads in recorder.roads.items()},
+        "dtypes": dict(Counter(str(meta.dtype.value) for meta in metas)),
+        "ranks": dict(Counter(str(len(meta.shape)) for meta in metas)),
+    }
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

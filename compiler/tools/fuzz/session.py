@@ -1,0 +1,71 @@
+"""A campaign of random programs, seen from the one that asks for it. Imports neither torch nor Hypothesis."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Generator, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.tools.fuzz.last_words import last_words
+from buddy.compiler.tools.fuzz.plan import Batch, Plan
+
+MISSING = "No module named 'hypothesis'"
+
+
+class CampaignError(Exception):
+    """The process of a campaign could not start or ended; the text says what it said last."""
+
+
+def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
+    """The batches of `plan`, but for those whose seeds are `known`, as each is done. Raises `CampaignError`.
+
+    Where eager kills the process over a statement, its batch begins again without that.
+    """
+    done, deadly = set(known), dict[int, list[str]]()
+    with tempfile.TemporaryDirectory(prefix="buddy-fuzz-") as folder:
+        heard, log = Path(folder, "statement"), Path(folder, "log")
+        while True:
+            code = yield from _process(plan, heard, log, done, deadly)
+            number, _, statement = last_words(heard).partition(" ")
+            if code >= 0 or not statement or statement in deadly.get(int(number), ()):
+                break
+            deadly.setdefault(int(number), []).append(statement)
+            heard.unlink()
+        if code:
+            said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            raise CampaignError(said[-1] if said else f"it ended with {describe_exit(code)}")
+
+
+def _process(
+    plan: Plan, heard: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
+) -> Generator[Batch, None, int]:
+    """The batches that one process gets to, which are then `done`, and the process's exit status."""
+    words = [str(os.getpid()), msgspec.json.encode(plan).decode(), str(heard)]
+    with open(log, "wb") as told:
+        process = subprocess.Popen(
+            [sys.executable, *safe_path(), "-m", "buddy.compiler.tools.fuzz.campaign", *words,
+             msgspec.json.encode((sorted(done), deadly)).decode()],
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            # What others kept on disk is no part of a campaign, and what it leaves behind when it is killed goes.
+            env={**os.environ, "BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            batch = msgspec.json.decode(line, type=Batch)
+            done.add(batch.seed)
+            yield batch
+        return process.wait()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,0 +1,156 @@
+"""Random programs as scripts that the workbench opens: drawn statement by statement, each tried in eager first."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import strategies as st
+
+from buddy.compiler.tools.fuzz.operands import filled
+from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
+from buddy.compiler.tools.fuzz.values import tensors
+
+MAX_ELEMENTS = 8192
+# The kind of statement that is there for what it writes.
+WITHOUT_VALUE = "in place"
+_WEIGHT = re.compile(r"self\.weight\(([\d, ]+)\)")
+_SCRIPT = '''"""A random program: open it with `buddy-tui` to see what each pass makes of it."""
+
+import torch
+
+torch.manual_seed({seed})
+
+
+def weight(*shape):
+    return torch.nn.Parameter(torch.randn(shape) * 0.5)
+
+
+class Program(torch.nn.Module):
+    def __init__(self):
+        super().__init__(){weights}
+
+    def forward(self, {names}):
+        {body}
+        return {results}
+
+
+example_inputs = (
+    {inputs},
+)
+model = Program().eval()
+'''
+
+
+Hear = Callable[[str], object]
+
+
+class Drawn(NamedTuple):
+    """A program as a script, and of which kinds its statements are."""
+
+    script: str
+    kinds: tuple[str, ...]
+
+
+@dataclass
+class Draft:
+    """A program so far: its inputs, its statements, and what each name is worth in eager.
+
+    `hear` is called with a statement before that is tried, and with "" afterwards; those in `deadly` are not tried.
+    """
+
+    seed: int
+    hear: Hear
+    deadly: Collection[str] = ()
+    inputs: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def add_input(self, text: str) -> None:
+        name = f"x{len(self.inputs)}"
+        self.inputs.append(text)
+        self.values[name] = _evaluated(text, {})
+
+    def takes(self, kind: str, text: str, name: str) -> bool:
+        """Add a statement, whose value is called `name` unless that is empty, if eager answers it with a tensor."""
+        if text in self.deadly:
+            return False
+        self.hear(text)
+        value = _evaluated(text, self.values)
+        self.hear("")
+        if not isinstance(value, torch.Tensor) or value.numel() > MAX_ELEMENTS:
+            return False
+        self.body.append(f"{name} = {text}" if name else text)
+        self.kinds.append(kind)
+        if name:
+            self.values[name] = value
+        return True
+
+    def script(self) -> str:
+        shapes: list[str] = []
+        body = [_WEIGHT.sub(lambda found: _numbered(shapes, found[1]), line) for line in self.body]
+        weights = [f"self.w{number} = weight({shape})" for number, shape in enumerate(shapes)]
+        return _SCRIPT.format(
+            seed=self.seed,
+            weights="".join(f"\n        {line}" for line in weights),
+            names=", ".join(f"x{number}" for number in range(len(self.inputs))),
+            body="\n        ".join(body),
+            results=_listed(self.results),
+            inputs=",\n    ".join(self.inputs),
+        )
+
+
+def _numbered(shapes: list[str], shape: str) -> str:
+    shapes.append(shape)
+    return f"self.w{len(shapes) - 1}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return "".join(f"{name}, " for name in names).rstrip()
+
+
+class _Weights:
+    """What `self` is while a program is drawn."""
+
+    @staticmethod
+    def weight(*shape: int) -> torch.Tensor:
+        return torch.ones(shape)
+
+
+def _evaluated(text: str, values: dict[str, Any]) -> Any:
+    """What an expression comes to in eager, `None` where it is refused."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return eval(text, {"torch": torch, "self": _Weights, **values})
+    except Exception:  # whatever eager refuses it with
+        return None
+
+
+@st.composite
+def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collection[str] = ()) -> Drawn:
+    """A script of up to `most` statements that eager answers; `hear` and `deadly` are as a `Draft` has them."""
+    draft = Draft(draw(st.integers(0, 99)), hear, deadly)
+    torch.manual_seed(draft.seed)
+    for text in draw(st.lists(tensors(), min_size=1, max_size=3)):
+        draft.add_input(text)
+    for number in range(draw(st.integers(1, most))):
+        _draw_statement(draw, draft, f"v{number}")
+    made = [name for name in draft.values if name.startswith("v")] or ["x0"]
+    draft.results = list(dict.fromkeys([*draw(st.lists(st.sampled_from(made), max_size=5, unique=True)), made[-1]]))
+    if not draft.body:
+        draft.takes("operators", "x0 + 1", "v0")
+        draft.results = ["v0"]
+    return Drawn(draft.script(), tuple(draft.kinds))
+
+
+def _draw_statement(draw: st.DrawFn, draft: Draft, name: str) -> None:
+    kind = draw(st.sampled_from(KINDS))
+    template = draw(st.sampled_from(STATEMENTS[kind]))
+    draft.takes(kind, filled(template, draw, draft.values), "" if kind == WITHOUT_VALUE else name)

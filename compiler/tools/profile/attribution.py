@@ -1,0 +1,93 @@
+"""From the time of regions to that of nodes: each region's is told at one node, so that nothing counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from buddy.compiler.codegen.artifact import Region
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.protocol.profile_report import NodeTime, RegionTime
+from buddy.compiler.tools.profile.work import Traffic, operations_of
+
+
+@dataclass
+class _Group:
+    """What is told at one node: the regions that it works most in, and the other nodes that these come from."""
+
+    seconds: float = 0.0
+    regions: int = 0
+    others: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """`inside` are the seconds told at nodes, `outside` those of calls between the regions of what they call, and of
+    regions that come from no node."""
+
+    nodes: tuple[NodeTime, ...]
+    regions: tuple[RegionTime, ...]
+    inside: float
+    outside: float
+
+
+def attributed(
+    graph: Graph, regions: Sequence[Region], seconds: Sequence[float], symbols: Mapping[str, int]
+) -> Attribution:
+    """What each node of `graph` took; `seconds` are those of the regions, calls with what they call in them."""
+    operations = {op.stable: operations_of(op, symbols) for op in graph.body}
+    order = {name: place for place, name in enumerate(operations)}
+
+    def working(name: str) -> tuple[float, int]:
+        """Most operations first, then what comes last: a fused loop writes the result of that."""
+        return (operations.get(name) or 0.0, order.get(name, -1))
+
+    groups: dict[str, _Group] = {}
+    outside = 0.0
+    calls = {region.parent for region in regions}
+    for number, (region, own) in enumerate(zip(regions, _own_seconds(regions, seconds), strict=True)):
+        if not region.nodes or number in calls:
+            outside += own
+            continue
+        group = groups.setdefault(max(region.nodes, key=working), _Group())
+        group.seconds += own
+        group.regions += 1
+        group.others |= dict.fromkeys(region.nodes)
+    nodes = _node_times(graph, groups, operations, symbols)
+    times = tuple(
+        RegionTime(region.nodes, region.function, region.what, taken, region.parent)
+        for region, taken in zip(regions, seconds, strict=True)
+    )
+    return Attribution(nodes, times, sum(group.seconds for group in groups.values()), outside)
+
+
+def _own_seconds(regions: Sequence[Region], seconds: Sequence[float]) -> list[float]:
+    """The seconds of each region without those of the regions of what it calls."""
+    own = list(seconds)
+    for number, region in enumerate(regions):
+        if region.parent >= 0:
+            own[region.parent] -= seconds[number]
+    return own
+
+
+def _node_times(
+    graph: Graph, groups: Mapping[str, _Group], operations: Mapping[str, float | None], symbols: Mapping[str, int]
+) -> tuple[NodeTime, ...]:
+    """The nodes that have time of their own, and those whose time is told elsewhere, in the order of the graph."""
+    traffic = Traffic(graph, symbols)
+    into = {name: leader for leader, group in groups.items() for name in group.others if name not in groups}
+    found = []
+    for name in operations:
+        group = groups.get(name)
+        if group is not None:
+            # What has a time of its own beside its part in this one is fused all the same.
+            fused = tuple(other for other in group.others if other != name)
+            counts = [operations.get(each) for each in (name, *fused)]
+            known = [count for count in counts if count is not None]
+            total = sum(known) if len(known) == len(counts) else -1.0
+            moved = traffic.of((name, *fused))
+            bytes_ = -1.0 if moved is None else float(moved)
+            found.append(NodeTime(name, group.seconds, "", fused, total, bytes_, group.regions))
+        elif name in into:
+            found.append(NodeTime(name, into=into[name]))
+    return tuple(found)

@@ -1,0 +1,35 @@
+"""The recipe of a program that counts its own time: the one it is derived from, with a step more."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+
+COUNTING = "count-cycles"
+# Functions have their memory by then, and loops are still whole.
+_AFTER = ("plan-memory", "pass-sizes")
+_BEFORE = ("copies-to-loops", "convert-linalg-to-loops", "convert-scf-to-cf", "convert-func-to-llvm")
+
+
+def counted(recipe: Recipe) -> Recipe:
+    """`recipe` with its counting step enabled, or with one put in: behind the plan of memory, else before loops are
+    lowered.
+
+    The same recipe where it counts already.
+    """
+    steps = list(recipe.steps)
+    for index, step in enumerate(steps):
+        if step.name == COUNTING:
+            return recipe if step.enabled else recipe.with_step(index, enabled=True)
+    behind = [index for index, step in enumerate(steps) if step.enabled and step.name in _AFTER]
+    lowering = [i for i, step in enumerate(steps) if step.enabled and step.name in _BEFORE] or [len(steps)]
+    place = behind[-1] + 1 if behind else lowering[0]
+    phase = steps[place - 1].phase if place else ""
+    return replace(recipe, steps=(*steps[:place], PassStep(COUNTING, phase=phase), *steps[place:]))
+
+
+def plain(recipe: Recipe) -> Recipe:
+    """`recipe` without counting."""
+    steps = (replace(step, enabled=False) if step.name == COUNTING else step for step in recipe.steps)
+    return replace(recipe, steps=tuple(steps))

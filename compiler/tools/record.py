@@ -1,0 +1,162 @@
+"""`buddy.compiler.record()`: the graphs of whatever code runs inside it, to be compiled, run, saved and opened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from buddy.compiler.driver.compilation import Compilation, Compiler
+from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.frontend.listeners import recording, tell
+from buddy.compiler.graph.extraction import ExtractionError
+from buddy.compiler.importers.sources import with_own_names
+from buddy.compiler.importers.sources.program import SourceError
+from buddy.compiler.importers.sources.tape import Tape
+from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe, to_toml
+from buddy.compiler.protocol.run_report import RunReport
+from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.tools.extract import Part, script_of
+
+SCRIPT, RECIPE = "session.py", "recipe.toml"
+
+_SESSION = '''\
+"""Graphs recorded by `buddy.compiler.record()`, each a script of its own with its tensors beside it.
+
+This is plain Python, and a source for `buddy-tui`.
+"""
+
+from importlib import import_module
+
+import torch
+
+GRAPHS = {{
+{graphs}
+}}
+
+for name, module in GRAPHS.items():
+    graph = import_module(module)
+    type(graph.model).__name__ = name
+    with torch.no_grad():
+        torch.compile(graph.model, backend="buddy")(*graph.example_inputs)
+'''
+
+
+class Session:
+    """What was recorded: `graphs` in the order of the program, those that it compiled itself first, and `notes` on
+    what was left out. `recipe` is what graphs are compiled by, and opened with, where nothing else is said.
+    """
+
+    def __init__(self) -> None:
+        self.graphs: list[CapturedGraph] = []
+        self.notes: list[str] = []
+        self.recipe: Recipe = default_recipe()
+        self._compilers: dict[int, Compiler] = {}
+
+    def __repr__(self) -> str:
+        names = ", ".join(graph.info.name for graph in self.graphs)
+        return f"<{type(self).__name__} of {len(self.graphs)} graphs: {names}>"
+
+    def compile(self, graph: int = 0, recipe: Recipe | None = None) -> Compilation:
+        """Every stage of one graph. What a recipe has in common with an earlier one is not made again.
+
+        Raises `CompilationError` when a pass fails, `IndexError` for a graph that there is not.
+        """
+        captured = self.graphs[graph]
+        if graph not in self._compilers:
+            first = captured.first()
+            self._compilers[graph] = Compiler(captured.graph, dict(first) if first else None)  # type: ignore[arg-type]
+        return self._compilers[graph].compile(recipe or self.recipe)
+
+    def run(
+        self, graph: int = 0, recipe: Recipe | None = None, repeats: int = 10, *, equal_nan: bool = False
+    ) -> RunReport:
+        """One graph compiled, run in this process on its recorded inputs, and held beside eager.
+
+        NaN equals NaN only with `equal_nan`.
+        """
+        made = self.compile(graph, recipe)
+        eager = sum(assignment.lowering == "eager" for assignment in made.assignments)
+        return run_and_compare(
+            self.graphs[graph], made.artifact, repeats=repeats, threads=made.artifact.threads,
+            nodes=(len(made.assignments) - eager, eager), compile_seconds=made.seconds, equal_nan=equal_nan,
+        )  # fmt: skip
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the graphs as scripts with their tensors into `folder`; the script that `buddy-tui` opens.
+
+        A graph that cannot be a script is left out, with a note. Raises `SourceError` where none is left, and
+        `OSError`.
+        """
+        folder = Path(folder)
+        modules = {}
+        for number, captured in enumerate(self.graphs):
+            try:
+                modules[captured.info.name] = _write(folder, number, captured)
+            except ExtractionError as error:
+                self.notes.append(f"{captured.info.name} was not saved: {error}")
+        if not modules:
+            raise SourceError(self._nothing())
+        lines = "\n".join(f"    {name!r}: {module!r}," for name, module in modules.items())
+        (folder / SCRIPT).write_text(_SESSION.format(graphs=lines), "utf-8")
+        (folder / RECIPE).write_text(to_toml(self.recipe), "utf-8")
+        return folder / SCRIPT
+
+    def open(self, *words: str) -> int:
+        """Open the workbench on what was recorded, in this terminal, and wait for its end; its exit code.
+
+        `words` are further ones of its command line: `session.open("--web")` serves it to a browser. In a script that
+        is itself open in the workbench, this does nothing. Raises `SourceError` where there is nothing to open, or
+        this is no terminal.
+        """
+        if recording():
+            return 0
+        if "--web" not in words and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            todo = f"call session.save(folder) and open folder/{SCRIPT} in one, or session.open('--web') for a browser"
+            raise SourceError(Diagnostic("the workbench needs a terminal, and this is none", "session.open()", todo))
+        with tempfile.TemporaryDirectory(prefix="buddy-session-") as folder:
+            script = self.save(folder)
+            command = [sys.executable, "-m", "buddy_tui", str(script), "--recipe", str(script.with_name(RECIPE))]
+            return subprocess.run([*command, *words], check=False).returncode
+
+    def _nothing(self) -> Diagnostic:
+        what = "no graph was recorded" if not self.graphs else "no recorded graph can be saved"
+        todo = "call a torch.nn.Module, or a function given to torch.compile, inside `with record()`"
+        return Diagnostic(what, "session", todo, detail="\n".join(self.notes))
+
+    def _take(self, tape: Tape) -> None:
+        self.graphs[:] = with_own_names([*tape.asked, *tape.called])
+        self.notes[:] = dict.fromkeys(tape.notes)
+
+
+@contextmanager
+def record() -> Iterator[Session]:
+    """Record the graphs of the code inside, once it is left.
+
+    What it gives to `torch.compile` is recorded, what was given to it with `backend="buddy"` before, and plain
+    outermost calls of modules; where it calls backward, the graphs of training. All of it computes in eager meanwhile.
+    TorchDynamo is reset on both ends, and PyTorch's own entry points are replaced, for the whole process.
+    """
+    session, tape = Session(), Tape()
+    try:
+        with tape.running():
+            yield session
+    finally:
+        session._take(tape)
+        for graph in session.graphs:
+            tell(graph)
+
+
+def _write(folder: Path, number: int, captured: CapturedGraph) -> str:
+    """One graph as a script in a folder of its own; what a script in `folder` imports it as."""
+    made = script_of(Part(captured.graph, captured.tensors, captured.numbers))
+    place = folder / f"graph{number}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{made.name}.py").write_text(made.text, "utf-8")
+    (place / f"{made.name}.npz").write_bytes(made.values)
+    return f"{place.name}.{made.name}"

@@ -1,0 +1,137 @@
+"""Recipes tried on a program that is loaded: each compiled, compared with eager and timed beside it, in a process to
+throw away."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble
+from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.measure import timed, with_threads
+from buddy.compiler.runtime.node_by_node import SEED
+from buddy.compiler.runtime.sensitivity import compared
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forked_task import Ended, Task, in_child
+from buddy.compiler.tools.bisect.timing import paired
+from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.captured import CapturedGraph, Eager
+
+_LEAST, _MOST = 3, 50
+_SECONDS = 0.6
+# After one pair of runs, a recipe this many times as slow as the best one is not timed any longer.
+_HOPELESS = 1.5
+
+
+def serve(channel: Channel, captured: CapturedGraph) -> None:
+    """Answer `Attempt` and `Duel` with graph `captured`, until nobody asks any more."""
+    while (request := channel.receive()) is not None:
+        if isinstance(request, Attempt):
+            channel.send(_attempted(channel, captured, request))
+        elif isinstance(request, Duel):
+            channel.send(_fought(channel, captured, request))
+
+
+def _attempted(channel: Channel, captured: CapturedGraph, request: Attempt) -> Reply:
+    found = _apart(channel, lambda _: attempt(captured, request), AttemptDone, request.each)
+    return found.reply if isinstance(found.reply, AttemptDone) else AttemptDone(problem=_problem(found, request.each))
+
+
+def _fought(channel: Channel, captured: CapturedGraph, request: Duel) -> Reply:
+    found = _apart(channel, lambda _: _duel(captured, request), DuelDone, request.each)
+    return found.reply if isinstance(found.reply, DuelDone) else DuelDone(problem=_problem(found, request.each))
+
+
+def _apart(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> Ended:
+    types = kind | Refused | Trouble
+    return in_child(channel, Task(work, _failed(kind), types, lambda _: None, seconds))
+
+
+def _failed(kind: type[AttemptDone] | type[DuelDone]) -> Callable[[Exception], Reply]:
+    def reply(error: Exception) -> Reply:
+        if isinstance(error, CompilationError):
+            return kind(problem=error.diagnostic.what)
+        return kind(problem=f"{type(error).__name__}: {error}")
+
+    return reply
+
+
+def _problem(found: Ended, seconds: float) -> str:
+    if found.how == "late":
+        return f"not done in {seconds:g} s"
+    return f"crashed: {found.status}" if found.how == "crashed" else found.how
+
+
+def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
+    """What comes of one recipe, in this process. Raises `CompilationError`, and what an op in eager raises."""
+    if captured.eager is None:
+        return AttemptDone(problem="nothing says what its results should be")
+    artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
+    with with_threads(request.recipe.threads), torch.no_grad():
+        program = LoadedProgram(artifact, frozen=True)
+        problem = _difference(captured, captured.eager, program)
+        if problem:
+            return AttemptDone(compile_seconds=seconds, problem=problem)
+        ours, theirs = _pairs(captured, captured.timed or captured.eager, program, request)
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return AttemptDone(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
+
+
+def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
+    first: Any = captured.first()
+    return compile_graph(captured.graph, recipe, first)
+
+
+def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
+    """Which result is not eager's, "" where all are."""
+    torch.manual_seed(SEED)
+    results = iter(program(captured.tensors, captured.numbers))
+    torch.manual_seed(SEED)
+    tensors = 0
+    expected = eager(captured.tensors)
+    for index, value in enumerate(expected):
+        if isinstance(value, torch.Tensor):
+            report = compared(captured, expected, index, next(results, None), equal_nan=True)
+            tensors += 1
+            if report.verdict != "ok":
+                return f"{report.name} differs from eager by {report.max_abs:.3g}"
+    if next(results, None) is not None:
+        return "it gives more results than eager"
+    return "" if tensors else "it returns no tensor, so nothing says whether it is right"
+
+
+def _pairs(
+    captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: Attempt
+) -> tuple[list[float], list[float]]:
+    """Seconds of compiled runs and eager ones, in turn, for as long as they say something about the best ratio."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    deadline = time.monotonic() + _SECONDS
+    while len(ours) < _MOST and (len(ours) < _LEAST or time.monotonic() < deadline):
+        ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
+        with with_threads(request.eager_threads):
+            theirs.append(timed(lambda: eager(captured.tensors))[1])
+        if not math.isinf(request.bound) and ours[0] > _HOPELESS * request.bound * theirs[0]:
+            break
+    return ours, theirs
+
+
+def _duel(captured: CapturedGraph, request: Duel) -> Reply:
+    def program(recipe: Recipe) -> Callable[[], Any]:
+        loaded = LoadedProgram(_compiled(captured, recipe), frozen=True)
+        return lambda: loaded(captured.tensors, captured.numbers)
+
+    with with_threads(request.first.threads), torch.no_grad():
+        found = paired([program(request.first), program(request.second)], 1.0)
+    return DuelDone(found.median, found.low, found.high)

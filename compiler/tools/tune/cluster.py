@@ -1,0 +1,65 @@
+"""Recipes tried by the workers of a Dask cluster, which need this package and the program's files at the same paths."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.protocol.worker_messages import Load
+from buddy.compiler.support.cluster import RETRIES, START, ClusterError, distributed, unanswered, without_workers
+from buddy.compiler.support.processes.jobs import JobFailed
+from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Begin, Duel, DuelDone
+from buddy.compiler.tools.tune.on_worker import answer
+
+
+class ClusterHand:
+    """One of the cluster's places."""
+
+    def __init__(self, client: Any, begin: bytes) -> None:
+        self._client, self._begin = client, begin
+
+    async def ask(self, question: Attempt | Duel) -> Any:
+        """Raises `ConnectionError` when the cluster has no worker left that could answer."""
+        kind: Any = AttemptDone if isinstance(question, Attempt) else DuelDone
+        data = msgspec.msgpack.encode(question)
+        future = self._client.submit(answer, self._begin, data, pure=False, retries=RETRIES)
+        try:
+            found = await future.result()
+        except asyncio.CancelledError:
+            await future.cancel()
+            raise
+        except Exception as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        return msgspec.msgpack.decode(found, type=kind)
+
+
+@asynccontextmanager
+async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[list[ClusterHand]]:
+    """A hand for each thread of the workers, which try recipes on graph number `graph` of what `load` loads.
+
+    Raises `JobFailed` where there is no such cluster.
+    """
+    try:
+        client = await _connected(address)
+    except ClusterError as error:
+        raise JobFailed(error.diagnostic) from error
+    async with client:
+        try:
+            await client.wait_for_workers(1, timeout=START)
+        except TimeoutError as error:
+            raise JobFailed(without_workers(address).diagnostic) from error
+        threads = await client.nthreads()
+        begin = msgspec.msgpack.encode(Begin(load, graph))
+        yield [ClusterHand(client, begin) for _ in range(sum(threads.values()))]
+
+
+async def _connected(address: str) -> Any:
+    package = distributed()
+    try:
+        return await package.Client(address, asynchronous=True, timeout=START)
+    except (OSError, ValueError) as error:
+        raise unanswered(address, error) from error

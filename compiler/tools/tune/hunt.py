@@ -1,0 +1,146 @@
+"""A search for the fastest recipe: asks for points of the space, has them tried side by side, and tells of each."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from buddy.compiler.protocol import Attempted, Diagnostic, Tune, Tuned
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.tuning_space import Point, Space
+from buddy.compiler.support.processes.jobs import JobFailed
+from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
+from buddy.compiler.tools.tune.search import Search
+
+# What a duel at the end may take, in seconds, beside what compiling both takes, and what it takes as a rule.
+_DUEL, _COMPARED = 30.0, 6.0
+# How many recipes a duel compiles, and how many are tried at least where that has to end in time.
+_IN_DUEL, _LEAST = 2, 2
+
+
+class Hand(Protocol):
+    """Something that tries one recipe after another."""
+
+    async def ask(self, question: Attempt | Duel) -> Any:
+        """What came of it. Raises `ConnectionError` when the hand is lost."""
+        ...
+
+
+@dataclass
+class Hunt:
+    """One search: what has been tried, and when it began.
+
+    With `ends_in_time`, the duel at the end is part of the frame's seconds too.
+    """
+
+    frame: Tune
+    space: Space
+    tell: Callable[[Attempted], None]
+    ends_in_time: bool = False
+    began: float = field(default_factory=time.monotonic)
+    count: int = 0
+    notes: list[str] = field(default_factory=list)
+    ratios: dict[Point, float] = field(default_factory=dict)
+    longest: float = 0.0
+
+    def __post_init__(self) -> None:
+        sizes = [len(variation.values) for variation in self.space.variations]
+        self.search = Search(sizes, self.space.start, self.frame.seed, [self.space.natural])
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    async def with_hands(self, hands: Sequence[Hand]) -> list[Hand]:
+        """Every hand takes the next point until the time is up; those that were not lost by then."""
+        ended = await asyncio.gather(*(self._with_hand(hand) for hand in hands))
+        return [hand for hand, lives in zip(hands, ended, strict=True) if lives]
+
+    async def _with_hand(self, hand: Hand) -> bool:
+        while self._has_time() and (point := self.search.ask()) is not None:
+            try:
+                before, threads = self.elapsed, self.space.base.threads
+                question = Attempt(self.space.recipe(point), self.frame.each, self.search.least, threads)
+                found = await hand.ask(question)
+            except ConnectionError as error:
+                self.search.again(point)
+                self._lost(error)
+                return False
+            self.longest = max(self.longest, self.elapsed - before)
+            self._came(point, found)
+        return True
+
+    def _has_time(self) -> bool:
+        """Whether one more recipe may be begun: the first and another one whatever they take."""
+        if not self.ends_in_time:
+            return self.elapsed < self.frame.seconds
+        # The duel makes two of them again, and as many runs as to see how they compare.
+        left = self.frame.seconds - (1 + _IN_DUEL) * self.longest - min(_COMPARED, self.frame.seconds / 5)
+        return self.elapsed < left or self.count < _LEAST
+
+    def _came(self, point: Point, found: AttemptDone) -> None:
+        best = self.search.tell(point, math.inf if found.problem else found.ratio)
+        self.ratios[point] = 0.0 if found.problem else found.ratio
+        words = self.space.words(point)
+        self.tell(
+            Attempted(
+                self.frame.request, self.count, words, found.ratio, found.median, found.eager, found.compile_seconds,
+                found.problem, best, self.elapsed,
+            )
+        )  # fmt: skip
+        self.count += 1
+
+    def _lost(self, error: ConnectionError) -> None:
+        self.notes.append(f"one of the processes that try recipes was lost: {error}")
+
+    async def ended(self, hands: Sequence[Hand]) -> Tuned:
+        """The best recipe, if it is clearly faster than the first one when both run in turn.
+
+        Raises `JobFailed` when no recipe is right, or all of `hands` are lost.
+        """
+        first, best = self.space.start, self.search.best
+        if math.isinf(self.search.least):
+            if not hands:
+                raise _all_lost()
+            raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", "run it to see why"))
+        duel = DuelDone(1.0, 1.0, 1.0)
+        if best != first:
+            each = _DUEL + 2 * self.frame.each
+            duel = await self._fought(hands, Duel(self.space.recipe(first), self.space.recipe(best), each))
+        recipe, notes = self._chosen(duel, best)
+        chosen = best if recipe is not self.frame.recipe else first
+        gain = duel if chosen != first else DuelDone(1.0, 1.0, 1.0)
+        return Tuned(
+            self.frame.request, recipe, self.space.words(chosen), self.count, self.space.size,
+            self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
+        )  # fmt: skip
+
+    async def _fought(self, hands: Sequence[Hand], duel: Duel) -> DuelDone:
+        """The duel, by the first of the hands that is not lost over it."""
+        for hand in hands:
+            try:
+                found: DuelDone = await hand.ask(duel)
+                return found
+            except ConnectionError as error:
+                self._lost(error)
+        raise _all_lost()
+
+    def _chosen(self, duel: DuelDone, best: Point) -> tuple[Recipe, list[str]]:
+        if duel.problem:
+            # The first recipe may be one that fails or never ends: whatever is right is better.
+            return self.space.recipe(best), [f"the first recipe could not be timed beside it: {duel.problem}"]
+        if best == self.space.start:
+            return self.frame.recipe, []
+        if duel.low <= 1.0:
+            return self.frame.recipe, [
+                f"what looked best is not clearly faster ({duel.ratio:.3f} times): kept as it was"
+            ]
+        return self.space.recipe(best), []
+
+
+def _all_lost() -> JobFailed:
+    return JobFailed(Diagnostic("the processes that try recipes ended", "tuning", "see the log"))

@@ -1,0 +1,144 @@
+"""A search for a faster recipe when a compiled graph is first called; what it finds is kept on disk for that graph."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import threading
+import warnings
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.driver import program_cache
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.protocol import Attempted, Tune, Tuned
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.tuning_space import SpaceError, space_of
+from buddy.compiler.support.disk_cache import TUNED
+from buddy.compiler.support.processes.jobs import JobFailed
+from buddy.compiler.tools.tune import handed
+from buddy.compiler.tools.tune.hunt import Hunt
+from buddy.compiler.tools.tune.messages import Attempt, BeginHanded, Duel
+from buddy.compiler.tools.tune.on_worker import Trier
+
+log = logging.getLogger("buddy.tuning")
+# One recipe may take as long as all of them to be compiled, compared with eager and timed, but within these seconds.
+_LEAST_EACH, _EACH = 10.0, 60.0
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The best recipe of a search of `seconds`, `gain` times as fast as the one it began with."""
+
+    recipe: Recipe
+    seconds: float
+    gain: float
+
+
+class TunedRecipe:
+    """The recipe of one graph: `recipe` is the best one known, else the one to begin with.
+
+    A search with fewer seconds than one whose end is known is not made again.
+    """
+
+    def __init__(self, graph: Graph, recipe: Recipe, seconds: float) -> None:
+        self._graph, self._base, self._seconds = graph, recipe, seconds
+        self._lock = threading.Lock()
+        kept = known(graph, recipe)
+        self._done = kept is not None and kept.seconds >= seconds
+        self.recipe = recipe if kept is None else kept.recipe
+
+    def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
+        """The first call searches, on its own `tensors` and `numbers`, for another recipe; `None` where there is none.
+
+        Calls by other threads meanwhile go on with the recipe that there is. A search that fails is a warning.
+        """
+        if self._done or not self._is_first():
+            return None
+        before = self.recipe
+        self.recipe = self._search(tensors, numbers)
+        return None if self.recipe == before else self.recipe
+
+    def _is_first(self) -> bool:
+        with self._lock:
+            first, self._done = not self._done, True
+        return first
+
+    def _search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe:
+        try:
+            found = search(self._graph, self.recipe, tensors, numbers, self._seconds)
+        except (JobFailed, SpaceError, RuntimeError, OSError) as error:
+            warnings.warn(f"no faster recipe was looked for: {error}", stacklevel=4)
+            return self.recipe
+        faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
+        log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)
+        kept = Kept(found.recipe, self._seconds, found.gain)
+        TUNED.write(program_cache.key(self._graph, self._base), msgspec.json.encode(kept))
+        return found.recipe
+
+
+def known(graph: Graph, recipe: Recipe) -> Kept | None:
+    """What a search around `recipe` came to before, on a machine like this one and by the code of now."""
+    data = TUNED.read(program_cache.key(graph, recipe))
+    try:
+        return None if data is None else msgspec.json.decode(data, type=Kept)
+    except msgspec.MsgspecError:
+        return None
+
+
+def search(
+    graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0
+) -> Tuned:
+    """The fastest recipe around `recipe` for `graph` called on `tensors` and `numbers`, found in about `seconds`, which
+    count from when the process that tries them is ready; two recipes are tried whatever they take.
+
+    Recipes are tried in a process of its own, so nothing that one does ends this one. Raises `JobFailed` where no
+    recipe gives eager's results, `SpaceError` where the recipe has nothing to vary, `RuntimeError` where the process
+    cannot have the graph, and `OSError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="buddy-tuning-") as folder:
+        handed.write(Path(folder), graph, tensors, numbers)
+        trier = Trier(msgspec.msgpack.encode(BeginHanded(folder)))
+        try:
+            if trier.refusal:
+                raise RuntimeError(trier.refusal)
+            frame = Tune(0, recipe, seconds=seconds, each=min(_EACH, max(_LEAST_EACH, seconds)))
+            return _on_a_loop(_hunted(Hunt(frame, space_of(recipe), _told, ends_in_time=True), _Hand(trier)), trier)
+        finally:
+            trier.close()
+
+
+async def _hunted(hunt: Hunt, hand: _Hand) -> Tuned:
+    return await hunt.ended(await hunt.with_hands([hand]))
+
+
+class _Hand:
+    """A process whose answers are waited for: the loop has nothing else to do."""
+
+    def __init__(self, trier: Trier) -> None:
+        self._trier = trier
+
+    async def ask(self, question: Attempt | Duel) -> Any:
+        try:
+            return self._trier.ask(question)
+        except (RuntimeError, OSError) as error:
+            raise ConnectionError(str(error)) from error
+
+
+def _on_a_loop(work: Coroutine[Any, Any, Tuned], trier: Trier) -> Tuned:
+    """`work` on an event loop of its own, whatever loop the caller runs in, as a notebook does."""
+    with ThreadPoolExecutor(1, "buddy-tuning") as pool:
+        future = pool.submit(asyncio.run, work)
+        try:
+            return future.result()
+        except BaseException:
+            trier.close()  # else the thread would wait for an answer, and this one for the thread
+            raise
+
+
+def _told(found: Attempted) -> None:
+    log.debug("recipe %d: %s", found.number, found.problem or f"{found.ratio:.4g} of eager")

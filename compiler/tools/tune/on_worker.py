@@ -1,0 +1,98 @@
+"""What runs on a cluster's worker: a question goes to a process beside it that has the program loaded.
+
+The worker itself imports neither torch nor MLIR and runs no compiled code, so nothing that a recipe does ends it. Each
+of its threads has a process of its own, which stays for the next question.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.protocol.worker_messages import Refused, Trouble
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Beginning, Duel, DuelDone, TuningMessage
+
+_mine = threading.local()
+
+
+def answer(begin: bytes, question: bytes) -> bytes:
+    """What comes of a question (an `Attempt` or `Duel`) about the program of `begin`; all as MessagePack."""
+    asked = msgspec.msgpack.decode(question, type=Attempt | Duel)
+    process = getattr(_mine, "process", None)
+    if process is None or process.begin != begin or not process.alive:
+        if process is not None:
+            _mine.process = None
+            process.close()
+        process = _mine.process = Trier(begin)
+    return msgspec.msgpack.encode(process.ask(asked))
+
+
+class Trier:
+    """A process that tries recipes on the program of `begin`, which is a `Beginning`.
+
+    Raises `RuntimeError` where the process ends before it has the program, and in `ask` where it ends over a question.
+    """
+
+    def __init__(self, begin: bytes) -> None:
+        self.begin, self._closed = begin, False
+        read, theirs = os.pipe()
+        mine, write = os.pipe()
+        module = "buddy.compiler.tools.tune.worker"
+        command = [sys.executable, *safe_path(), "-m", module, str(mine), str(theirs), str(os.getpid())]
+        self._popen = subprocess.Popen(
+            command,
+            pass_fds=(mine, theirs),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(mine)
+        os.close(theirs)
+        self._channel = Channel(read, write, TuningMessage)
+        atexit.register(self.close)
+        try:
+            self._refused = self._heard(msgspec.msgpack.decode(begin, type=Beginning))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def refusal(self) -> str:
+        """Why the process cannot have the program, "" where it has it."""
+        return str(self._refused.diagnostic) if isinstance(self._refused, Refused) else ""
+
+    def ask(self, question: Attempt | Duel) -> Any:
+        found = self._refused if isinstance(self._refused, Refused) else self._heard(question)
+        if isinstance(found, Refused):
+            kind = AttemptDone if isinstance(question, Attempt) else DuelDone
+            return kind(problem=str(found.diagnostic))
+        return found
+
+    def _heard(self, message: Any) -> Any:
+        self._channel.send(message)
+        while isinstance(found := self._channel.receive(), Trouble):
+            continue
+        if found is None:
+            raise RuntimeError(f"the process that tries recipes ended with {self._popen.wait()}")
+        return found
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._popen.kill()
+        self._popen.wait()
+        self._channel.close()
