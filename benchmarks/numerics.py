@@ -22,11 +22,11 @@ from support import printing
 from support.timing import seconds_of
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.numerics_report import ObservedProgram
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import eager_results
 from buddy.compiler.runtime.nodes import compare_nodes
 from buddy.compiler.tools.bench.figures import spread

@@ -19,13 +19,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.presets import default_recipe, presets
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
 from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.captured import CapturedGraph
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 PROGRAMS = ("mlp", "resnet18", "bert")

@@ -27,7 +27,7 @@ import msgspec
 from support import printing
 from support.terminal import Terminal, environment
 
-from buddy.app.workspace import Workspace
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.text.diff import difference

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"

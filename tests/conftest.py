@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app import client
+from buddy.app.session import client
 from tests.support import tiers
 from tests.support.warm_processes import warm_processes
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import import_diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_AND_MLIR = ("torch", "torch_mlir", "mlir", "llvmlite")
@@ -92,7 +95,7 @@ def test_the_door_loads_neither_torch_nor_mlir(loaded, name):
 
 def test_no_module_of_the_application_loads_torch_or_mlir(loaded):
     names = modules("app")
-    assert "buddy.app.workbench" in names
+    assert "buddy.app.workbench.app" in names
     assert loaded(TORCH_AND_MLIR, names) == []
 
 
@@ -162,3 +165,22 @@ def test_a_stranger_that_hides_the_compiler_is_named(run_python, tmp_path, files
 def test_nothing_is_said_when_all_parts_are_ours(run_python, tmp_path):
     result = run_python("-c", "import buddy_tui; print(repr(buddy_tui.shadowing_message()))", cwd=tmp_path)
     assert result.stdout.strip() == "''", result.stderr
+
+
+def test_the_architecture_page_shows_the_imports_of_today() -> None:
+    page = import_diagram.PAGE.read_text("utf-8")
+    assert import_diagram.written(page) == page, "run: python -m tests.import_diagram --write"
+
+
+@pytest.mark.parametrize("part", ["app", "compiler"])
+def test_the_architecture_page_lists_the_layers_in_their_order(part: str) -> None:
+    page = import_diagram.PAGE.read_text("utf-8")
+    section = page.partition(f"## Layers of `{part}/`\n")[2].partition("\n## ")[0]
+    rows = [name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(\w+)/`", row)]
+    (contract,) = [found for found in import_diagram.contracts() if found["containers"] == [f"buddy.{part}"]]
+    assert rows == [name for layer in contract["layers"] for name in layer.split(" : ")]
+
+
+def test_no_folder_imports_itself_through_others_but_for_the_exceptions() -> None:
+    siblings = {f"app/{name}" for name in ("panes", "screens")}
+    assert set(import_diagram.cycles(import_diagram.folder_edges(exceptions=False))) <= siblings

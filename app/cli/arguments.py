@@ -13,9 +13,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.log_file import Log
-from buddy.app.ssh import PATIENCE, PROGRAM, Remote, checked_host
-from buddy.app.typed import typed_seed
+from buddy.app.session.log_file import Log
+from buddy.app.session.ssh import PATIENCE, PROGRAM, Remote, checked_host
+from buddy.app.workspace.input_parsing import typed_seed
 from buddy.compiler.protocol.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.app.bisection import finding_json, finding_lines, write_finding
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.reports.bisection import finding_json, finding_lines, write_finding
 from buddy.compiler.protocol import Bisect, Bisected, Criterion, Progress
 
 

@@ -14,8 +14,8 @@ from buddy.app.cli.console import Console, table
 from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import UsageError, graph_numbers, preset_named, recipe_in
-from buddy.app.stages import keyed
-from buddy.app.unified import unified
+from buddy.app.reports.text.unified import unified
+from buddy.app.session.stages import keyed
 from buddy.compiler.protocol import Compared, ListPresets, Presets, Stage
 from buddy.compiler.protocol.recipe import Recipe
 

@@ -16,7 +16,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments, run, surroundings
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.surroundings import Facts, short
-from buddy.app.client import RequestFailed
+from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import ListPasses, Passes
 
 SELF_TEST = "buddy.compiler.support.self_test:model"

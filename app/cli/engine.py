@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import USAGE, VERBS, arguments
-from buddy.app.ssh import PATIENCE
+from buddy.app.session.ssh import PATIENCE
 
 _FOR_CLIENTS = """buddy-tui engine speaks with a workbench through pipes, not with a person. To work on this machine
 from another one, start there: buddy-tui --remote HOST script.py"""

@@ -7,11 +7,11 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from buddy.app import figures
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
+from buddy.app.reports import formatting
 from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
 
 _EPILOG = """
@@ -81,5 +81,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
         print(json.dumps({"source": options.source, "folder": made.folder, "files": files}, indent=2))
     else:
         width = max(len(file.name) for file in made.files)
-        print("\n".join([made.folder, *(f"  {file.name:{width}}  {figures.size(file.size)}" for file in made.files)]))
+        print(
+            "\n".join([made.folder, *(f"  {file.name:{width}}  {formatting.size(file.size)}" for file in made.files)])
+        )
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from buddy.app.cli.headless import Headless
 from buddy.app.cli.recipes import UsageError
-from buddy.app.scripts import write_script
+from buddy.app.workspace.scripts import write_script
 from buddy.compiler.protocol import Script, WriteScript
 from buddy.compiler.protocol.recipe import Recipe
 

@@ -22,7 +22,7 @@ from buddy.app.cli.recipes import (
     graph_recipes,
     with_eager_nodes,
 )
-from buddy.app.client import EngineClient, EngineLost, RequestFailed
+from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
 from buddy.compiler.protocol import (
     IN_VAIN,
     Assigned,

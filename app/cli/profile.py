@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buddy.app import figures, profile
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import table
 from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.cli.report import failure_json
-from buddy.app.compile_times import by_function, compile_flame, compile_json
+from buddy.app.reports import formatting, profile
+from buddy.app.reports.compile_times import by_function, compile_flame, compile_json
 from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport, Sampling, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -93,7 +93,7 @@ async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Re
     assert compiled is not None
     root = compile_flame(stages, compiled, info)
     head = f"graph {recipe.graph}, {info.name}: compiled in {compiled.seconds:.2f} s; milliseconds by phase and pass"
-    lines = [*profile.tree_lines(root, figures.UNICODE), *_functions(stages, options.top)]
+    lines = [*profile.tree_lines(root, formatting.UNICODE), *_functions(stages, options.top)]
     return _Told(compile_json(stages, compiled, info), root, "\n".join([head, *lines]))
 
 
@@ -128,7 +128,7 @@ def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int,
             profile.sampled_words(report.sampling),
             *_hot(report.sampling, names, hot),
             "",
-            *profile.tree_lines(root, figures.UNICODE),
+            *profile.tree_lines(root, formatting.UNICODE),
         ]
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, converse_on
-from buddy.app.pipeline_text import mlir_pipeline, pipeline_text
+from buddy.app.workspace.pipeline_text import mlir_pipeline, pipeline_text
 from buddy.compiler.protocol.recipe import to_toml
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from buddy.app.cli.arguments import plugins
-from buddy.app.input_files import file_choice
-from buddy.app.pipeline_text import PipelineError, parse, steps_of
-from buddy.app.roads import from_preset, on_road
-from buddy.app.typed import read_file
+from buddy.app.workspace.frontends import from_preset, on_road
+from buddy.app.workspace.input_files import file_choice
+from buddy.app.workspace.input_parsing import read_file
+from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, Preset
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml, preset_of

@@ -12,8 +12,16 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import as_text
-from buddy.app.input_files import file_choice
-from buddy.app.reproducer import RECIPE, VALUES, Description, read_description, runs_elsewhere, source_of, text_hash
+from buddy.app.reports.reproducer import (
+    RECIPE,
+    VALUES,
+    Description,
+    read_description,
+    runs_elsewhere,
+    source_of,
+    text_hash,
+)
+from buddy.app.workspace.input_files import file_choice
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.app import figures
 from buddy.app.cli.console import table
+from buddy.app.reports import formatting
 from buddy.compiler.protocol import (
     FOLDED,
     Assignment,
@@ -55,7 +55,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "ratio": _number(report.ratio),
         "beside": [_side_json(side, report.eager) for side in report.beside],
         "memory": _memory_json(report.memory),
-        "load": figures.load_json(report.load),
+        "load": formatting.load_json(report.load),
         "inputs_unchanged": report.inputs_unchanged,
         "notes": list(report.notes),
     }
@@ -73,12 +73,12 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
             [_output_row(output) for output in report.outputs],
             _LEFT,
         ),
-        *(f"{output.name}: {figures.spread(output)}" for output in report.outputs if figures.spread(output)),
+        *(f"{output.name}: {formatting.spread(output)}" for output in report.outputs if formatting.spread(output)),
         f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
         *(_side_text(side) for side in report.beside),
         *_beside_eager(report),
         *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
-        *([figures.load(report.load)] if report.load else []),
+        *([formatting.load(report.load)] if report.load else []),
         *_memory_lines(report.memory, report.compared),
     ]
     if any(output.verdict == "nan" for output in report.outputs):
@@ -134,9 +134,9 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
 def _memory_lines(memory: Memory | None, compared: bool) -> list[str]:
     if memory is None:
         return []
-    packed = f"; packed weights, kept from run to run, take {figures.size(memory.packed)}" if memory.packed else ""
-    beside = f", eager {figures.size(memory.eager)}" if compared else ""
-    return [f"memory at the peak: compiled {figures.size(memory.compiled)}{beside}{packed}"]
+    packed = f"; packed weights, kept from run to run, take {formatting.size(memory.packed)}" if memory.packed else ""
+    beside = f", eager {formatting.size(memory.eager)}" if compared else ""
+    return [f"memory at the peak: compiled {formatting.size(memory.compiled)}{beside}{packed}"]
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
@@ -219,14 +219,14 @@ def _output_row(output: OutputReport) -> list[object]:
         told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
         return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
-    facts = [output.where, figures.nans(output)]
+    facts = [output.where, formatting.nans(output)]
     told = "; ".join(fact for fact in facts if fact)
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", told]
 
 
 def _timing_text(timing: Timing) -> str:
     spread = f"{_milliseconds(timing.low)} to {_milliseconds(timing.high)}"
-    threads = figures.thread_count(timing.threads)
+    threads = formatting.thread_count(timing.threads)
     return f"{_milliseconds(timing.median)} (quartiles {spread}, {timing.runs} runs, {threads})"
 
 

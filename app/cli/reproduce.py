@@ -11,8 +11,8 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.client import RequestFailed
-from buddy.app.reproducer import Engine, Subject, holds_other_things, write_reproducer
+from buddy.app.reports.reproducer import Engine, Subject, holds_other_things, write_reproducer
+from buddy.app.session.client import RequestFailed
 
 
 def parser() -> arguments.Parser:

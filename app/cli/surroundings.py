@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from buddy.app.settings import settings_path
-from buddy.app.workspace import default_store
+from buddy.app.workspace.settings import settings_path
+from buddy.app.workspace.workspace import default_store
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.target import cores, host, host_features
 

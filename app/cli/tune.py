@@ -12,7 +12,7 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
-from buddy.app.tuning import VariationError, as_json, read_variation, summary, told
+from buddy.app.reports.tuning import VariationError, as_json, read_variation, summary, told
 from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import to_toml
 

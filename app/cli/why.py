@@ -12,7 +12,7 @@ from buddy.app.cli.headless import Compilation, Failure, Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.cli.report import failure_json
 from buddy.app.cli.trace import about, named, node_json
-from buddy.app.fates import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
+from buddy.app.reports.node_history import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
 from buddy.compiler.protocol import CodeExplained, ExplainCode, Followed, FollowNode, ListSymbols, NodeRow, Symbols
 from buddy.compiler.protocol.recipe import Recipe
 

@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
         return _serve(options, words)
     # What is imported and made before the first paint stays: looking for garbage in it would only delay that.
     gc.disable()
-    from buddy.app.starting import run_workbench
+    from buddy.app.workbench.launch import run_workbench
 
     return run_workbench(
         options.source,
@@ -107,11 +107,11 @@ def _draws_more_than_ascii() -> bool:
 def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
     """Serve the same command line, without what makes it serve, to a browser."""
     try:
-        from buddy.app.web import serve
+        from buddy.app.workbench.web import serve
     except ImportError as error:
         print(f"--web needs {error.name}, of the extra `web`: pip install 'buddy-tui[web]'", file=sys.stderr)
         return FAILURE
-    from buddy.app.client import module_command
+    from buddy.app.session.client import module_command
 
     command = [*module_command("buddy.app.cli"), *without_web(words)]
     try:

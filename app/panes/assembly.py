@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from textual import work
 
-from buddy.app import figures
-from buddy.app.jump_arrows import LANES, JumpArrows
-from buddy.app.lines import Line
 from buddy.app.panes.reading import Reading
+from buddy.app.reports import formatting
+from buddy.app.reports.text.jump_arrows import LANES, JumpArrows
+from buddy.app.session.lines import Line
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Origin, Symbol
 
@@ -118,7 +118,7 @@ class Assembly(Reading):
         function = self._function_of(number) if self._is_assembly else None
         if function is None or function.first != number or not function.nodes:
             return []
-        return [(f" {figures.clip(self._told_nodes(function.nodes), max(room // 2, 16), self.glyphs)} ", "linked")]
+        return [(f" {formatting.clip(self._told_nodes(function.nodes), max(room // 2, 16), self.glyphs)} ", "linked")]
 
     def _told_nodes(self, origins: Sequence[Origin]) -> str:
         """`for addmm_1, gelu (+2)`: the nodes with instructions of their own, else those that were derived."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from buddy.app import figures
-from buddy.app.differences import DiffRows
-from buddy.app.stages import StageBoard, StageRow, keyed
+from buddy.app.reports import formatting
+from buddy.app.reports.text.differences import DiffRows
+from buddy.app.session.stages import StageBoard, StageRow, keyed
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 
@@ -87,13 +87,13 @@ class Comparison:
         return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
 
 
-def change_counts(diff: DiffRows, glyphs: figures.Glyphs) -> str:
+def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
     """Lines that came and went, and in how many places: `+13 −23 in 16`."""
     added = sum(hunk[3] for hunk in diff.hunks)
     removed = sum(hunk[1] for hunk in diff.hunks)
-    lines = " ".join(filter(None, figures.change(added, removed, glyphs)))
+    lines = " ".join(filter(None, formatting.change(added, removed, glyphs)))
     places = len(diff.hunks)
-    return f"{lines} in {figures.count(places)} place{'s' * (places != 1)}" if places else ""
+    return f"{lines} in {formatting.count(places)} place{'s' * (places != 1)}" if places else ""
 
 
 def no_change(view: View, diff: DiffRows) -> Cells:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from rich.segment import Segment
 from textual.strip import Strip
 
-from buddy.app import figures
-from buddy.app.differences import DiffRow, DiffRows, Layout
-from buddy.app.folds import Folds
-from buddy.app.lines import PAGE, Line
 from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
 from buddy.app.panes.painting import Painting
-from buddy.app.stages import StageRow
+from buddy.app.reports import formatting
+from buddy.app.reports.text.differences import DiffRow, DiffRows, Layout
+from buddy.app.reports.text.folds import Folds
+from buddy.app.reports.text.word_diff import Spans, changed_words, marked
+from buddy.app.session.lines import PAGE, Line
+from buddy.app.session.stages import StageRow
 from buddy.app.widgets.look import Cells, length
-from buddy.app.words import Spans, changed_words, marked
 from buddy.compiler.protocol import Stage
 
 # From this width on there is room for two texts side by side: 70 columns of each.
@@ -218,7 +218,7 @@ class Diffing(Painting):
     def _fold_strip(self, row: int, found: DiffRow, width: int) -> Strip:
         mark = ">" if row == self.cursor else " "
         dots = self.glyphs.dot * 3
-        text = f"{mark}{dots} {figures.count(found.folded)} equal lines {dots}"
+        text = f"{mark}{dots} {formatting.count(found.folded)} equal lines {dots}"
         return self.look.strip([(text, "fold"), ("  z unfolds" if row == self.cursor else "", "dim")], width)
 
     def _side(self, row: int, found: DiffRow, side: str, width: int) -> list[Strip]:
@@ -248,8 +248,8 @@ class Diffing(Painting):
         """What is folded behind the first line of a function: `··· 120 lines +3 −4`."""
         if not found.folded:
             return []
-        changes = figures.change(found.added, found.removed, self.glyphs)
-        cells: Cells = [(f" {self.glyphs.dot * 3} {figures.count(found.folded)} lines ", "fold")]
+        changes = formatting.change(found.added, found.removed, self.glyphs)
+        cells: Cells = [(f" {self.glyphs.dot * 3} {formatting.count(found.folded)} lines ", "fold")]
         pairs = zip(changes, ("added", "removed"), strict=True)
         return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
 
@@ -279,7 +279,10 @@ class Diffing(Painting):
         more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
         more += " (derived)" if first in line.derived else ""
         return [
-            (f" {figures.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ", "linked")
+            (
+                f" {formatting.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ",
+                "linked",
+            )
         ]
 
     def _diff_cells(self, found: DiffRow, side: str, kind: str, line: Line | None) -> Cells | None:

@@ -8,18 +8,18 @@ from typing import ClassVar, Literal
 from textual import work
 from textual.binding import BindingType
 
-from buddy.app import numerics
 from buddy.app.actions import Pane as PaneId
-from buddy.app.bindings import pane_bindings
-from buddy.app.figures import short_place
 from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import Picking
-from buddy.app.profile import Timed, rate_text, share_text, told_time
+from buddy.app.reports import numerics
+from buddy.app.reports.formatting import short_place
+from buddy.app.reports.profile import Timed, rate_text, share_text, told_time
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
-from buddy.app.state import Topic
-from buddy.app.typed import from_here
+from buddy.app.session.state import Topic
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, ends
+from buddy.app.workspace.input_parsing import from_here
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 

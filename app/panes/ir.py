@@ -9,17 +9,17 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 
-from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
-from buddy.app.bindings import pane_bindings
-from buddy.app.differences import DiffRows
-from buddy.app.folds import Folds
 from buddy.app.panes.assembly import Assembly
 from buddy.app.panes.comparison import View
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.panes.tabs import Tab, tab_at, tab_cells
-from buddy.app.stages import Key, StageRow, phase_of
-from buddy.app.state import Topic
+from buddy.app.reports import formatting
+from buddy.app.reports.text.differences import DiffRows
+from buddy.app.reports.text.folds import Folds
+from buddy.app.session.stages import Key, StageRow, phase_of
+from buddy.app.session.state import Topic
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, ends, length
 
 SIDEWAYS = 16
@@ -230,14 +230,14 @@ class IrPane(Assembly):
             *self.reading_parts(),
             *self.diff_parts(),
             f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
-            figures.milliseconds(stage.milliseconds),
-            " ".join(filter(None, figures.change(stage.added, stage.removed, glyphs))),
-            f"line {figures.count(self.line_number + 1)} of {figures.count(stage.lines)}",
+            formatting.milliseconds(stage.milliseconds),
+            " ".join(filter(None, formatting.change(stage.added, stage.removed, glyphs))),
+            f"line {formatting.count(self.line_number + 1)} of {formatting.count(stage.lines)}",
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.diff_state(), *self._stage_state(row)]
         room = width - length(left) - length(right) - 1
-        left.append((figures.fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
+        left.append((formatting.fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
         return ends(left, right, width)
 
     def _stage_state(self, row: StageRow) -> Cells:

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.app.patterns import NOTHING, Pattern
-from buddy.app.stages import Key
+from buddy.app.reports.text.patterns import NOTHING, Pattern
+from buddy.app.session.stages import Key
 from buddy.app.widgets.look import Cells
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
-from buddy.app.bindings import pane_bindings
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.report import outputs_lines
-from buddy.app.state import Topic
+from buddy.app.session.state import Topic
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cells, cut
 
 

@@ -8,13 +8,13 @@ from collections import OrderedDict
 from rich.segment import Segment
 from textual.strip import Strip
 
-from buddy.app.elided import Expansions
-from buddy.app.lines import Line
 from buddy.app.panes.navigation import Matches
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.values import use_pattern
+from buddy.app.reports.text.constant_expansion import Expansions
+from buddy.app.reports.text.wrapping import pieces
+from buddy.app.session.lines import Line
 from buddy.app.widgets.look import Cells, length, underlined
-from buddy.app.wrapping import pieces
 
 # Lines of the screen that are kept once they are drawn.
 DRAWN = 600

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
-from buddy.app.state import State, Topic
+from buddy.app.reports import formatting
+from buddy.app.session.state import State, Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
-from buddy.app.workspace import Workspace
+from buddy.app.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from buddy.app.workbench import Workbench
+    from buddy.app.workbench.app import Workbench
 
 Row = TypeVar("Row")
 
@@ -26,7 +26,7 @@ class Pane(CursorView):
 
     @property
     def bench(self) -> Workbench:
-        from buddy.app.workbench import Workbench
+        from buddy.app.workbench.app import Workbench
 
         assert isinstance(self.app, Workbench)
         return self.app
@@ -78,7 +78,7 @@ def widths_at(columns: Sequence[Column[Row]], width: int) -> list[int]:
     return widths
 
 
-def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: figures.Glyphs) -> Cells:
+def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: formatting.Glyphs) -> Cells:
     """A row of the table as cells."""
     cells: Cells = []
     for column, room in zip(columns, widths_at(columns, width), strict=True):
@@ -87,15 +87,15 @@ def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: figu
     return cells[:-1]
 
 
-def table_head(columns: Sequence[Column[Row]], width: int, glyphs: figures.Glyphs) -> Cells:
+def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs) -> Cells:
     """The titles of the columns."""
     widths = widths_at(columns, width)
     pairs = zip(columns, widths, strict=True)
     return [(" ".join(_placed(column.title, room, column.right, glyphs) for column, room in pairs), "dim")]
 
 
-def _placed(text: str, width: int, right: bool, glyphs: figures.Glyphs) -> str:
-    clipped = figures.clip(text, width, glyphs)
+def _placed(text: str, width: int, right: bool, glyphs: formatting.Glyphs) -> str:
+    clipped = formatting.clip(text, width, glyphs)
     return clipped.rjust(width) if right else clipped.ljust(width)
 
 

@@ -7,14 +7,14 @@ from typing import ClassVar, NamedTuple
 import msgspec
 from textual.binding import BindingType
 
-from buddy.app import figures
 from buddy.app.actions import Pane as PaneId
-from buddy.app.bindings import pane_bindings
 from buddy.app.panes.pane import Column, TablePane
+from buddy.app.reports import formatting
+from buddy.app.reports.trials import candidates
 from buddy.app.screens.picker import Choice, PickerScreen
-from buddy.app.stages import StageRow
-from buddy.app.state import Topic
-from buddy.app.trials import candidates
+from buddy.app.session.stages import StageRow
+from buddy.app.session.state import Topic
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import IREE_PHASES, PassInfo
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
@@ -87,20 +87,20 @@ class PassesPane(TablePane[PassRow]):
             return ("failed", "bad")
         if row.step is not None and not row.step.enabled:
             return ("off", "faint")
-        return (figures.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
+        return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
     def _bar(self, row: PassRow) -> Cell:
         """How the row's time compares with the slowest one's."""
         slowest = max((each.stage.stage.milliseconds for each in self.rows if each.stage), default=0.0)
         if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR):
             return ("", "dim")
-        return (figures.bar(row.stage.stage.milliseconds / slowest, BAR, self.glyphs), "bar")
+        return (formatting.bar(row.stage.stage.milliseconds / slowest, BAR, self.glyphs), "bar")
 
     def _change(self, row: PassRow) -> Cell:
         if row.stage is None or (row.step is not None and not row.step.enabled):
             return ("", "dim")
         stage = row.stage.stage
-        return (" ".join(filter(None, figures.change(stage.added, stage.removed, self.glyphs))), "dim")
+        return (" ".join(filter(None, formatting.change(stage.added, stage.removed, self.glyphs))), "dim")
 
     def foot(self, width: int) -> list[Cells]:
         row = self.current
@@ -108,7 +108,7 @@ class PassesPane(TablePane[PassRow]):
             return []
         change, dot = self._change(row)[0], f" {self.glyphs.dot} "
         told = dot.join(part for part in (_level(row), change, _options(row.step), self._summary(row)) if part)
-        return [[(" " + figures.clip(told, width - 2, self.glyphs), "dim")]]
+        return [[(" " + formatting.clip(told, width - 2, self.glyphs), "dim")]]
 
     def _summary(self, row: PassRow) -> str:
         if row.step is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from buddy.app import figures
-from buddy.app.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
-from buddy.app.node_filter import FilterError, NodeFacts, op_kind, read_filter
-from buddy.app.node_graph import Neighbours, dot, svg
+from buddy.app.panes.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
+from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, read_filter
+from buddy.app.panes.node_graph import Neighbours, dot, svg
 from buddy.app.panes.pane import Column, TablePane, columns_at, table_row
-from buddy.app.profile import Timed
+from buddy.app.reports import formatting
+from buddy.app.reports.profile import Timed
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.widgets.look import Cells, ends
 from buddy.compiler.protocol import Assignment, NodeRow
@@ -257,4 +257,4 @@ class Picking(TablePane[NodeRow]):
         self.bench.editing.write_file(path.strip(), draw(around, row))
 
     def memory(self, row: NodeRow) -> str:
-        return figures.size(row.bytes) if row.bytes else ""
+        return formatting.size(row.bytes) if row.bytes else ""

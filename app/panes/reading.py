@@ -9,23 +9,23 @@ from typing import Any
 import msgspec
 from textual import work
 
-from buddy.app import figures
-from buddy.app.bookmarks import Bookmark
-from buddy.app.bounded import FORMS, TEXTS, keep_newest
-from buddy.app.differences import DiffRows
-from buddy.app.elided import LONGEST
-from buddy.app.folds import Fold, Folds, unfolded
-from buddy.app.lines import Line
 from buddy.app.panes.comparison import View
 from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.short_form import ShortForm
 from buddy.app.panes.values import op_name
-from buddy.app.patterns import Pattern
+from buddy.app.reports import formatting
+from buddy.app.reports.text.constant_expansion import LONGEST
+from buddy.app.reports.text.differences import DiffRows
+from buddy.app.reports.text.folds import Fold, Folds, unfolded
+from buddy.app.reports.text.patterns import Pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
-from buddy.app.stages import StageRow
-from buddy.app.typed import from_here
+from buddy.app.session.bounded import FORMS, TEXTS, keep_newest
+from buddy.app.session.lines import Line
+from buddy.app.session.stages import StageRow
 from buddy.app.widgets.look import Cells
+from buddy.app.workspace.bookmarks import Bookmark
+from buddy.app.workspace.input_parsing import from_here
 from buddy.compiler.protocol import Stage, Symbol
 
 ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")
@@ -248,14 +248,14 @@ class Reading(ShortForm):
         lines: list[Cells] = [[(found.content.strip(), "text")]]
         if found.total > len(found.content):
             rest = found.total - len(found.content)
-            lines += [[], [(f"{figures.count(rest)} more characters: w writes the stage to a file", "dim")]]
+            lines += [[], [(f"{formatting.count(rest)} more characters: w writes the stage to a file", "dim")]]
         places = {row.stable: from_here(row.location) for row in self.state.info.rows} if self.state.info else {}
         if line.machine:
             lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
         for node in line.nodes:
             name = self.bench.selection.name_of(node) + " (derived)" * (node in line.derived)
             lines += [[], [(f"from {name}  ", "accent"), (places.get(node, ""), "dim")]]
-        self.app.push_screen(DetailScreen(f"Line {figures.count(number + 1)} of {self.stage.name}", lines))
+        self.app.push_screen(DetailScreen(f"Line {formatting.count(number + 1)} of {self.stage.name}", lines))
 
     @work(exclusive=True, group="whole")
     async def expand_constant(self) -> None:
@@ -282,8 +282,8 @@ class Reading(ShortForm):
             whole = found.total - gap.start if gap.tail else gap.missing
             rest = whole - len(found.content)
             self.expansions.fill(text, number, place, found.content, rest)
-            more = f" of {figures.count(whole)}: w writes the stage to a file" if rest else ""
-            self.bench.say(f"{figures.count(len(found.content))} characters{more}")
+            more = f" of {formatting.count(whole)}: w writes the stage to a file" if rest else ""
+            self.bench.say(f"{formatting.count(len(found.content))} characters{more}")
         self.rows_changed()
 
     @work(exclusive=True, group="whole")
@@ -313,7 +313,7 @@ class Reading(ShortForm):
     def folded_behind(self, number: int) -> Cells:
         """How many lines are folded behind a line, to stand at its right end."""
         behind = self.folds.behind(number)
-        return [(f" {self.glyphs.dot * 3} {figures.count(behind)} lines ", "fold")] if behind else []
+        return [(f" {self.glyphs.dot * 3} {formatting.count(behind)} lines ", "fold")] if behind else []
 
     def beside(self, row: int, line: Line | None, room: int) -> Cells:
         """What stands at the right end of a row where there is room: the nodes it comes from."""
@@ -422,6 +422,6 @@ def _fold_of(symbol: Symbol) -> Fold:
 
 def _choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> Choice:
     length = symbol.last - symbol.first + 1
-    lines = f"{figures.count(length)} line{'s' * (length != 1)}"
-    about = f"{symbol.kind}, {lines} from {figures.count(symbol.first + 1)}"
+    lines = f"{formatting.count(length)} line{'s' * (length != 1)}"
+    about = f"{symbol.kind}, {lines} from {formatting.count(symbol.first + 1)}"
     return Choice(symbol.name, f"{about}, {note}" if note else about, value, marked)

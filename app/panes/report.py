@@ -6,11 +6,11 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from buddy.app import figures
-from buddy.app.figures import UNICODE, Glyphs, short_place
-from buddy.app.runs import RunRecord
-from buddy.app.state import State
+from buddy.app.reports import formatting
+from buddy.app.reports.formatting import UNICODE, Glyphs, short_place
+from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells
+from buddy.app.workspace.runs import RunRecord
 from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
@@ -96,10 +96,10 @@ def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: 
     line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
     if output.verdict == "unchecked":
         return [line, *output_details(output, glyphs)]
-    line += [(f"  max|{glyphs.delta}| ", "dim"), (figures.error(output.max_abs), "text")]
-    line += [("  rel ", "dim"), (figures.error(output.max_rel), "text")]
+    line += [(f"  max|{glyphs.delta}| ", "dim"), (formatting.error(output.max_abs), "text")]
+    line += [("  rel ", "dim"), (formatting.error(output.max_rel), "text")]
     if was is not None and was.max_abs != output.max_abs:
-        line.append((f"  (was {figures.error(was.max_abs)})", "dim"))
+        line.append((f"  (was {formatting.error(was.max_abs)})", "dim"))
     return [line, *output_details(output, glyphs), *_difference_map(output, width, glyphs)]
 
 
@@ -108,8 +108,8 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
         f"first differs at {output.where}" if output.where else "",
         f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MANY_ULP else "",
-        figures.nans(output),
-        figures.spread(output),
+        formatting.nans(output),
+        formatting.spread(output),
         "NaN equals NaN only when asked: setting equal_nan" if output.verdict == "nan" else "",
         f"{output.infs} Inf" if output.infs else "",
         f"{output.zero_signs} zeros of the other sign" if output.zero_signs else "",
@@ -117,7 +117,7 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
     text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
     lines: list[Cells] = [[(f"{'':9}{text}", "warn" if output.verdict != "ok" else "dim")]] if text else []
     if output.histogram:
-        bars = figures.histogram(output.histogram, glyphs)
+        bars = formatting.histogram(output.histogram, glyphs)
         told = f"  mean {output.mean:.3g}  std {output.deviation:.3g}" + f"  {output.zeros} zeros" * (output.zeros > 0)
         lines.append([(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{told}", "dim")])
     return lines
@@ -179,19 +179,19 @@ def _side(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
     """How fast another compiler's code is beside eager, and how far off."""
     word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
-    told = f" eager's speed  max|{glyphs.delta}| {figures.error(side.max_abs)}  "
-    compiled = f"  compiled in {figures.seconds(side.compile_seconds)}"
+    told = f" eager's speed  max|{glyphs.delta}| {formatting.error(side.max_abs)}  "
+    compiled = f"  compiled in {formatting.seconds(side.compile_seconds)}"
     return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (told, "dim"), (word, role), (compiled, "dim")]
 
 
 def _was(report: RunReport | None) -> Cells:
-    return [(f"  (was {figures.seconds(report.compiled.median)})", "dim")] if report else []
+    return [(f"  (was {formatting.seconds(report.compiled.median)})", "dim")] if report else []
 
 
 def _timing(name: str, timing: Timing, slowest: float, room: int, role: str, glyphs: Glyphs) -> Cells:
-    spread = f"{glyphs.to}".join((figures.seconds(timing.low), figures.seconds(timing.high)))
-    bar = figures.bar(timing.median / slowest, room, glyphs)
-    figure = f"{figures.seconds(timing.median):>8} "
+    spread = f"{glyphs.to}".join((formatting.seconds(timing.low), formatting.seconds(timing.high)))
+    bar = formatting.bar(timing.median / slowest, room, glyphs)
+    figure = f"{formatting.seconds(timing.median):>8} "
     return [(f"{name:<9}", "dim"), (figure, "text"), (f"{bar:<{room}}", role), (f" {spread}", "dim")]
 
 
@@ -199,17 +199,17 @@ def _facts(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -
     nodes = report.nodes_compiled + report.nodes_eager
     facts = [
         f"{report.nodes_compiled} of {nodes} nodes compiled, {report.nodes_eager} in eager",
-        f"compiled in {figures.seconds(report.compile_seconds)}",
-        f"{figures.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
+        f"compiled in {formatting.seconds(report.compile_seconds)}",
+        f"{formatting.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
     ]
     facts += [str(inputs)] * (inputs.kind != "script")
     if report.memory is not None:
         memory = report.memory
-        eager = f", eager {figures.size(memory.eager)}" if report.compared else ""
-        facts.append(f"at its peak {figures.size(memory.compiled)}{eager}")
-        facts += [f"packed weights {figures.size(memory.packed)}"] * (memory.packed > 0)
+        eager = f", eager {formatting.size(memory.eager)}" if report.compared else ""
+        facts.append(f"at its peak {formatting.size(memory.compiled)}{eager}")
+        facts += [f"packed weights {formatting.size(memory.packed)}"] * (memory.packed > 0)
     pieces = wrapped(f" {glyphs.dot} ".join(facts), width - 9)
-    pieces += wrapped(figures.load(report.load), width - 9) if report.load is not None else []
+    pieces += wrapped(formatting.load(report.load), width - 9) if report.load is not None else []
     pieces += [piece for note in report.notes for piece in wrapped(note, width - 9)]
     lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]
     if not report.inputs_unchanged:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from textual import work
 
-from buddy.app.appearances import Appearance, appearances, story
-from buddy.app.bounded import TEXTS, keep_newest
 from buddy.app.panes.diffing import Diffing
 from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern, used
-from buddy.app.patterns import Pattern, exact, read_pattern
-from buddy.app.stages import Key, StageRow
-from buddy.app.wrapping import pieces
+from buddy.app.reports.text.patterns import Pattern, exact, read_pattern
+from buddy.app.reports.text.search_hits import Appearance, appearances, story
+from buddy.app.reports.text.wrapping import pieces
+from buddy.app.session.bounded import TEXTS, keep_newest
+from buddy.app.session.stages import Key, StageRow
 from buddy.compiler.protocol import Hits, Stage, Symbol
 from buddy.compiler.protocol.regex import PatternError
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from textual import work
 
-from buddy.app import figures
-from buddy.app.abbreviations import TypeNames, abbreviated
-from buddy.app.lines import Line
 from buddy.app.panes.painting import TAB_WIDTH
 from buddy.app.panes.searching import Searching
+from buddy.app.reports import formatting
+from buddy.app.reports.text.abbreviations import TypeNames, abbreviated
+from buddy.app.session.lines import Line
 from buddy.app.widgets.look import Cells
 
 
@@ -65,7 +65,9 @@ class ShortForm(Searching):
         if await self._bring_types() and self.short:
             self._draw_anew()
         found = self.type_names.of(self.stage.text)
-        choices: list[Any] = [Choice(f"{name} ×{figures.count(one.uses)}", one.text, one.first) for name, one in found]
+        choices: list[Any] = [
+            Choice(f"{name} ×{formatting.count(one.uses)}", one.text, one.first) for name, one in found
+        ]
         if choices:
             title = "Types" if self.short else "Types: a draws the names"
             self.app.push_screen(PickerScreen(title, choices), self._go_type)
@@ -96,6 +98,6 @@ class ShortForm(Searching):
             room = width - sum(len(part) for part, _ in cells) - len(name) - 3
             if room < len(text) and len(cells) > 1:
                 break
-            cells += [(name, "accent"), (" = ", "dim"), (figures.clip(text, max(room - 2, 0), self.glyphs), "text")]
+            cells += [(name, "accent"), (" = ", "dim"), (formatting.clip(text, max(room - 2, 0), self.glyphs), "text")]
             cells.append(("  ", "text"))
         return [cells]

@@ -8,11 +8,11 @@ from textual import work
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
-from buddy.app.bindings import pane_bindings
-from buddy.app.lines import LineCache, UnavailableError
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.report import wrapped
-from buddy.app.state import Topic
+from buddy.app.session.lines import LineCache, UnavailableError
+from buddy.app.session.state import Topic
+from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import GraphInfo, PythonOpened

@@ -9,20 +9,20 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from buddy.app import figures
-from buddy.app.beside import Road, levels, roads
-from buddy.app.lines import UnavailableError
 from buddy.app.panes.comparison import OtherStages
 from buddy.app.panes.navigation import Place
-from buddy.app.roads import flavours_of
+from buddy.app.reports import formatting
+from buddy.app.reports.frontend_comparison import Road, levels, roads
 from buddy.app.screens.list_screen import ListScreen
-from buddy.app.stages import Key
+from buddy.app.session.lines import UnavailableError
+from buddy.app.session.stages import Key
 from buddy.app.widgets.node_lines import NodeLine, NodeLines
+from buddy.app.workspace.frontends import flavours_of
 from buddy.compiler.protocol import Followed, FollowNode, Frame, NodeRow, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.session import Session
+    from buddy.app.session.session import Session
 
 # Narrower screens have one side above the other.
 BESIDE_FROM = 120
@@ -83,7 +83,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         """The box is as high as the screen, and its sides are beside each other where there is room."""
         width = self.app.size.width
         self.query_one("#sides").set_class(width >= BESIDE_FROM, "-beside")
-        self.query_one("#box").border_subtitle = figures.fitting(list(KEYS), ", ", width - 8)
+        self.query_one("#box").border_subtitle = formatting.fitting(list(KEYS), ", ", width - 8)
 
     def on_mount(self) -> None:
         self._compile()

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from buddy.app.lines import LineCache
 from buddy.app.screens.list_screen import ListScreen
+from buddy.app.session.lines import LineCache
 from buddy.app.widgets.code_view import CodeView
 
 

@@ -11,9 +11,9 @@ from textual.containers import Vertical
 from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
-from buddy.app.drafts import Draft
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.look import Cells, look_of
+from buddy.app.workspace.drafts import Draft
 
 # Seconds without a key after which what has been typed is kept.
 DRAFT_SECONDS = 0.5

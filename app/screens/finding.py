@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from buddy.app.bisection import finding_lines
+from buddy.app.reports.bisection import finding_lines
 from buddy.app.screens.detail import TextScreen
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Finding

@@ -6,8 +6,8 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from buddy.app import figures
-from buddy.app.profile import Flame, milliseconds
+from buddy.app.reports import formatting
+from buddy.app.reports.profile import Flame, milliseconds
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
@@ -62,12 +62,12 @@ class FlameTree(CursorView):
         sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
         name = f"{'  ' * depth}{sign} {flame.name}"
         room = max((width - _NUMBERS) // 2, 8)
-        bar = figures.bar(share, max(width - _NUMBERS - room - 2, 4), self.glyphs)
+        bar = formatting.bar(share, max(width - _NUMBERS - room - 2, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
             (f"{milliseconds(flame.seconds):>9}", "number"),
             (f"{share:>7.1%}  ", "dim"),
-            (figures.clip(name, room, self.glyphs).ljust(room), "text" if flame.node else "title"),
+            (formatting.clip(name, room, self.glyphs).ljust(room), "text" if flame.node else "title"),
             (f" {bar}", "accent" if flame.node else "ok"),
         ]
 

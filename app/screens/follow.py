@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.app import figures
-from buddy.app.fates import Said, told
 from buddy.app.panes.navigation import Place
 from buddy.app.panes.pane import Column
+from buddy.app.reports import formatting
+from buddy.app.reports.node_history import Said, told
 from buddy.app.screens.table import TableScreen
-from buddy.app.stages import Key, StageRow
+from buddy.app.session.stages import Key, StageRow
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import NodeTrace
 
@@ -49,8 +49,8 @@ def _text(step: Step) -> Cell:
 
 
 def _lines(step: Step) -> Cell:
-    derived = f" +{figures.count(step.trace.derived)}" if step.trace.derived else ""
-    return (f"{figures.count(step.trace.own)}{derived}", "number")
+    derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
+    return (f"{formatting.count(step.trace.own)}{derived}", "number")
 
 
 _STAGES: tuple[Column[Step], ...] = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from buddy.app import profile
 from buddy.app.panes.pane import Column
+from buddy.app.reports import profile
 from buddy.app.screens.table import TableScreen
 from buddy.compiler.protocol import HotSpot, Sampling
 

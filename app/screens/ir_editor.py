@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from buddy.app.drafts import Draft
-from buddy.app.lines import UnavailableError
 from buddy.app.screens.editor import EditorScreen, Wrong
-from buddy.app.session import Session
+from buddy.app.session.lines import UnavailableError
+from buddy.app.session.session import Session
+from buddy.app.workspace.drafts import Draft
 
 
 class IrEditor(EditorScreen):

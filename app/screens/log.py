@@ -6,7 +6,7 @@ from pathlib import Path
 
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.state import State
+from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells
 
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app import numerics
-from buddy.app.lines import UnavailableError
 from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
+from buddy.app.reports import numerics
 from buddy.app.screens.table import TableScreen
+from buddy.app.session.lines import UnavailableError
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import Frame, GraphInfo, Progress
 from buddy.compiler.protocol.numerics_report import Deviation, NodeNumbers, NumericsReport, Reference
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.session import Session
+    from buddy.app.session.session import Session
 
 
 class NumericsScreen(TableScreen[NodeNumbers]):
@@ -110,7 +110,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         if self._report is None:
             return
         from buddy.app.screens.plot import PlotScreen
-        from buddy.app.workbench import Workbench
+        from buddy.app.workbench.app import Workbench
 
         assert isinstance(self.app, Workbench)
         plot = numerics.growth(self._report, self._info)

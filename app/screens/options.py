@@ -10,9 +10,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
-from buddy.app.pipeline_text import misfit, option_text, option_value
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.still_input import StillInput
+from buddy.app.workspace.pipeline_text import misfit, option_text, option_value
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue, PassStep
 

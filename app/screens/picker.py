@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.fuzzy import Matcher
 from textual.widgets import Input
 
-from buddy.app import figures
+from buddy.app.reports import formatting
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import LEAST_ROWS, CursorView
 from buddy.app.widgets.look import Cells
@@ -50,8 +50,8 @@ class ChoiceList(CursorView, can_focus=False):
         room = self._room(width)
         marker = ">" if row == self.cursor else " "
         mark = "* " if choice.marked else "  "
-        title = figures.clip(choice.title, room, self.glyphs).ljust(room)
-        summary = figures.clip(choice.summary, max(width - room - 5, 0), self.glyphs)
+        title = formatting.clip(choice.title, room, self.glyphs).ljust(room)
+        summary = formatting.clip(choice.summary, max(width - room - 5, 0), self.glyphs)
         return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + summary, "dim")]
 
     def foot(self, width: int) -> list[Cells]:

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from buddy.app import figures
-from buddy.app.drafts import Draft
-from buddy.app.pipeline_text import Candidate, PipelineError, check, completions, parse
+from buddy.app.reports import formatting
 from buddy.app.screens.editor import EditorScreen, Wrong
 from buddy.app.widgets.look import Cells
+from buddy.app.workspace.drafts import Draft
+from buddy.app.workspace.pipeline_text import Candidate, PipelineError, check, completions, parse
 from buddy.compiler.protocol import PassInfo
 
 SHOWN = 4
@@ -81,7 +81,7 @@ class PipelineScreen(EditorScreen):
         lines: list[Cells] = []
         for k, candidate in enumerate(self._candidates[first : first + SHOWN], first):
             mark = ">" if k == self._chosen else " "
-            summary = figures.clip(candidate.summary, max(width - len(candidate.word) - 6, 0), figures.UNICODE)
+            summary = formatting.clip(candidate.summary, max(width - len(candidate.word) - 6, 0), formatting.UNICODE)
             lines.append([(f" {mark} ", "key"), (candidate.word, "accent"), (f"  {summary}", "dim")])
         return lines
 

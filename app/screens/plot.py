@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from buddy.app import figures
-from buddy.app.figures import Glyphs
-from buddy.app.plots import Plot
+from buddy.app.reports import formatting
+from buddy.app.reports.formatting import Glyphs
+from buddy.app.reports.plots import Plot
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.look import Cells, cut
@@ -48,7 +48,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         super().__init__()
         self._plots, self._glyphs, self._chooses = list(plots), glyphs, chooses
         self._number = first
-        self._view = PlotView(self._plots[first], glyphs, plain=glyphs is figures.ASCII)
+        self._view = PlotView(self._plots[first], glyphs, plain=glyphs is formatting.ASCII)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="plot"):
@@ -71,7 +71,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         box.border_title = self.plot.title + several
         keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
         keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L logarithm", "y copies", "q closes"]
-        box.border_subtitle = figures.fitting(keys, ", ", max(self.app.size.width - 12, 20))
+        box.border_subtitle = formatting.fitting(keys, ", ", max(self.app.size.width - 12, 20))
 
     # ---- the lines around the plot --------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class PlotScreen(AnsweringScreen[str | None]):
             out
         )
         parts = [part for part in (left, self.plot.note) if part]
-        return [(" " + figures.clip(f" {self._glyphs.dot} ".join(parts), width - 1, self._glyphs), "dim")]
+        return [(" " + formatting.clip(f" {self._glyphs.dot} ".join(parts), width - 1, self._glyphs), "dim")]
 
     def on_plot_view_moved(self) -> None:
         self._tell()

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app import figures
-from buddy.app.lines import UnavailableError
 from buddy.app.panes.pane import Column
-from buddy.app.preset_facts import PipelineFacts
+from buddy.app.reports import formatting
+from buddy.app.reports.preset_facts import PipelineFacts
 from buddy.app.screens.table import TableScreen
+from buddy.app.session.lines import UnavailableError
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.session import Session
+    from buddy.app.session.session import Session
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
@@ -44,7 +44,7 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         slowest = row.slowest()
         if slowest is None:
             return "being compiled"
-        return f"slowest: {slowest.name}, {figures.milliseconds(slowest.milliseconds)}"
+        return f"slowest: {slowest.name}, {formatting.milliseconds(slowest.milliseconds)}"
 
     @work(exclusive=True, group="facts")
     async def _compile_all(self) -> None:
@@ -81,7 +81,7 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         self._answer("compare")
 
     def _answer(self, act: str) -> None:
-        from buddy.app.versus import Side
+        from buddy.app.commands.compare import Side
 
         if self.current is not None:
             self.dismiss((act, Side(self.current.title, self.current.recipe)))
@@ -90,15 +90,15 @@ class PresetsScreen(TableScreen[PipelineFacts]):
 def _time(row: PipelineFacts) -> Cell:
     if row.problem:
         return ("failed", "bad")
-    return (figures.milliseconds(row.milliseconds), "text") if row.stages else ("", "dim")
+    return (formatting.milliseconds(row.milliseconds), "text") if row.stages else ("", "dim")
 
 
 def _count(value: int) -> Cell:
-    return (figures.count(value) if value else "", "text")
+    return (formatting.count(value) if value else "", "text")
 
 
 def _run(row: PipelineFacts) -> Cell:
-    return (figures.seconds(row.report.compiled.median), "text") if row.report else ("", "dim")
+    return (formatting.seconds(row.report.compiled.median), "text") if row.report else ("", "dim")
 
 
 def _ratio(row: PipelineFacts) -> Cell:

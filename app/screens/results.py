@@ -7,9 +7,9 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from buddy.app import figures
-from buddy.app.appearances import Appearance, told
 from buddy.app.panes.navigation import Place
+from buddy.app.reports import formatting
+from buddy.app.reports.text.search_hits import Appearance, told
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, ends
@@ -65,7 +65,7 @@ class ResultList(CursorView):
             return ends(name, [(told(found, entry.found == 0) + " ", "accent")], width)
         number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
         room = width - 10
-        return [marker, (f"  {number:>6} ", "number"), (figures.clip(text, room, self.glyphs), "text")]
+        return [marker, (f"  {number:>6} ", "number"), (formatting.clip(text, room, self.glyphs), "text")]
 
     def toggle(self) -> None:
         """Unfold the stage under the cursor, or fold it."""

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from buddy.app import figures
 from buddy.app.panes.pane import Column
-from buddy.app.runs import RunRecord, told_recipe
+from buddy.app.reports import formatting
 from buddy.app.screens.table import TableScreen
 from buddy.app.widgets.look import Cell
+from buddy.app.workspace.runs import RunRecord, told_recipe
 from buddy.compiler.protocol import Preset
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -30,10 +30,10 @@ class RunsScreen(TableScreen[RunRecord]):
             Column[RunRecord]("recipe", 0, lambda row: (told_recipe(row.recipe, self._preset(row)), "accent")),
             Column[RunRecord]("inputs", 14, lambda row: (_inputs(row), "dim"), since=90),
             Column[RunRecord](
-                "buddy", 8, lambda row: (figures.seconds(row.report.compiled.median), "text"), right=True
+                "buddy", 8, lambda row: (formatting.seconds(row.report.compiled.median), "text"), right=True
             ),
-            Column[RunRecord]("eager", 8, lambda row: (figures.seconds(row.report.eager.median), "dim"), right=True),
-            Column[RunRecord]("max|d|", 8, lambda row: (figures.error(_worst(row)), "text"), right=True),
+            Column[RunRecord]("eager", 8, lambda row: (formatting.seconds(row.report.eager.median), "dim"), right=True),
+            Column[RunRecord]("max|d|", 8, lambda row: (formatting.error(_worst(row)), "text"), right=True),
             Column[RunRecord]("", 8, _verdict),
         )
         super().__init__(columns, list(reversed(runs)))
@@ -44,15 +44,15 @@ class RunsScreen(TableScreen[RunRecord]):
     def about(self, row: RunRecord) -> str:
         report = row.report
         nodes = f"{report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager"
-        spread = f"{figures.seconds(report.compiled.low)} to {figures.seconds(report.compiled.high)}"
+        spread = f"{formatting.seconds(report.compiled.low)} to {formatting.seconds(report.compiled.high)}"
         facts = [
             f"graph {row.recipe.graph}",
             str(row.inputs),
             nodes,
             f"{report.compiled.runs} runs, quartiles {spread}",
         ]
-        facts += [figures.load(report.load)] if report.load is not None else []
-        return "; ".join([*facts, f"compiled in {figures.seconds(report.compile_seconds)}"])
+        facts += [formatting.load(report.load)] if report.load is not None else []
+        return "; ".join([*facts, f"compiled in {formatting.seconds(report.compile_seconds)}"])
 
     def action_choose(self) -> None:
         if self.current is not None:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from textual import work
 
-from buddy.app import figures
-from buddy.app.lines import UnavailableError
 from buddy.app.panes.pane import Column
+from buddy.app.reports import formatting
+from buddy.app.reports.trials import Attempt, deltas_text, ranked
 from buddy.app.screens.table import TableScreen
-from buddy.app.trials import Attempt, deltas_text, ranked
+from buddy.app.session.lines import UnavailableError
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import Tried
 from buddy.compiler.protocol.recipe import PassStep
 
 if TYPE_CHECKING:
-    from buddy.app.session import Session
+    from buddy.app.session.session import Session
 
 
 class TrialsScreen(TableScreen[Attempt]):
@@ -73,5 +73,5 @@ _COLUMNS: tuple[Column[Attempt], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
     Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), since=90),
     Column("ops", 0, _change),
-    Column("time", 8, lambda row: (figures.milliseconds(row.tried.milliseconds), "dim"), right=True),
+    Column("time", 8, lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"), right=True),
 )

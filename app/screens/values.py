@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from buddy.app import figures
-from buddy.app.background import begin
-from buddy.app.lines import UnavailableError
 from buddy.app.panes.report import difference_level, output_details
+from buddy.app.reports import formatting
+from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, Entry, Pages, entries_of, role_of, written
 from buddy.app.screens.list_screen import ListScreen
-from buddy.app.value_pages import CELL, COLUMNS, ROWS, Entry, Pages, entries_of, role_of, written
+from buddy.app.session.lines import UnavailableError
+from buddy.app.widgets.background import begin
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
 from buddy.app.widgets.prompt import Prompt
@@ -226,7 +226,7 @@ class ValuesScreen(ListScreen[None]):
         several = f" ({self._number + 1} of {len(self._entries)})"
         box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
-        box.border_subtitle = figures.fitting(keys, ", ", max(self.app.size.width - 8, 20))
+        box.border_subtitle = formatting.fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
     def _want(self) -> None:
         """Ask for what is on the screen and not at hand."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from buddy.app.lines import Line, LineCache
-from buddy.app.typed import from_here
+from buddy.app.session.lines import Line, LineCache
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
+from buddy.app.workspace.input_parsing import from_here
 
 LANGUAGE = "fx"
 # How soon a line that is not here yet is asked for again.

@@ -11,7 +11,7 @@ from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBarRender
 from textual.strip import Strip
 
-from buddy.app import figures
+from buddy.app.reports import formatting
 from buddy.app.widgets.look import Cells, Look, look_of
 from buddy.app.widgets.tall_rows import Spot, above, below, scrolled, showing
 
@@ -86,8 +86,8 @@ class CursorView(ScrollView, can_focus=True):
         return look_of(self.app.theme)
 
     @property
-    def glyphs(self) -> figures.Glyphs:
-        return figures.ASCII if self.ascii_mode else figures.UNICODE
+    def glyphs(self) -> formatting.Glyphs:
+        return formatting.ASCII if self.ascii_mode else formatting.UNICODE
 
     @property
     def width(self) -> int:

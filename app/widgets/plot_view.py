@@ -19,8 +19,8 @@ from textual_plot import PlotWidget
 from textual_plot.axis_formatter import AxisFormatter
 from textual_plot.plot_widget import VLinePlot
 
-from buddy.app.figures import Glyphs
-from buddy.app.plots import Plot, Point, Scale, Series, placed, scales, thinned
+from buddy.app.reports.formatting import Glyphs
+from buddy.app.reports.plots import Plot, Point, Scale, Series, placed, scales, thinned
 from buddy.app.widgets.look import look_of
 
 # The colours of series one after another, as roles and syntax names of the theme. Marks differ as well.

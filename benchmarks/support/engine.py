@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from buddy.app.client import EngineClient, EngineLost, RequestFailed
+from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
 from buddy.compiler.protocol import Captured, Compile, Compiled, Failed, GraphInfo, Open, Ran, Run, WorkerState
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe

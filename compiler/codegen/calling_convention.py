@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.codegen.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import RESULT
+from buddy.compiler.mlir.memory import RESULT, bytes_of
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
-from buddy.compiler.passes.kernels.views import bytes_of
+from buddy.compiler.protocol.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
 
 # On the entry's last argument: the bytes of memory that it works in.
 ARENA = "buddy.arena"

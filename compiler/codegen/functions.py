@@ -18,8 +18,8 @@ from buddy.compiler.codegen.objects import Made, new_context, objects_of
 from buddy.compiler.codegen.objects.remarks import OPTIONS, Said, remarks_of
 from buddy.compiler.mlir.bindings import PACKAGE, ir, version
 from buddy.compiler.mlir.llvm_text import llvm_text
+from buddy.compiler.mlir.memory import ONCE
 from buddy.compiler.mlir.provenance import FILE, LocationSets
-from buddy.compiler.passes.kernels.packing import ONCE
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features

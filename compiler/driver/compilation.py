@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.codegen import assembly, calling_convention, functions
-from buddy.compiler.codegen.artifact import Artifact, EagerCall, TensorSpec, symbols_of
 from buddy.compiler.codegen.calling_convention import Entry
 from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
 from buddy.compiler.codegen.machines import MachineError, machine_of
@@ -25,6 +24,7 @@ from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.graph.transform import TransformError
 from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.graph.types import GraphError
@@ -40,6 +40,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext, Remark
 from buddy.compiler.passes.pass_runner import StepError, run_step
 from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Diagnostic, Stage
+from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.stage_text import StageText
 

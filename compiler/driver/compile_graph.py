@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from buddy.compiler.codegen import calling_convention, functions, objects
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.driver import diagnosis, graph_stages, program_cache
 from buddy.compiler.driver.compilation import (
     CompilationError,
@@ -26,6 +25,7 @@ from buddy.compiler.ops.lowering import Lowered, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, Recipe
 
 # Programs of fewer nodes have too few functions for processes beside this one to be worth their start.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from buddy.compiler.codegen import calling_convention, functions
-from buddy.compiler.codegen.artifact import TensorSpec
 from buddy.compiler.driver import diagnosis
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import to_llvm_dialect
@@ -18,6 +17,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import NodeError, lower
 from buddy.compiler.ops.packed_parameters import pack_parameters
+from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.protocol.recipe import Recipe
 

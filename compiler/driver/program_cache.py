@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from buddy.compiler.codegen import artifact as artifacts
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.codegen.machines import maker
 from buddy.compiler.graph import registrations, serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.bindings import PACKAGE, version
+from buddy.compiler.protocol import artifact as artifacts
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe, digest
 from buddy.compiler.support.disk_cache import PROGRAMS
 from buddy.compiler.support.target import host_features

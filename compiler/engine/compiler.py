@@ -130,7 +130,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 
 
 def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
-    from buddy.compiler.codegen.artifact import to_bytes
+    from buddy.compiler.protocol.artifact import to_bytes
 
     result = compiler.compile(recipe, packer.stage_made, packer.step_begins)
     return result, to_bytes(result.artifact)

@@ -107,9 +107,15 @@ def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> 
 
 def import_in_child(channel: Channel, captured: Any) -> GraphImported | Refused:
     """What torch-mlir's importer makes of a graph, in a child, which alone has MLIR."""
-    reply = _in_child(channel, lambda _: GraphImported(captured.torch_dialect()), _IMPORT_WORDS)
+    reply = _in_child(channel, lambda _: _imported(captured), _IMPORT_WORDS)
     assert isinstance(reply, GraphImported | Refused)
     return reply
+
+
+def _imported(captured: Any) -> GraphImported:
+    from buddy.compiler.frontend.torch_dialect import of_captured
+
+    return GraphImported(of_captured(captured))
 
 
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
@@ -157,7 +163,7 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
 
 
 def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
-    from buddy.compiler.codegen.artifact import from_bytes
+    from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.tools.export import Order, Program, export
     from buddy.compiler.tools.export.interface import c_name
 
@@ -209,14 +215,14 @@ def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
         from buddy.compiler.runtime.iree import run_by_iree
 
         return partial(run_by_iree, captured, artifact_from(request.artifact), request.native)
-    from buddy.compiler.codegen.artifact import from_bytes
+    from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime import run_and_compare
 
     return partial(run_and_compare, captured, from_bytes(request.artifact))
 
 
 def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
-    from buddy.compiler.codegen.artifact import from_bytes
+    from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime.choose_inputs import chosen_tensors
     from buddy.compiler.tools.profile.measure import profile
 

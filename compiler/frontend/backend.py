@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact, symbols_of
 from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.backend_settings import Settings
@@ -30,7 +29,9 @@ from buddy.compiler.frontend.verify import Verified
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
+from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.protocol import Assignment, Diagnostic
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.sizes import bind

@@ -12,9 +12,9 @@ import msgspec
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
-from buddy.compiler.frontend.captured import CapturedGraph, drawing_program, eager_program
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
+from buddy.compiler.frontend.eager_program import drawing_program, eager_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.others import load_plugins
@@ -25,6 +25,7 @@ from buddy.compiler.frontend.torch_dialect import imported
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
+from buddy.compiler.runtime.captured import CapturedGraph
 
 # PyTorch's own, whatever stands in for it while a script is run for its graphs.
 _compile = torch.compile

@@ -15,7 +15,6 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositio
 from buddy.compiler.frontend.backend import Own, buddy_backend, compile_aten
 from buddy.compiler.frontend.backend_settings import Settings as BackendSettings
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture, record_inference
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.export import export
 from buddy.compiler.frontend.imported import Imported, Params, argument_order
 from buddy.compiler.frontend.listeners import quietly, recording, tell
@@ -24,6 +23,7 @@ from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph, Settings
 from buddy.compiler.graph.operation import Op, default_ops_map
+from buddy.compiler.runtime.captured import CapturedGraph
 
 Lowering = Callable[[Op, Any], Any]
 Flavour = Literal["linalg", "tosa"]

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.random_numbers import new_seed
 from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.runtime.captured import CapturedGraph
 
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 

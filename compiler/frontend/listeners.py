@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from buddy.compiler.frontend.captured import CapturedGraph
+from buddy.compiler.runtime.captured import CapturedGraph
 
 OnGraph = Callable[[CapturedGraph], None]
 Quiet = Callable[[], AbstractContextManager[None]]

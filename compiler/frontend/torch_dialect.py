@@ -27,12 +27,26 @@ from buddy.compiler.protocol.imported_ir import GivenIR
 from buddy.compiler.protocol.recipe import TORCH_MLIR
 from buddy.compiler.protocol.torch_mlir_pipelines import IMPORTED
 from buddy.compiler.runtime import philox
+from buddy.compiler.runtime.captured import CapturedGraph
 
 # What the importer takes for a file of Python.
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
 _TODO = "leave it to the frontend dynamo, or take the op out of the program"
+
+
+def of_captured(captured: CapturedGraph) -> GivenIR:
+    """A captured graph as a module of the torch dialect. Raises `UnsupportedGraphError` for a part of one."""
+    if captured.torch_dialect is None:
+        raise UnsupportedGraphError(
+            Diagnostic(
+                "torch-mlir imports whole graphs as they were captured, and this is a part of one",
+                "the graph",
+                "leave it to the frontend dynamo",
+            )
+        )
+    return captured.torch_dialect()
 
 
 def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:

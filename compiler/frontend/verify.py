@@ -11,13 +11,14 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.captured import CapturedGraph, eager_program
 from buddy.compiler.frontend.convert import to_buddy
+from buddy.compiler.frontend.eager_program import eager_program
 from buddy.compiler.frontend.errors import VerificationError
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.numerics_report import Deviation
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import Tolerance
 from buddy.compiler.runtime.deviations import Deviations
 from buddy.compiler.runtime.positions import choice_of, room

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 
+# Function attribute: it runs once per parameter, so unrolling its loops costs more compile time than it saves.
+ONCE = "buddy.once"
 RESULT = "buddy.result"  # argument attribute: a buffer of the caller's that nothing else overlaps
 
 VIEWS = frozenset(
@@ -22,6 +25,19 @@ VIEWS = frozenset(
 )
 _BASE = "memref.extract_strided_metadata"  # whose first result is the buffer that it asks about
 NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+
+
+def element_bytes(type_: Any) -> int:
+    """Bytes of one element of a scalar type; `index` counts as 8."""
+    return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8
+
+
+def bytes_of(type_: Any) -> int:
+    """The bytes that a memref of static shape holds."""
+    element, parts = type_.element_type, 1
+    if isinstance(element, ir.ComplexType):
+        element, parts = element.element_type, 2
+    return math.prod(type_.shape, start=parts * element_bytes(element))
 
 
 def root_of(value: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen.artifact import EagerCall, TensorSpec
 from buddy.compiler.graph.operation import GetItemOp, Op, nodes_in
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_in
@@ -18,6 +17,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import RESULTS, index_value, remember, sizes_attribute, symbol_attributes
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
+from buddy.compiler.protocol.artifact import EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import digest
 
 ATTRIBUTE = "buddy.eager"

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.artifact import FORK
 from buddy.compiler.mlir.bindings import ir, llvm
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.protocol.artifact import FORK
 
 # On a task whose last argument is scratch memory: how many bytes of it each thread has to itself.
 SLOT = "buddy.slot"

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.artifact import COUNTERS, Region
 from buddy.compiler.codegen.calling_convention import REGIONS, entry_of, regions_attribute
 from buddy.compiler.mlir.bindings import func, ir, llvm
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
+from buddy.compiler.protocol.artifact import COUNTERS, Region
 from buddy.compiler.support.cycle_counter import Counter, counter
 
 # Where the entry's numbers begin: behind the word that callees read.

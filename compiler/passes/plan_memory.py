@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from buddy.compiler.codegen.arena import ALIGNMENT, Place, Span, aligned, place
 from buddy.compiler.codegen.calling_convention import ARENA, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.memory import RESULT, accesses, hands_on
+from buddy.compiler.mlir.memory import RESULT, accesses, bytes_of, hands_on
 from buddy.compiler.mlir.walk import attributes_of, calls_in, named
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
-from buddy.compiler.passes.kernels.views import as_bytes, byte_type, bytes_of, part
+from buddy.compiler.passes.kernels.views import as_bytes, byte_type, part
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 
 

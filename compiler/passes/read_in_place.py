@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.mlir.memory import accesses, hands_on, root_of, stands_alone
+from buddy.compiler.mlir.memory import accesses, element_bytes, hands_on, root_of, stands_alone
 from buddy.compiler.mlir.walk import callee_of, named, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
-from buddy.compiler.passes.kernels.emit import element_bytes
 from buddy.compiler.passes.kernels.views import as_bytes, part
 from buddy.compiler.passes.write_in_place import is_allocated, stands_after, stands_before
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.codegen.artifact import EagerCall
 from buddy.compiler.graph.sizes import parsed, value_of
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.protocol.artifact import EagerCall
 from buddy.compiler.runtime import philox  # noqa: F401  (defines the ops of random bits)
 from buddy.compiler.runtime.memory import tensor_at, torch_dtype
 from buddy.compiler.runtime.observing import Observer as Observer  # defines the op that compiled code may call

@@ -16,7 +16,7 @@ from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.support.archives import too_large
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 
 class InputError(Exception):

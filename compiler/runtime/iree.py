@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.codegen.artifact import from_bytes
 from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.artifact import IreeArtifact
+from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.recipe import IREE, NATIVE
 from buddy.compiler.protocol.run_report import RunReport, SideReport
@@ -32,8 +32,8 @@ from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.support.machine_load import LoadMeter
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
     from buddy.compiler.protocol.worker_messages import NativeCode
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 
 def run_by_iree(

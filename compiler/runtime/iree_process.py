@@ -20,9 +20,9 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from buddy.compiler.codegen.artifact import TensorSpec
 from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeArtifact
+from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.runtime.memory import torch_dtype
 from buddy.compiler.runtime.sizes import Shape, bind

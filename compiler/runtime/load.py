@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.runtime.loaded import LoadedProgram
 from buddy.compiler.runtime.on_device import DeviceLoaded
 

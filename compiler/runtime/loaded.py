@@ -9,8 +9,8 @@ from functools import partial
 
 import torch
 
-from buddy.compiler.codegen.artifact import COUNTERS, Argument, Artifact
 from buddy.compiler.codegen.machines import check_runs_here
+from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
 from buddy.compiler.runtime.callbacks import EagerOps
 from buddy.compiler.runtime.huge_pages import collapse
 from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.runtime.allocations import with_peak
 from buddy.compiler.runtime.compare import unchecked
 from buddy.compiler.runtime.load import Loaded, load
@@ -23,7 +23,7 @@ from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.machine_load import LoadMeter
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import torch
 
 from buddy.compiler.codegen.arena import ALIGNMENT
-from buddy.compiler.codegen.artifact import TensorSpec
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.runtime.huge_pages import roomy
 from buddy.compiler.runtime.torch_values import to_torch
 

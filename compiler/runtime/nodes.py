@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.codegen.artifact import from_bytes
 from buddy.compiler.graph.operation import Op, ReshapeFamilyOp
 from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp, ViewDtypeOp
+from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.numerics_report import (
     Deviation,
     NanOrigin,
@@ -31,7 +31,7 @@ from buddy.compiler.runtime.packed_elsewhere import PackedElsewhere
 from buddy.compiler.runtime.torch_values import to_torch
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 OnProgress = Callable[[str, float], None]
 _PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)

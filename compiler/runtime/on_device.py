@@ -7,10 +7,10 @@ from statistics import median
 
 import torch
 
-from buddy.compiler.codegen.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.codegen.gpu.driver import Device, NoDeviceError
-from buddy.compiler.codegen.gpu.program import Copy, DeviceProgram, Launch
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.protocol.device_program import Copy, DeviceProgram, Launch
 from buddy.compiler.runtime.memory import torch_dtype
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from buddy.compiler.codegen.artifact import FORK
+from buddy.compiler.protocol.artifact import FORK
 
 # job = {task, data}: what a member of a team does, asking the runtime which one it is.
 _MEMBER = """

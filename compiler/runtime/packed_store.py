@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.runtime.huge_pages import HUGE, ask_ahead
 from buddy.compiler.runtime.memory import bytes_of, torch_dtype
 

@@ -17,7 +17,7 @@ from buddy.compiler.runtime.in_step import InStep
 from buddy.compiler.runtime.node_by_node import symbols_at, values_of
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 # By target, the place of the argument that names the dim; positions are the second result but of the first two.
 _ALONE = {"argmax.default": 1, "argmin.default": 1}

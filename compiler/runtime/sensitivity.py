@@ -25,7 +25,7 @@ from buddy.compiler.runtime.node_by_node import SEED, symbols_at
 from buddy.compiler.runtime.positions import choice_of, room
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 # The greatest of one run's errors and that of another's, of equal distributions, add up to twice the spread where both
 # are at one element; compiled code with errors three times those of eager is still called right.

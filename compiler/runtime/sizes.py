@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.codegen.artifact import Symbol, TensorSpec
 from buddy.compiler.graph.sizes import Size, parsed, value_of
+from buddy.compiler.protocol.artifact import Symbol, TensorSpec
 
 
 class Shape:

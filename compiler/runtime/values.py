@@ -14,7 +14,7 @@ import torch
 from buddy.compiler.runtime.choose_inputs import input_positions
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 INDEX = "index.json"
 # Bytes of one run that are kept: values are looked at a page at a time, and files lie in the folder for temporary ones.

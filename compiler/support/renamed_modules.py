@@ -16,7 +16,7 @@ _PREFIX = "buddy.compiler."
 RENAMED = {
     "archives": "support.archives",
     "arena": "codegen.arena",
-    "artifact": "codegen.artifact",
+    "artifact": "protocol.artifact",
     "assembly": "codegen.assembly",
     "bench": "tools.bench",
     "bindings": "mlir.bindings",
@@ -43,6 +43,8 @@ RENAMED = {
     "front_steps": "protocol.torch_mlir_pipelines",
     "fuzzing": "tools.fuzz",
     "generic_form": "mlir.generic_form",
+    "gpu.program": "protocol.device_program",
+    "frontend.captured": "runtime.captured",
     "given_ir": "ops.imported_module",
     "gpu": "codegen.gpu",
     "graph.given": "protocol.imported_ir",
@@ -114,8 +116,8 @@ RENAMED = {
 
 
 def install() -> None:
-    """Find renamed modules from now on, before all other finders: Python's own would load what lies in a renamed package
-    a second time."""
+    """Find renamed modules from now on, before all other finders: Python's own would load what lies in a renamed
+    package a second time."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

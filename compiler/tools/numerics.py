@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from buddy.compiler.codegen.artifact import to_bytes
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.numerics_report import ObservedProgram
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.tools.observation import observation

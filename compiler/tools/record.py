@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from buddy.compiler.driver.compilation import Compilation, Compiler
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.listeners import recording, tell
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.importers.sources import with_own_names
@@ -21,6 +20,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.run_report import RunReport
 from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.tools.extract import Part, script_of
 
 SCRIPT, RECIPE = "session.py", "recipe.toml"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from buddy.compiler.codegen import objects
-from buddy.compiler.codegen.artifact import to_bytes
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.graph import serialize
@@ -17,6 +16,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.numerics_report import OwnProgram
 from buddy.compiler.protocol.recipe import EAGER, OpChoice, Recipe, digest
 

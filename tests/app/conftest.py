@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from buddy.app import figures, heartbeat
-from buddy.app import workbench as workbench_module
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
+from buddy.app.reports import formatting
+from buddy.app.session import heartbeat
+from buddy.app.workbench import app as workbench_module
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import ROOT, alike, passed_on
@@ -159,9 +160,9 @@ def workbench(tmp_path: Path) -> Callable[..., Any]:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workbench]:
     """`bench(theme)`: a workbench for pictures, whose figures are always the same."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(figures, "milliseconds", lambda value: "1.0 ms")
-    monkeypatch.setattr(figures, "seconds", lambda value: "1.00 s")
+    monkeypatch.setattr(formatting, "milliseconds", lambda value: "1.0 ms")
+    monkeypatch.setattr(formatting, "seconds", lambda value: "1.00 s")
     # However busy the machine is, the engine is not said to be silent.
     monkeypatch.setattr(heartbeat, "SILENT", math.inf)
-    monkeypatch.setattr(figures, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
+    monkeypatch.setattr(formatting, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
     return lambda *given, **options: alike(tmp_path, *given, **options)

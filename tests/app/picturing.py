@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
-from buddy.app.workspace import Workspace
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import Settings
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -8,30 +8,30 @@ import pytest
 from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
-from buddy.app.backends import Backends
-from buddy.app.bindings import pane_bindings, screen_bindings
-from buddy.app.commands import HIDDEN, listed
-from buddy.app.editing import Editing
-from buddy.app.exporting import Exporting
-from buddy.app.frontends import Frontends
-from buddy.app.graphs import Graphs
-from buddy.app.layout import Layout
-from buddy.app.overlays import Overlays
+from buddy.app.commands.backend import Backends
+from buddy.app.commands.compare import Versus
+from buddy.app.commands.edit_text import TextEditing
+from buddy.app.commands.export import Exporting
+from buddy.app.commands.frontend import Frontends
+from buddy.app.commands.graphs import Graphs
+from buddy.app.commands.overlays import Overlays
+from buddy.app.commands.profile import Profiling
+from buddy.app.commands.provenance import Provenance
+from buddy.app.commands.recipe_edits import Editing
+from buddy.app.commands.run import Running
+from buddy.app.commands.sessions import Sessions
+from buddy.app.commands.subgraphs import Parting
+from buddy.app.commands.tune import Tuner
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.panes.source import SourcePane
-from buddy.app.parting import Parting
-from buddy.app.profiling import Profiling
-from buddy.app.provenance import Provenance
-from buddy.app.running import Running
 from buddy.app.screens.help import help_screen
-from buddy.app.sessions import Sessions
-from buddy.app.text_editing import TextEditing
-from buddy.app.tuner import Tuner
-from buddy.app.versus import Versus
-from buddy.app.workbench import Workbench
+from buddy.app.widgets.bindings import pane_bindings, screen_bindings
+from buddy.app.workbench.app import Workbench
+from buddy.app.workbench.layout import Layout
+from buddy.app.workbench.palette import HIDDEN, listed
 from buddy.compiler.protocol import Assignment, NodeRow
 
 CLASSES: dict[str, list[type]] = {

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from buddy.app import figures
-from buddy.app.diff_parts import Hunk
-from buddy.app.differences import CONTEXT, DiffRow, DiffRows, Layout
-from buddy.app.folds import Fold
 from buddy.app.panes.comparison import View, change_counts, no_change
-from buddy.app.words import changed_words, marked
+from buddy.app.reports import formatting
+from buddy.app.reports.text.diff_parts import Hunk
+from buddy.app.reports.text.differences import CONTEXT, DiffRow, DiffRows, Layout
+from buddy.app.reports.text.folds import Fold
+from buddy.app.reports.text.word_diff import changed_words, marked
 
 LAYOUTS: tuple[Layout, ...] = ("unified", "beside")
 
@@ -132,8 +132,8 @@ def test_where_only_numbering_changed_that_is_said() -> None:
     assert no_change(View("a", "b", "structural"), equal)[0][0] == " no structural change "
     assert no_change(View("a", "a", "structural"), equal)[0][0] == " no change "
     assert no_change(View("a", "b", "line"), changed) == []
-    assert change_counts(changed, figures.ASCII) == "+4 -2 in 2 places"
-    assert change_counts(equal, figures.ASCII) == ""
+    assert change_counts(changed, formatting.ASCII) == "+4 -2 in 2 places"
+    assert change_counts(equal, formatting.ASCII) == ""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from buddy.app.drafts import Draft, Left, drafts
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.drafts import Draft, Left, drafts
+from buddy.app.workspace.settings import Settings
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
@@ -26,8 +26,8 @@ SESSION = """
 import asyncio, sys
 from pathlib import Path
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
+from buddy.app.workspace.settings import Settings
+from buddy.app.workbench.app import Workbench
 
 async def main(source, store):
     app = Workbench(source, store=Path(store), settings=Settings())

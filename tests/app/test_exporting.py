@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.exporting import kinds_in
+from buddy.app.commands.export import kinds_in
 from buddy.compiler.codegen.machines import NAMES
 from buddy.compiler.protocol.recipe import TARGETS
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.app.abbreviations import TypeNames, abbreviated
-from buddy.app.appearances import appearances, story, told
-from buddy.app.bookmarks import Bookmark, Bookmarks
-from buddy.app.folds import Fold, Folds, unfolded
-from buddy.app.stages import StageRow, keyed
+from buddy.app.reports.text.abbreviations import TypeNames, abbreviated
+from buddy.app.reports.text.folds import Fold, Folds, unfolded
+from buddy.app.reports.text.search_hits import appearances, story, told
+from buddy.app.session.stages import StageRow, keyed
+from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
 from buddy.compiler.protocol import Hits, LongType, Stage
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.module_tree import ModuleRow
+from buddy.app.panes.module_tree import ModuleRow
 from buddy.app.screens.code import CodeScreen, CodeView
 from buddy.app.screens.picker import PickerScreen
 from buddy.compiler.protocol.recipe import EAGER

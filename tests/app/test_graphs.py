@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
-from buddy.app import figures
-from buddy.app.graphs import ending, graph_at, graph_cells, standing
-from buddy.app.state import State
+from buddy.app.commands.graphs import ending, graph_at, graph_cells, standing
+from buddy.app.reports import formatting
+from buddy.app.session.state import State
 from buddy.app.widgets.cell_line import CellLine
 from buddy.app.widgets.look import length
-from buddy.app.workspace import Workspace
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -57,7 +57,7 @@ def run(state: State, workspace: Workspace, graph: int, **result: Any) -> None:
 
 
 def line(state: State, workspace: Workspace, width: int = 80) -> str:
-    return "".join(text for text, _ in graph_cells(state, workspace, width, figures.UNICODE))
+    return "".join(text for text, _ in graph_cells(state, workspace, width, formatting.UNICODE))
 
 
 # ---- how each stands -------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
 ) -> None:
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
     state.graph = shown
-    cells = graph_cells(state, workspace, width, figures.UNICODE)
+    cells = graph_cells(state, workspace, width, formatting.UNICODE)
     assert length(cells) <= width
     assert f"[{shown} SomeRatherLongName #{shown}]" in line(state, workspace, width)
 
@@ -106,7 +106,7 @@ def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
 def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
     """For each column of the line, the number that the tab drawn there begins with; None where there is no tab."""
     found: list[int | None] = []
-    for text, _ in graph_cells(state, workspace, 80, figures.UNICODE):
+    for text, _ in graph_cells(state, workspace, 80, formatting.UNICODE):
         number = re.match(r"[ [](\d+)", text)
         found += [int(number.group(1)) if number else None] * len(text)
     return found
@@ -114,7 +114,7 @@ def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
 
 def clicked(state: State, workspace: Workspace) -> list[int | None]:
     """For each column of the screen, the graph that a click on the line of graphs shows."""
-    return [graph_at(state, workspace, 80, figures.UNICODE, x) for x in range(80)]
+    return [graph_at(state, workspace, 80, formatting.UNICODE, x) for x in range(80)]
 
 
 @pytest.mark.parametrize("shown", [0, 1, 2])

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from buddy.app import heartbeat
-from buddy.app.heartbeat import Heartbeat
-from buddy.app.session import Session
-from buddy.app.ssh import Remote
-from buddy.app.state import State
-from buddy.app.workspace import Workspace
+from buddy.app.session import heartbeat
+from buddy.app.session.heartbeat import Heartbeat
+from buddy.app.session.session import Session
+from buddy.app.session.ssh import Remote
+from buddy.app.session.state import State
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import WorkerState
 from tests.engine.engine_processes import children, command, lives
 

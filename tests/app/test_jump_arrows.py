@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.app.figures import ASCII, UNICODE, Glyphs
-from buddy.app.jump_arrows import LANES, JumpArrows
+from buddy.app.reports.formatting import ASCII, UNICODE, Glyphs
+from buddy.app.reports.text.jump_arrows import LANES, JumpArrows
 
 # A loop in lines 3 to 4 inside one in 1 to 6, which two jumps go back in; line 0 jumps over all of it.
 NESTED = ((0, 7), (4, 3), (5, 1), (6, 1))

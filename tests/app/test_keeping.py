@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from buddy.app import keeping, running, sessions
-from buddy.app.bookmarks import Bookmark, Bookmarks
-from buddy.app.keeping import Kept, KeptSession, read_kept
-from buddy.app.runs import RunRecord, recorded
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
+from buddy.app.commands import run, sessions
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace import session_file
+from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
+from buddy.app.workspace.runs import RunRecord, recorded
+from buddy.app.workspace.session_file import Kept, KeptSession, read_kept
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
 
@@ -84,14 +85,14 @@ def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
 
 def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk is slow, and the workbench is left meanwhile."""
-    go_on, at_it, real = threading.Event(), threading.Event(), keeping.write_kept
+    go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_kept
 
     def slow(path: Path, kept: Kept) -> None:
         at_it.set()
         assert go_on.wait(PATIENCE)
         real(path, kept)
 
-    monkeypatch.setattr(keeping, "write_kept", slow)
+    monkeypatch.setattr(session_file, "write_kept", slow)
     _, file = of_file(tmp_path / "x.session")
     file.want(Kept("ir"))
     writers = [threading.Thread(target=file.write) for _ in range(3)]
@@ -158,7 +159,7 @@ async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> No
 
 
 async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, real = threading.Event(), keeping.write_kept
+    go_on, real = threading.Event(), session_file.write_kept
     at_it: list[threading.Thread] = []
 
     def stuck(path: Path, kept: Kept) -> None:
@@ -166,7 +167,7 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
         assert go_on.wait(PATIENCE)
         real(path, kept)
 
-    monkeypatch.setattr(keeping, "write_kept", stuck)
+    monkeypatch.setattr(session_file, "write_kept", stuck)
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await until(pilot, lambda: bool(at_it), "a write")
@@ -181,7 +182,7 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
 async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(sessions, "KEEP_SECONDS", 0.02)
-    full, tried, real, told = True, 0, keeping.write_kept, []
+    full, tried, real, told = True, 0, session_file.write_kept, []
 
     def write(path: Path, kept: Kept) -> None:
         nonlocal tried
@@ -190,7 +191,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, kept)
 
-    monkeypatch.setattr(keeping, "write_kept", write)
+    monkeypatch.setattr(session_file, "write_kept", write)
     app = opened(tmp_path)
     monkeypatch.setattr(app, "say", told.append)
     async with app.run_test(size=(100, 24)) as pilot:
@@ -208,7 +209,7 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
 ) -> None:
     """The stage that was shown is there once it is compiled, and inputs once their file has been read."""
     go_on = threading.Event()
-    monkeypatch.setattr(running, "file_choice", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
+    monkeypatch.setattr(run, "file_choice", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
     path = opened(tmp_path).sessions._path
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)

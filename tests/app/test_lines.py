@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from buddy.app.lines import KEEP, PAGE, Line, LineCache, UnavailableError
+from buddy.app.session.lines import KEEP, PAGE, Line, LineCache, UnavailableError
 from buddy.compiler.protocol import Lines
 
 TOTAL = PAGE * (KEEP + 10)

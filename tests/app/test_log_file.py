@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.log_file import KEPT, LogFile
+from buddy.app.session.log_file import KEPT, LogFile
 
 
 def test_a_long_log_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> None:

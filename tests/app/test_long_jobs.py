@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.app import figures
-from buddy.app.chrome import progress_text, status_cells
-from buddy.app.long_jobs import LongJobs, Pace, told_left
-from buddy.app.settings import Settings, read_settings
-from buddy.app.stages import StageBoard
-from buddy.app.state import State
+from buddy.app.reports import formatting
+from buddy.app.session.progress import LongJobs, Pace, told_left
+from buddy.app.session.stages import StageBoard
+from buddy.app.session.state import State
+from buddy.app.workbench.status_lines import progress_text, status_cells
+from buddy.app.workspace.settings import Settings, read_settings
 from buddy.compiler.protocol import Progress, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -73,17 +73,17 @@ def test_what_takes_long_says_for_how_long_and_how_to_end_it() -> None:
     state.began("compile", 7, Recipe())
     state.apply(Progress(7, "pass 3/60 tile", 0.04))
     clock.now = 3.0
-    assert "for" not in progress_text(state, figures.UNICODE)
+    assert "for" not in progress_text(state, formatting.UNICODE)
     assert _said(state).endswith("ctrl+c cancels ")
     clock.now = 34.0
-    assert progress_text(state, figures.UNICODE).endswith("4%  for 34 s")
+    assert progress_text(state, formatting.UNICODE).endswith("4%  for 34 s")
     assert _said(state).endswith("ctrl+c ends it ")
     state.apply(Progress(7, "pass 4/60 cse", 0.05))
-    assert "for" not in progress_text(state, figures.UNICODE)
+    assert "for" not in progress_text(state, formatting.UNICODE)
 
 
 def _said(state: State) -> str:
-    return "".join(text for text, _ in status_cells(state, "", "", ("graph",), None, 80, figures.UNICODE))
+    return "".join(text for text, _ in status_cells(state, "", "", ("graph",), None, 80, formatting.UNICODE))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from buddy.app.panes.navigation import Jumps, Matches, Place
 from buddy.app.panes.tabs import Tab, tab_at, tab_labels
 from buddy.app.panes.values import defined, definition_pattern, names, op_name, use_pattern, used
-from buddy.app.patterns import read_pattern
+from buddy.app.reports.text.patterns import read_pattern
 
 PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm", "ir", "asm")
 TABS = [Tab(name, number) for number, name in enumerate(PHASES, 1)]

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from buddy.app.module_tree import ModuleRow, all_modules, tree_rows
-from buddy.app.node_filter import FilterError, NodeFacts, op_kind, read_filter
-from buddy.app.node_graph import Neighbours, dot, svg
+from buddy.app.panes.module_tree import ModuleRow, all_modules, tree_rows
+from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, read_filter
+from buddy.app.panes.node_graph import Neighbours, dot, svg
 from buddy.compiler.protocol import NodeRow
 
 

@@ -6,9 +6,9 @@ import json
 
 from msgspec.structs import replace
 
-from buddy.app import numerics
-from buddy.app.node_filter import NodeFacts, read_filter
-from buddy.app.number_changes import without_each
+from buddy.app.panes.node_filter import NodeFacts, read_filter
+from buddy.app.reports import numerics
+from buddy.app.reports.numerics_changes import without_each
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol.presets import default_recipe

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from buddy.app.own_editor import EditorError, NoEditorError, edited_by, editor_words
-from buddy.app.text_editing import TextEditing
-from buddy.app.workspace import Workspace
+from buddy.app.commands.edit_text import TextEditing
+from buddy.app.commands.external_editor import EditorError, NoEditorError, edited_by, editor_words
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.bisection import criterion, finding_lines, write_finding
+from buddy.app.reports.bisection import criterion, finding_lines, write_finding
 from buddy.app.screens.finding import FindingScreen
 from buddy.compiler.protocol import Criterion, Culprit, Finding
 from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from buddy.app.pasting import END, START, PasteParser
+from buddy.app.workbench.pasting import END, START, PasteParser
 
 
 def read(*parts: str) -> list[events.Event | object]:

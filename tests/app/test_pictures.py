@@ -22,11 +22,12 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from buddy.app import screens
-from buddy.app.fates import Said
-from buddy.app.patterns import read_pattern
-from buddy.app.plots import Axis, Plot, Series
-from buddy.app.preset_facts import PipelineFacts
-from buddy.app.profile import Flame
+from buddy.app.reports.node_history import Said
+from buddy.app.reports.plots import Axis, Plot, Series
+from buddy.app.reports.preset_facts import PipelineFacts
+from buddy.app.reports.profile import Flame
+from buddy.app.reports.text.patterns import read_pattern
+from buddy.app.reports.trials import Attempt
 from buddy.app.screens.beside import BesideScreen
 from buddy.app.screens.code import CodeScreen
 from buddy.app.screens.confirm import ConfirmScreen
@@ -50,9 +51,8 @@ from buddy.app.screens.runs import RunsScreen
 from buddy.app.screens.table import TableScreen
 from buddy.app.screens.trials import TrialsScreen
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.stages import StageRow
-from buddy.app.trials import Attempt
-from buddy.app.workbench import BenchScreen
+from buddy.app.session.stages import StageRow
+from buddy.app.workbench.app import BenchScreen
 from buddy.compiler.protocol import Finding, HotSpot, NodeTrace, Sampling, Stage, Tried
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until

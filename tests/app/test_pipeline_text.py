@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.pipeline_text import (
+from buddy.app.workspace.pipeline_text import (
     PipelineError,
     check,
     completions,
@@ -16,7 +16,7 @@ from buddy.app.pipeline_text import (
     pipeline_text,
     steps_of,
 )
-from buddy.app.workspace import Workspace
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe

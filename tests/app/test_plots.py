@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from textual.app import App
 
-from buddy.app import figures
-from buddy.app.plots import Axis, Plot, Series, counted, placed, round_steps, scale_of, scales, thinned
+from buddy.app.reports import formatting
+from buddy.app.reports.plots import Axis, Plot, Series, counted, placed, round_steps, scale_of, scales, thinned
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.widgets.plot_view import PlotView
 from buddy.themes.palette import DEFAULT
@@ -59,9 +59,9 @@ def test_a_long_line_keeps_the_extremes_of_every_column() -> None:
 class Bare(App[None]):
     """An application that has a plot and nothing else."""
 
-    CSS_PATH = "../../app/workbench.tcss"
+    CSS_PATH = "../../app/workbench/workbench.tcss"
 
-    def __init__(self, *plots: Plot, glyphs: figures.Glyphs = figures.UNICODE, chooses: str = "") -> None:
+    def __init__(self, *plots: Plot, glyphs: formatting.Glyphs = formatting.UNICODE, chooses: str = "") -> None:
         super().__init__()
         self._plots, self._glyphs, self._chooses = plots, glyphs, chooses
         self.chosen: str | None = None
@@ -120,7 +120,7 @@ async def test_zooming_follows_the_cursor_and_nought_shows_all_again() -> None:
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
 @pytest.mark.parametrize("plot", [GROWTH, BARS, Plot("empty", ()), Plot("one", (Series("s", (1.0,), (0.0,)),))])
 async def test_ascii_alone_on_any_screen(plot: Plot, size: tuple[int, int]) -> None:
-    app = Bare(plot, glyphs=figures.ASCII)
+    app = Bare(plot, glyphs=formatting.ASCII)
     async with app.run_test(size=size) as pilot:
         app.screen_stack[0].set_class(True, "-ascii")
         app.screen.set_class(True, "-ascii")
@@ -154,4 +154,4 @@ def test_the_picture_of_an_error_that_grows(snap_compare: Any) -> None:
 
 def test_the_picture_of_bars_in_ascii(snap_compare: Any) -> None:
     """Bars with names, 80×24, ASCII."""
-    assert snap_compare(Bare(BARS, glyphs=figures.ASCII), terminal_size=(80, 24), run_before=snapshot("l"))
+    assert snap_compare(Bare(BARS, glyphs=formatting.ASCII), terminal_size=(80, 24), run_before=snapshot("l"))

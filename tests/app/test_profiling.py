@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.profiling import roofline
+from buddy.app.commands.profile import roofline
 from buddy.app.screens.flame import FlameScreen, FlameTree
 from buddy.app.screens.hot import HotScreen
 from buddy.app.screens.plot import PlotScreen

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.fates import Said, fate_of
+from buddy.app.reports.node_history import Said, fate_of
 from buddy.app.screens.code import CodeScreen
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.follow import FateScreen, FollowScreen

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from buddy.app.lines import PAGE
-from buddy.app.log_file import NO_LOG
-from buddy.app.resuming_transport import ResumingTransport
-from buddy.app.session import Session
-from buddy.app.ssh import Remote
-from buddy.app.transport import EngineLost
-from buddy.app.workspace import Workspace
+from buddy.app.session.lines import PAGE
+from buddy.app.session.log_file import NO_LOG
+from buddy.app.session.resuming_transport import ResumingTransport
+from buddy.app.session.session import Session
+from buddy.app.session.ssh import Remote
+from buddy.app.session.transport import EngineLost
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets, Presets
 from buddy.compiler.support.machine_load import waited
 from tests.engine.engine_processes import gone, lives, stopped
@@ -120,7 +120,7 @@ async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
     workbench: Callable[..., Any], far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is said of the edit makes room for what lasts.
-    monkeypatch.setattr("buddy.app.workbench.MESSAGE_SECONDS", 0.1)
+    monkeypatch.setattr("buddy.app.workbench.app.MESSAGE_SECONDS", 0.1)
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)

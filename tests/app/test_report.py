@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from buddy.app import chrome, figures
 from buddy.app.actions import PANES, Situation
-from buddy.app.on_disk import OnDisk
 from buddy.app.panes.report import outputs_lines
-from buddy.app.runs import RunRecord
+from buddy.app.reports import formatting
 from buddy.app.screens.detail import folded
 from buddy.app.screens.runs import RunsScreen
-from buddy.app.state import State
+from buddy.app.session.file_changes import OnDisk
+from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, length
-from buddy.app.workspace import Workspace
+from buddy.app.workbench import status_lines
+from buddy.app.workspace.runs import RunRecord
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import Load
@@ -34,7 +35,7 @@ def text_of(lines: list[Cells]) -> str:
     return "\n".join("".join(part for part, _ in line) for line in lines)
 
 
-def shown(state: State, recipe: Recipe, width: int = 90, glyphs: figures.Glyphs = figures.UNICODE) -> str:
+def shown(state: State, recipe: Recipe, width: int = 90, glyphs: formatting.Glyphs = formatting.UNICODE) -> str:
     return text_of(outputs_lines(state, recipe, width, glyphs))
 
 
@@ -60,7 +61,7 @@ def test_a_run_shows_verdict_error_and_both_times(state: State, recipe: Recipe) 
 
 
 def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) -> None:
-    lines = shown(state, recipe, glyphs=figures.ASCII).splitlines()
+    lines = shown(state, recipe, glyphs=formatting.ASCII).splitlines()
     eager, buddy = (next(line for line in lines if line.startswith(name)) for name in ("eager", "buddy"))
     assert eager.count("#") == pytest.approx(2 * buddy.count("#"), abs=1)
 
@@ -88,7 +89,7 @@ def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(st
 
 
 def test_a_report_is_stale_when_its_script_or_its_inputs_are_others_by_now(state: State, recipe: Recipe) -> None:
-    text = text_of(outputs_lines(state, recipe, 90, figures.UNICODE, ["model.py"]))
+    text = text_of(outputs_lines(state, recipe, 90, formatting.UNICODE, ["model.py"]))
     assert "STALE: model.py changed on disk since; R loads it" in text
     state.wanted_inputs = p.InputChoice("random", 3)
     assert "STALE: it ran on the script's own inputs; r runs again" in shown(state, recipe)
@@ -129,8 +130,8 @@ def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
 def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:
     state.shown.report = replace(report(), load=Load(1.5, 0.7, 2, 2450))
     assert "machine: load 1.50 on 2 cores, others kept 0.7 busy meanwhile, 2450 MHz" in shown(state, recipe, 120)
-    assert figures.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, nobody else at work"
-    assert figures.load(Load(-1.0, -1.0, 1)) == "machine: its load is not told"
+    assert formatting.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, nobody else at work"
+    assert formatting.load(Load(-1.0, -1.0, 1)) == "machine: its load is not told"
     told = RunsScreen([], []).about(RunRecord(0.0, recipe, state.shown.report))
     assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told
 
@@ -153,16 +154,16 @@ def test_a_problem_says_what_where_and_what_to_do_and_the_printout_stays(recipe:
 def test_in_ascii_mode_nothing_beyond_ascii_is_drawn(state: State, recipe: Recipe, tmp_path: object) -> None:
     workspace = Workspace("model.py", store=tmp_path)  # type: ignore[arg-type]
     state.progress = p.Progress(1, "loading", 0.5)
-    texts = [shown(state, recipe, glyphs=figures.ASCII)]
-    texts.append(text_of([chrome.header_cells(state, workspace, 120, figures.ASCII)]))
-    texts.append(text_of([chrome.status_cells(state, "", "", PANES, "ir", 80, figures.ASCII)]))
+    texts = [shown(state, recipe, glyphs=formatting.ASCII)]
+    texts.append(text_of([status_lines.header_cells(state, workspace, 120, formatting.ASCII)]))
+    texts.append(text_of([status_lines.status_cells(state, "", "", PANES, "ir", 80, formatting.ASCII)]))
     assert all(text.isascii() for text in texts)
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
 @pytest.mark.parametrize("pane", PANES)
 def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> None:
-    cells = chrome.key_cells(pane, Situation(), width)  # type: ignore[arg-type]
+    cells = status_lines.key_cells(pane, Situation(), width)  # type: ignore[arg-type]
     assert length(cells) <= width
     assert "help" in text_of([cells])
     assert "commands" in text_of([cells])
@@ -172,7 +173,7 @@ def test_the_status_line_prefers_the_hint_then_the_message_then_what_is_wrong(st
     state.problems["compile"] = p.Diagnostic("it failed", "pass 3")
 
     def line(message: str, hint: str) -> str:
-        return text_of([chrome.status_cells(state, message, hint, PANES, None, 80, figures.UNICODE)])
+        return text_of([status_lines.status_cells(state, message, hint, PANES, None, 80, formatting.UNICODE)])
 
     assert "g…" in line("said", "g…")
     assert "said" in line("said", "")
@@ -183,11 +184,11 @@ def test_the_status_line_prefers_the_hint_then_the_message_then_what_is_wrong(st
     ("value", "text"), [(0.0, ""), (0.74, "0.74 ms"), (7.44, "7.4 ms"), (120.2, "120 ms"), (12_000.0, "12.0 s")]
 )
 def test_times_are_short(value: float, text: str) -> None:
-    assert figures.milliseconds(value) == text
+    assert formatting.milliseconds(value) == text
 
 
 def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
-    assert figures.histogram((0, 1, 1000), figures.ASCII) == " .@"
+    assert formatting.histogram((0, 1, 1000), formatting.ASCII) == " .@"
 
 
 @pytest.mark.parametrize("width", [24, 40, 74])
@@ -212,6 +213,6 @@ def test_a_word_longer_than_the_line_is_cut() -> None:
 
 def test_facts_that_do_not_fit_are_left_out_whole() -> None:
     facts = ["1/3", "0.43 ms", "line 1 of 1,234"]
-    assert figures.fitting(facts, " · ", 80) == "1/3 · 0.43 ms · line 1 of 1,234"
-    assert figures.fitting(facts, " · ", 30) == "1/3 · 0.43 ms"
-    assert figures.fitting(facts, " · ", 2) == ""
+    assert formatting.fitting(facts, " · ", 80) == "1/3 · 0.43 ms · line 1 of 1,234"
+    assert formatting.fitting(facts, " · ", 30) == "1/3 · 0.43 ms"
+    assert formatting.fitting(facts, " · ", 2) == ""

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.command_line import Shown, command
-from buddy.app.keeping import is_first_script, read_kept
-from buddy.app.runs import told_recipe
-from buddy.app.workspace import Workspace
+from buddy.app.workspace.command_line import Shown, command
+from buddy.app.workspace.runs import told_recipe
+from buddy.app.workspace.session_file import is_first_script, read_kept
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
 
 slow = pytest.mark.slow

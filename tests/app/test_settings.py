@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from buddy.app.actions import ACTIONS, BY_ID, replace_keys
+from buddy.app.actions.key_map import Keymap, clashes
 from buddy.app.cli import main
 from buddy.app.cli.config import template
-from buddy.app.keys import Keymap, clashes
-from buddy.app.settings import FIELDS, Settings, read_settings, take_up
-from buddy.app.workbench import Workbench
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import FIELDS, Settings, read_settings, take_up
 from tests.app.picturing import passed_on
 
 

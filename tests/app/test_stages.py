@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.app.stages import StageBoard, phase_of
+from buddy.app.session.stages import StageBoard, phase_of
 from buddy.compiler.protocol import Stage
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.app.state import State
+from buddy.app.session.state import State
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
 

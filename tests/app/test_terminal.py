@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.keeping import Kept, read_kept
+from buddy.app.workspace.session_file import Kept, read_kept
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Seconds that anything may take, on a loaded machine too.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from buddy.app.commands.edit_text import with_ir
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.pipeline import PipelineScreen
-from buddy.app.text_editing import with_ir
 from buddy.compiler.protocol.recipe import PassStep
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.clipboard import offer_to_tmux
+from buddy.app.workbench.clipboard import offer_to_tmux
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
 Tmux = Callable[..., str]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from buddy.app.tuner import wanted
-from buddy.app.tuning import VariationError, plot_of, summary, told
+from buddy.app.commands.tune import wanted
+from buddy.app.reports.tuning import VariationError, plot_of, summary, told
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 

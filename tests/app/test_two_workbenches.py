@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from buddy.app.bookmarks import Bookmark, Bookmarks
-from buddy.app.drafts import Draft, Left, drafts
-from buddy.app.keeping import Kept, merged, read_kept
-from buddy.app.locks import FileLock, alone, is_held
-from buddy.app.runs import RunRecord
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.settings import Settings
-from buddy.app.workbench import Workbench
-from buddy.app.workspace import Workspace
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
+from buddy.app.workspace.drafts import Draft, Left, drafts
+from buddy.app.workspace.locks import FileLock, alone, is_held
+from buddy.app.workspace.runs import RunRecord
+from buddy.app.workspace.session_file import Kept, merged, read_kept
+from buddy.app.workspace.settings import Settings
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.run_report import RunReport, Timing
 
@@ -28,7 +28,7 @@ from buddy.compiler.protocol.run_report import RunReport, Timing
 TYPING = """
 import sys
 from pathlib import Path
-from buddy.app.drafts import Draft
+from buddy.app.workspace.drafts import Draft
 draft = Draft(Path(sys.argv[1]), "pipeline")
 draft.keep(sys.argv[2], "was")
 print("typed", flush=True)
@@ -191,7 +191,7 @@ def test_what_could_not_be_read_is_put_aside_by_the_first_edit(tmp_path: Path, r
 def test_what_others_keep_has_bounds_in_sessions_and_length(
     tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("buddy.app.kept_recipe.KEPT_BYTES", 5_000)
+    monkeypatch.setattr("buddy.app.workspace.recipe_files.KEPT_BYTES", 5_000)
     benches = [opened(tmp_path, recipe) for _ in range(12)]
     for turn in range(3):
         for number, bench in enumerate(benches):

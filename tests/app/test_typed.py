@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from buddy.app.cli.arguments import Parser, add_engine_options, add_input_options
-from buddy.app.editing import Editing
-from buddy.app.running import Running
+from buddy.app.commands.compare import Versus
+from buddy.app.commands.recipe_edits import Editing
+from buddy.app.commands.run import Running
+from buddy.app.commands.sessions import Sessions
 from buddy.app.screens.picker import Choice, ChoiceList
-from buddy.app.sessions import Sessions
-from buddy.app.typed import from_here, typed_path, typed_seconds, typed_seed
-from buddy.app.versus import Versus
+from buddy.app.workspace.input_parsing import from_here, typed_path, typed_seconds, typed_seed
 
 NOBODY = "~nobodyofthatname/x.toml"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from buddy.app.reports.value_pages import COLUMNS, ROWS, Pages, entries_of, role_of, written
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.value_pages import COLUMNS, ROWS, Pages, entries_of, role_of, written
 from buddy.compiler.protocol import KeptTensor, Values
 
 SCRIPT = """

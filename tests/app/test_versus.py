@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from buddy.app.reports.text.unified import unified
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.trials import TrialsScreen
-from buddy.app.unified import unified
 from buddy.compiler.protocol.recipe import PluginFile, to_toml
 
 pytestmark = pytest.mark.slow

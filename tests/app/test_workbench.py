@@ -168,7 +168,7 @@ async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
 
 async def test_what_is_said_is_gone_after_a_while(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async with workbench("arith_add.py", wait=False) as bench:
-        monkeypatch.setattr("buddy.app.workbench.MESSAGE_SECONDS", 0.05)
+        monkeypatch.setattr("buddy.app.workbench.app.MESSAGE_SECONDS", 0.05)
         bench.app.say("said")
         assert bench.app._message == "said"
         await bench.until(lambda: not bench.app._message, "silence")

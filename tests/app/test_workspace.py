@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buddy.app import history
-from buddy.app.editing import thread_choices
-from buddy.app.input_files import file_choice
-from buddy.app.whole_files import write_whole_bytes
-from buddy.app.workspace import Workspace, recipe_path
+from buddy.app.commands.recipe_edits import thread_choices
+from buddy.app.workspace import history
+from buddy.app.workspace.atomic_write import write_whole_bytes
+from buddy.app.workspace.input_files import file_choice
+from buddy.app.workspace.workspace import Workspace, recipe_path
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, to_toml
 
 

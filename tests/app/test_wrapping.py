@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from buddy.app.elided import Expansions, gaps
-from buddy.app.lines import Line
+from buddy.app.reports.text.constant_expansion import Expansions, gaps
+from buddy.app.reports.text.wrapping import pieces
+from buddy.app.session.lines import Line
 from buddy.app.widgets.tall_rows import Spot, above, below, scrolled, showing
-from buddy.app.wrapping import pieces
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"
 HEIGHTS = [1, 3, 1, 9, 1, 2, 1, 1, 4, 1]

@@ -17,12 +17,12 @@ from programs import captured
 
 from buddy.compiler.driver import one_pass
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph import plugins
 from buddy.compiler.protocol import Criterion, Finding
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.worker_messages import Refused
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import Stopped, bisect, steps
 from tests.support.tiers import sampled

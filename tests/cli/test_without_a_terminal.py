@@ -32,11 +32,11 @@ def streams(monkeypatch: pytest.MonkeyPatch, pipes: str = "") -> None:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The programs that a workbench was opened on."""
-    import buddy.app.starting
+    import buddy.app.workbench.launch
 
     found: list[str] = []
     monkeypatch.setattr(workbench.gc, "disable", lambda: None)
-    monkeypatch.setattr(buddy.app.starting, "run_workbench", lambda source, *_, **__: found.append(source) or 0)
+    monkeypatch.setattr(buddy.app.workbench.launch, "run_workbench", lambda source, *_, **__: found.append(source) or 0)
     return found
 
 

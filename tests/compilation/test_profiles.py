@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.engine.hot_spots import placed
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.profile_report import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe

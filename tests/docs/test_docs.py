@@ -15,7 +15,7 @@ import pytest
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser
-from buddy.app.settings import FIELDS, read_settings
+from buddy.app.workspace.settings import FIELDS, read_settings
 from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from engine_processes import children, command, everything_below, gone
 
-from buddy.app.client import EngineClient
+from buddy.app.session.client import EngineClient
 from buddy.compiler.protocol import Assigned, Compiled, ListPresets, Open, Presets, Progress, Run, StageDone
 from buddy.compiler.protocol.recipe import Recipe
 

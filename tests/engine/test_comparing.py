@@ -11,7 +11,7 @@ import pytest
 from engine_bench import PATIENCE, Bench
 from engine_processes import children, command, gone
 
-from buddy.app.client import RequestFailed
+from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import Cancel, Compare, Compile, Stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

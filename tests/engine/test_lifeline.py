@@ -16,7 +16,7 @@ import pytest
 from engine_bench import Bench
 from engine_processes import forked_from_host, gone, lives
 
-from buddy.app.client import EngineClient
+from buddy.app.session.client import EngineClient
 from buddy.compiler.engine import worker
 from buddy.compiler.engine.worker import Listener, Worker
 from buddy.compiler.protocol import Bisect, Criterion, Open, Tune, Variation

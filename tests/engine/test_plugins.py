@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.client import EngineClient
+from buddy.app.session.client import EngineClient
 from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Ops, Passes, Run
 from buddy.compiler.protocol.recipe import EAGER, PassStep, PluginFile, Recipe
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from engine_bench import Bench
 
-from buddy.app.client import RequestFailed
+from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import (
     Characters,
     Compile,

@@ -22,8 +22,8 @@ import pytest_asyncio
 from engine_bench import PATIENCE, Bench
 from engine_processes import everything_below, gone, lives, stopped
 
-from buddy.app.client import EngineClient, EngineLost
-from buddy.app.ssh import Remote, checked_host
+from buddy.app.session.client import EngineClient, EngineLost
+from buddy.app.session.ssh import Remote, checked_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import engines_folder, log_path
 from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Printout, Ran, Run
@@ -129,7 +129,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
 @pytest.mark.full("waits for a quarter of a minute; through the workbench it is always tried")
 async def test_a_link_that_hangs_is_given_up(linked: Linked, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     # Both sides' own limit is the same one; only the near side is made impatient, so that the test is.
-    monkeypatch.setattr("buddy.app.resuming_transport.SILENCE", 4.0)
+    monkeypatch.setattr("buddy.app.session.resuming_transport.SILENCE", 4.0)
     with far.state("hang"):
         await linked.hears(lambda what: "nothing has come for 4 s" in what)
     await linked.hears(lambda what: what == "")
@@ -241,7 +241,7 @@ def _words(pid: int) -> list[str]:
 async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: Far) -> None:
     words = f"Remote('far', {far.remote().ssh!r}, program={str(far.program)!r}, patience=1.0)"
     code = (
-        "import asyncio\nfrom buddy.app.client import EngineClient\nfrom buddy.app.ssh import Remote\n"
+        "import asyncio\nfrom buddy.app.session.client import EngineClient\nfrom buddy.app.session.ssh import Remote\n"
         f"async def main():\n    print((await EngineClient({words}).start()).pid, flush=True)\n"
         "    await asyncio.sleep(600)\nasyncio.run(main())\n"
     )
@@ -345,7 +345,7 @@ async def test_what_a_shell_says_at_login_is_passed_over_and_junk_is_quoted(far:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_engine_of_another_version_is_refused_for_good(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buddy.app.client.Hello", lambda **_given: Hello(version=PROTOCOL_VERSION + 7))
+    monkeypatch.setattr("buddy.app.session.client.Hello", lambda **_given: Hello(version=PROTOCOL_VERSION + 7))
     error = await lost(far.remote())
     assert f"the client speaks protocol {PROTOCOL_VERSION + 7}, this engine {PROTOCOL_VERSION}" in error.reason
     assert error.lasting

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from engine_bench import PATIENCE, Bench
 
-from buddy.app.client import RequestFailed
+from buddy.app.session.client import RequestFailed
 from buddy.compiler.engine.compiler import MAX_GRAPHS
 from buddy.compiler.protocol import (
     Assigned,

@@ -13,8 +13,8 @@ import pytest
 from engine_bench import Bench
 from engine_processes import everything_below, gone, lives
 
-from buddy.app.client import EngineClient, EngineLost
-from buddy.app.log_file import Log
+from buddy.app.session.client import EngineClient, EngineLost
+from buddy.app.session.log_file import Log
 from buddy.compiler.engine.worker import Listener, Worker
 from buddy.compiler.protocol import (
     Cancel,
@@ -255,7 +255,7 @@ async def test_no_process_outlives_a_killed_engine(add: Path) -> None:
 
 CLIENT = """
 import asyncio
-from buddy.app.client import EngineClient
+from buddy.app.session.client import EngineClient
 
 async def main():
     client = EngineClient()

@@ -14,11 +14,11 @@ import torch
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.capture import Recorder, capture
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.extraction import ExtractionError, extracted, named
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.node_by_node import values_of
 from buddy.compiler.runtime.values import as_array
 from buddy.compiler.tools.extract import Part, extract, part_of, script_of

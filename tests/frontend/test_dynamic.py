@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.frontend import DynamoCompiler, backend
 from buddy.compiler.frontend.aten import run_aot
 from buddy.compiler.graph.sizes import Size
+from buddy.compiler.protocol.artifact import Artifact
 from tests.support.tiers import sampled
 
 # Sizes on both sides of every block of the compiled loops: vectors of 64 and 8, 128 and 32 rows of a product.

@@ -14,11 +14,11 @@ import torch
 from llvmlite import binding
 from torch.nn import functional
 
-from buddy.compiler.codegen.artifact import Artifact, from_bytes, to_bytes
 from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, Parameters
-from buddy.compiler.codegen.gpu.program import Copy, Launch, Pointer, Scalar
 from buddy.compiler.codegen.gpu.ptx import PtxError, emit
 from buddy.compiler.codegen.machines import parsed, this_machine
+from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes
+from buddy.compiler.protocol.device_program import Copy, Launch, Pointer, Scalar
 from buddy.compiler.protocol.presets import default_recipe, presets
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime.load import load

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import named
@@ -22,6 +21,7 @@ from buddy.compiler.passes import base
 from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import fingerprints
 from buddy.compiler.runtime.node_by_node import symbols_at
 from buddy.compiler.runtime.nodes import compare_nodes

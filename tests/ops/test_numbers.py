@@ -10,7 +10,6 @@ import torch
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
 from buddy.compiler.graph.operations import ReshapeOp, SquareOp
@@ -22,6 +21,7 @@ from buddy.compiler.protocol import Assignment
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.captured import CapturedGraph
 from tests.guarded_memory import EDGES, run_guarded
 from tests.ops.cases import CORE, GROUPS, TYPES_OF_TOSA, Group
 from tests.ops.one_op import NOT_CAPTURED

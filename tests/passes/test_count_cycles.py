@@ -7,11 +7,11 @@ import platform
 import pytest
 from mlir_jit import Compiled
 
-from buddy.compiler.codegen.artifact import Region
 from buddy.compiler.codegen.calling_convention import regions_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.count_cycles import CountCycles
+from buddy.compiler.protocol.artifact import Region
 from tests.kernels.filecheck_text import filecheck
 
 pytestmark = pytest.mark.skipif(

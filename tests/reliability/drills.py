@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from buddy.app.settings import Settings
-from buddy.app.ssh import Remote
-from buddy.app.workspace import Workspace
+from buddy.app.session.ssh import Remote
+from buddy.app.workspace.settings import Settings
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import PluginFile
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
 from tests.reliability.faults import KINDS, PASSES, PLUGIN, Struck, strike

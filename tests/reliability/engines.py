@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from buddy.app.client import EngineClient, RequestFailed, default_command
+from buddy.app.session.client import EngineClient, RequestFailed, default_command
 from buddy.compiler.protocol import Cancel, Failed
 from tests.engine.engine_processes import children, command
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from buddy.app.ssh import Remote
+from buddy.app.session.ssh import Remote
 from tests.reliability.campaign import Attempt, Campaign
 from tests.reliability.drills import BATCH, drill, environment
 

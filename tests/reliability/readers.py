@@ -13,11 +13,15 @@ from typing import Any
 
 import msgspec
 
-from buddy.app import bookmarks, keeping, node_filter, patterns, pipeline_text, settings, ssh, tuning, typed
-from buddy.app.history import Edit, Edits
-from buddy.app.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description
-from buddy.app.runs import RunRecord
-from buddy.app.workspace import Workspace
+from buddy.app.panes import node_filter
+from buddy.app.reports import tuning
+from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description
+from buddy.app.reports.text import patterns
+from buddy.app.session import ssh
+from buddy.app.workspace import bookmarks, input_parsing, pipeline_text, session_file, settings
+from buddy.app.workspace.history import Edit, Edits
+from buddy.app.workspace.runs import RunRecord
+from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import flags
 from buddy.compiler.engine.plugin_files import as_they_are
@@ -248,7 +252,7 @@ def _kept_program(data: bytes) -> None:
 
 
 def _kept_layout(path: Path) -> None:
-    _, problem = keeping.read_kept(path)
+    _, problem = session_file.read_kept(path)
     if problem:
         raise ValueError(problem)
 
@@ -278,7 +282,9 @@ SMALL = recipe.Recipe(
 )
 FACTS = node_filter.NodeFacts(one_of_each(protocol.NodeRow)[0])
 EDITS = Edits([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
-KEPT = keeping.Kept(stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]])
+KEPT = session_file.Kept(
+    stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
+)
 _SESSION = b"\n%%\n".join((recipe.to_toml(SMALL).encode(), msgspec.msgpack.encode(EDITS), b"1\n"))
 _RECIPES = (recipe.to_toml(SMALL).encode(), recipe.to_toml(msgspec.structs.replace(SMALL, steps=STEPS[:6])).encode())
 _LINK = resuming.greeting(40) + b"D\x03\0\0\0abc" + b"A" + (100).to_bytes(8, "little")
@@ -370,7 +376,7 @@ READERS: dict[str, Reader] = {
         weight=20,
     ),
     "path and seed": Reader(
-        _text(lambda text: (typed.typed_path(text), typed.typed_seed(text.partition("\n")[2] or "7"))),
+        _text(lambda text: (input_parsing.typed_path(text), input_parsing.typed_seed(text.partition("\n")[2] or "7"))),
         (ValueError,),
         (b"~/a.npy\n123", b"~root/x\n-5", b"a b\n"),
         weight=20,

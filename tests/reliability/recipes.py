@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import tomli_w
 
-from buddy.app.client import EngineLost, RequestFailed
+from buddy.app.session.client import EngineLost, RequestFailed
 from buddy.compiler.protocol import Captured, ListPasses, ListPresets, Open, Passes, Presets, Progress, Ran, Run
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.plain_values import GraphInfo

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from buddy.app.state import State
+from buddy.app.session.state import State
 from tests.reliability.faults import PASSES
 from tests.reliability.processes import Process, engines, waited
 from tests.reliability.user import Drilled

@@ -28,9 +28,10 @@ from unittest.mock import patch
 from textual.geometry import Size
 from textual.widgets import Input, TextArea
 
-from buddy.app import actions, history, runs
-from buddy.app.settings import Settings
-from buddy.app.workbench import BenchScreen
+from buddy.app import actions
+from buddy.app.workbench.app import BenchScreen
+from buddy.app.workspace import history, runs
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.reprinting import MAX_FORMS
 from buddy.compiler.support import json_lines
 from buddy.themes.palette import themes

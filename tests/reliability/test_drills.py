@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from buddy.app.state import State
+from buddy.app.session.state import State
 from buddy.compiler.protocol import WorkerState
 from buddy.compiler.protocol.wire import FrameBuffer, WireError
 from tests.reliability import recovery

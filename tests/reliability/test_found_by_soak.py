@@ -16,21 +16,21 @@ from textual import events
 from textual.color import Color
 from textual.geometry import Region
 
-from buddy.app import workbench
 from buddy.app.actions import PANES
-from buddy.app.bounded import FORMS, keep_newest
-from buddy.app.command_line import Shown, command
-from buddy.app.hang_up import is_gone
-from buddy.app.lines import KEEP, LineCache
 from buddy.app.panes.painting import DRAWN, Painting
+from buddy.app.reports.value_pages import entries_of
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import FateScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.settings import Settings
-from buddy.app.state import LOGGED, State
-from buddy.app.value_pages import entries_of
-from buddy.app.workbench import BenchScreen, Workbench
+from buddy.app.session.bounded import FORMS, keep_newest
+from buddy.app.session.lines import KEEP, LineCache
+from buddy.app.session.state import LOGGED, State
+from buddy.app.workbench import app
+from buddy.app.workbench.app import BenchScreen, Workbench
+from buddy.app.workbench.terminal_disconnect import is_gone
+from buddy.app.workspace.command_line import Shown, command
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.reprinting import MAX_FORMS, Reprinting
 from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
 from buddy.compiler.protocol.recipe import Recipe
@@ -225,5 +225,5 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
 
 def test_workers_are_begun_in_one_place_alone() -> None:
     """A coroutine that is made before there is somebody to await it may never be."""
-    folder = Path(workbench.__file__).parent
+    folder = Path(app.__file__).parent
     assert [path.name for path in folder.rglob("*.py") if ".run_worker(" in path.read_text()] == ["background.py"]

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 import torch
 
-from buddy.app.settings import read_settings
-from buddy.app.tuning import read_variation
+from buddy.app.reports.tuning import read_variation
+from buddy.app.workspace.settings import read_settings
 from buddy.compiler.engine.plugin_files import as_they_are
 from buddy.compiler.graph.sizes import BadSizeError, parsed
 from buddy.compiler.importers.mlir_files.question import Answer, Question

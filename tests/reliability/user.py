@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from textual import events
 from textual.widgets import Input
 
-from buddy.app import workbench
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.state import Topic
+from buddy.app.session.state import Topic
 from buddy.app.widgets.prompt import Prompt
-from buddy.app.workbench import BenchScreen, Workbench
+from buddy.app.workbench import app
+from buddy.app.workbench.app import BenchScreen, Workbench
 from tests.reliability.processes import waited
 
 _THREAD = "thread-self"
@@ -35,7 +35,7 @@ class Reaction(NamedTuple):
 class Drilled(Workbench):
     """The workbench, which says when it has drawn and keeps what it has told."""
 
-    CSS_PATH = str(Path(workbench.__file__).with_name("workbench.tcss"))
+    CSS_PATH = str(Path(app.__file__).with_name("workbench.tcss"))
 
     def __init__(self, *words: Any, **options: Any) -> None:
         super().__init__(*words, **options)

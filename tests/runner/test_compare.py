@@ -15,12 +15,12 @@ import torch
 from msgspec.structs import replace
 from torch.testing._comparison import default_tolerances
 
-from buddy.app.figures import load as figures_of
-from buddy.compiler.codegen.artifact import Argument, Artifact, TensorSpec
+from buddy.app.reports.formatting import load as figures_of
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.protocol import OutputReport, machine_load
+from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import TOLERANCES, compare
 from buddy.compiler.runtime.measure import reports, summary
 from buddy.compiler.support.machine_load import LoadMeter

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.codegen.artifact import Argument, TensorSpec
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
+from buddy.compiler.protocol.artifact import Argument, TensorSpec
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram, loaded
 from buddy.compiler.runtime.huge_pages import HUGE, collapse, roomy

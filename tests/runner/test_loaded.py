@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from buddy.compiler.codegen.artifact import Argument, Artifact, EagerCall, TensorSpec
+from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
 from buddy.compiler.runtime import LinkError, LoadedProgram
 from tests.runner.objects import compile_object
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from buddy.compiler.codegen.artifact import TensorSpec
+from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.runtime.packed_store import PackedStore
 
 

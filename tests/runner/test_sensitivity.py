@@ -10,11 +10,11 @@ from torch import nn
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.verify import _difference
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import reports
 from buddy.compiler.runtime.sensitivity import MULTIPLE, spreads
 

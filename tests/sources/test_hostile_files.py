@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.app.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description, runs_elsewhere
+from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description, runs_elsewhere
 from buddy.compiler.frontend.backend_settings import Settings
 from buddy.compiler.importers.sources import SourceError, load_program
 from buddy.compiler.importers.sources.kinds import kind_of

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from buddy.compiler.driver.compilation import Compiler
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.importers.sources import Program, SourceError, load_program
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic, RunReport
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.runtime.captured import CapturedGraph
 
 PROGRAMS = """
 func.func private @twice(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {

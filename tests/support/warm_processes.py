@@ -43,7 +43,8 @@ ENGINE = "buddy.compiler.engine"
 WORKERS = (f"{ENGINE}.host", f"{ENGINE}.compiler")
 # What samples and verbs load besides; absent extras are skipped.
 LOADED = (
-    "buddy.app.cli.headless", "buddy.app.workbench", "buddy.compiler.engine.server", "buddy.compiler.importers.sources",
+    "buddy.app.cli.headless", "buddy.app.workbench.app", "buddy.compiler.engine.server",
+    "buddy.compiler.importers.sources",
     "buddy.compiler.frontend", "buddy.compiler.runtime", *WORKERS, "transformers.models.bert.modeling_bert",
 )  # fmt: skip
 _MOST = 1 << 20
@@ -297,7 +298,7 @@ def main() -> None:
     getproctitle()  # finds the place of the title, which it cannot once the environment has moved
     _load()
     address, line = sys.argv[1:]
-    from buddy.app import client
+    from buddy.app.session import client
 
     client.default_command = lambda: [*connecting(address), "-P", "-m", ENGINE]
     job = Server(address, socket.socket(fileno=int(line))).serve()

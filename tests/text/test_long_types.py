@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from buddy.app.abbreviations import abbreviated
+from buddy.app.reports.text.abbreviations import abbreviated
 from buddy.compiler.protocol import LongType
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.long_types import MOST, long_types

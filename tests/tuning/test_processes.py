@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buddy.app.client import EngineClient
+from buddy.app.session.client import EngineClient
 from buddy.compiler.protocol import Attempted, Captured, ListPresets, Open, Presets, Tune, Tuned, Variation
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import Recipe

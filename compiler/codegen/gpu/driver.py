@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.codegen.gpu.program import Launch, Pointer, Scalar, Word
+from buddy.compiler.protocol.device_program import Launch, Pointer, Scalar, Word
 
 LIBRARY = "libcuda.so.1"
 EXTRA = "pip install 'buddy-tui[cuda]'"

@@ -13,8 +13,8 @@ from math import prod
 from typing import Any, cast
 
 from buddy.compiler.codegen.calling_convention import entry_of
-from buddy.compiler.codegen.gpu.program import Buffer, Copy, Launch, Pointer, Scalar, Word
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.protocol.device_program import Buffer, Copy, Launch, Pointer, Scalar, Word
 
 MODULE = "gpu.module"
 # The operands of `gpu.launch_func`, of which each group is told by its length: what it waits for, the grid's three

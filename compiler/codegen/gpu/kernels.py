@@ -13,11 +13,11 @@ import msgspec
 from buddy.compiler.codegen.functions import to_llvm_ir
 from buddy.compiler.codegen.gpu import ptx
 from buddy.compiler.codegen.gpu.host_code import HostCodeError, kernel_modules, steps_of
-from buddy.compiler.codegen.gpu.program import DeviceProgram
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.device_program import DeviceProgram
 from buddy.compiler.protocol.text.stage_text import Origins, StageText
 
 # Where `nvvm-attach-target` is left out: the first chips that today's drivers still serve.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.codegen.artifact import Symbol, TensorSpec
+from buddy.compiler.protocol.artifact import Symbol, TensorSpec
 
 ENTRY = "buddy_entry"
 # The scope of parameters: the runtime is given one provider, of that name.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from buddy.compiler.codegen.artifact import Symbol, TensorSpec, symbols_of
 from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, Convention, IreeProgram
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
+from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.ops.func import eager_calls
+from buddy.compiler.protocol.artifact import Symbol, TensorSpec
 
 _OURS = ("buddy.", "bufferization.")
 

@@ -12,7 +12,6 @@ import msgspec
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of, defines_both
 from buddy.compiler.importers.sources.kinds import kind_of
 from buddy.compiler.importers.sources.lazy_tensors import Traced, traced
@@ -26,6 +25,7 @@ from buddy.compiler.importers.sources.program import Program, SourceError, sourc
 from buddy.compiler.importers.sources.script import execute, import_module, prepare, script_world, told
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.recipe import Frontend
+from buddy.compiler.runtime.captured import CapturedGraph
 
 __all__ = ["CapturedGraph", "Program", "SourceError", "load_program"]
 

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import torch
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.table import given_info, rows_table
 from buddy.compiler.graph.serialize import from_bytes
 from buddy.compiler.importers.mlir_files.question import Answer, EntryPoint, Question
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import Program, SourceError, source_error
 from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 

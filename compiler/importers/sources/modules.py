@@ -11,12 +11,12 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.frontend.capture import callable_name
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import Program, source_error
 from buddy.compiler.importers.sources.random_inputs import dtype_of, new_generator, random_tensor
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for, shape_word
+from buddy.compiler.runtime.captured import CapturedGraph
 
 _TODO = "say NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.table import given_info, rows_table
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
@@ -19,6 +18,7 @@ from buddy.compiler.importers.sources.program import Program
 from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
 from buddy.compiler.protocol.imported_ir import GivenIR
 from buddy.compiler.protocol.torch_mlir_pipelines import ONNX
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 
 

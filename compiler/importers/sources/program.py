@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.runtime.captured import CapturedGraph
 
 
 class SourceError(Exception):

@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.frontend import listening
 from buddy.compiler.frontend.aten import Origin, default_decompositions, origins_of
 from buddy.compiler.frontend.capture import Recorder, callable_name, capture_settings, record_inference, record_training
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.export import export
 from buddy.compiler.importers.sources.lazy_tensors import any_lazy
 from buddy.compiler.protocol.recipe import Frontend
+from buddy.compiler.runtime.captured import CapturedGraph
 
 MAX_GRAPHS = 32
 MAX_CALLS = 8

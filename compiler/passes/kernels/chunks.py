@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.passes.kernels.emit import Emitter, Index, element_bytes, nanoseconds
+from buddy.compiler.mlir.memory import element_bytes
+from buddy.compiler.passes.kernels.emit import Emitter, Index, nanoseconds
 from buddy.compiler.passes.kernels.structured import Structured
 
 CHUNK = 16 << 10  # bytes: some microseconds of work, and small enough for many chunks

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.memory import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import Lanes, VectorBody, cloned
 from buddy.compiler.passes.kernels.chunks import CHUNK, for_rows, work_of
-from buddy.compiler.passes.kernels.emit import Body, Emitter, Index, element_bytes
+from buddy.compiler.passes.kernels.emit import Body, Emitter, Index
 from buddy.compiler.passes.kernels.packing import PanelCopy
 from buddy.compiler.passes.kernels.structured import Structured
 from buddy.compiler.support.target import Target

@@ -303,8 +303,3 @@ def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], N
 def element_of(type_: Any) -> Any:
     """The element type of a vector, `type_` itself for a scalar."""
     return type_.element_type if isinstance(type_, ir.VectorType) else type_
-
-
-def element_bytes(type_: Any) -> int:
-    """Bytes of one element of a scalar type; `index` counts as 8."""
-    return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8

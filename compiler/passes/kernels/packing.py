@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
+from buddy.compiler.mlir.memory import ONCE
 from buddy.compiler.passes.kernels.access import Loop, flatten
 from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.blocking import Blocking
@@ -15,9 +16,6 @@ from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks
 
 ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vector
-
-# Function attribute: it runs once per parameter, so that unrolled loops would take longer to compile than they save.
-ONCE = "buddy.once"
 
 # Windows of more elements are packed element by element: their rows would fill the cache, and be long code.
 MAX_WINDOW = 25

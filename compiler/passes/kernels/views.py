@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref
-from buddy.compiler.passes.kernels.emit import element_bytes
-
-
-def bytes_of(type_: Any) -> int:
-    """The bytes that a memref of static shape holds."""
-    return math.prod(type_.shape, start=_element_bytes(type_.element_type))
-
-
-def _element_bytes(element: Any) -> int:
-    if isinstance(element, ir.ComplexType):
-        return 2 * _element_bytes(element.element_type)
-    return element_bytes(element)
+from buddy.compiler.mlir.memory import bytes_of
 
 
 def byte_type(size: int) -> Any:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.protocol import Criterion, Culprit, Finding, WrongLowering
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import lowerings, nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.delta import Verdict

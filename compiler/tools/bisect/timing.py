@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.codegen.artifact import from_bytes
+from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.worker_messages import Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.support.processes.channel import Channel

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact, from_bytes, to_bytes
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph.serialize import graph_hash
 from buddy.compiler.protocol import Criterion
+from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes
 from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe, digest
 from buddy.compiler.protocol.worker_messages import Message, Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram

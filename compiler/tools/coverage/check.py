@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
 from buddy.compiler.frontend.backend import Own, Settings, buddy_backend, compile_aten
@@ -18,6 +17,7 @@ from buddy.compiler.frontend.pieces import BETWEEN, Pieces, computing
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations.random import PhiloxOp
 from buddy.compiler.ops.lowering import Lowered
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.tools.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
 from buddy.compiler.tools.coverage.plan import STEPS, Finding, Outcome, Pair

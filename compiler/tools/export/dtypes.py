@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from buddy.compiler.codegen.artifact import TensorSpec
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.protocol.artifact import TensorSpec
 
 
 class Element(NamedTuple):

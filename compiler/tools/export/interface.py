@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.compiler.codegen.artifact import Argument as EntryArgument
-from buddy.compiler.codegen.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import Assignment
+from buddy.compiler.protocol.artifact import Argument as EntryArgument
+from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.tools.export.dtypes import Element, element_of, stored_shape
 from buddy.compiler.tools.export.errors import ExportError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from buddy.compiler.codegen.artifact import FORK
 from buddy.compiler.codegen.machines import Machine, new_context, optimise, parsed, target_machine
 from buddy.compiler.codegen.trampolines import trampoline_name, trampolines
+from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import Interface
 from buddy.compiler.tools.export.words import LIBM

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.codegen.machines import Machine, MachineError, machine_of
 from buddy.compiler.protocol import Assignment, ExportedFile, ExportKind
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.scratch import EXPORT, scratch_folder
@@ -26,7 +26,7 @@ from buddy.compiler.tools.export.interface import Interface, interface_of
 from buddy.compiler.tools.export.native import NativeProgram
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 # The kinds that come with C sources, weights and examples.
 _WITH_C = frozenset({"asm", "object", "static", "shared"})

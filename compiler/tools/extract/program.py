@@ -7,13 +7,13 @@ from functools import partial
 
 import msgspec
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.frontend.table import main_dtype, rows_table
 from buddy.compiler.graph.extraction import named
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.node_by_node import results_of
 from buddy.compiler.tools.extract.parts import Part, part_of
 from buddy.compiler.tools.extract.script import code_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from buddy.compiler.codegen.artifact import Region
 from buddy.compiler.graph.graph import Graph
+from buddy.compiler.protocol.artifact import Region
 from buddy.compiler.protocol.profile_report import NodeTime, RegionTime
 from buddy.compiler.tools.profile.work import Traffic, operations_of
 

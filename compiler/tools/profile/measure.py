@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile_report import ProfileReport, Sampling
 from buddy.compiler.runtime.loaded import LoadedProgram
 from buddy.compiler.runtime.measure import OnProgress, fingerprints, summary, timed, with_threads
@@ -21,7 +21,7 @@ from buddy.compiler.tools.profile.attribution import attributed
 from buddy.compiler.tools.profile.hot import Code, sampled
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 # The share of a run that regions leave out from which on that is worth a note.
 _MUCH = 0.1

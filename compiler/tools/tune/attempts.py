@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.codegen.artifact import Artifact
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
@@ -26,7 +26,7 @@ from buddy.compiler.tools.bisect.timing import paired
 from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.captured import CapturedGraph, Eager
+    from buddy.compiler.runtime.captured import CapturedGraph, Eager
 
 _LEAST, _MOST = 3, 50
 _SECONDS = 0.6

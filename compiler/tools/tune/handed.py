@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.frontend.captured import CapturedGraph
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.node_by_node import results_of
 
 _GRAPH, _VALUES = "graph.bin", "values.pt"

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import VIEWS, stands_alone
+from buddy.compiler.mlir.memory import VIEWS, element_bytes, stands_alone
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
-from buddy.compiler.passes.kernels.emit import element_bytes
 from buddy.compiler.passes.kernels.structured import Structured
 
 Bounds = tuple[int, ...]  # 1, then the products of the first one, two, … sizes of the row loops

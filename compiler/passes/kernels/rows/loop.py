@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.mlir.memory import element_bytes
 from buddy.compiler.passes.kernels.chunks import for_chunk, rows_in_chunk
-from buddy.compiler.passes.kernels.emit import Emitter, Index, element_bytes, nanoseconds
+from buddy.compiler.passes.kernels.emit import Emitter, Index, nanoseconds
 from buddy.compiler.passes.kernels.rows.kernel import Access, Bounds, row_bytes
 from buddy.compiler.passes.kernels.rows.stages import Stage, emit_stage
 

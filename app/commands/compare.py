@@ -1,0 +1,120 @@
+"""A/B: the recipe on the screen beside another one, an earlier one, a preset's, a file's, or another graph's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from buddy.app.panes.comparison import OtherStages
+from buddy.app.session.lines import UnavailableError
+from buddy.app.widgets.background import begin
+from buddy.app.workspace.input_parsing import read_file, typed_path
+from buddy.compiler.protocol.recipe import Recipe, from_toml
+from buddy.compiler.protocol.recipe_claims import claims, refusal
+
+if TYPE_CHECKING:
+    from buddy.app.workbench.app import Workbench
+
+
+class Side(NamedTuple):
+    """A recipe to compare with, and what it is called."""
+
+    title: str
+    recipe: Recipe
+
+
+class Versus:
+    """Compiles other recipes beside the one on the screen, which stays as it is."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+
+    def sides(self) -> list[tuple[Side, str]]:
+        """What the recipe on the screen can be compared with at once, each with what it is."""
+        workspace, state = self._bench.workspace, self._bench.state
+        mine, now = workspace.recipe, "compare what comes from later edits with what there is now"
+        found = [(Side("the recipe as it is now", mine), now)]
+        found += [
+            (Side(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
+            for preset in state.presets
+        ]
+        found += [
+            (Side(f"after: {edit.title}" if edit.title else "the first recipe", edit.recipe), "an earlier edit")
+            for edit in workspace.edits
+        ]
+        found += [
+            (Side(f"graph {number}, {info.name}", workspace.recipe_of(number)), f"{len(info.rows)} nodes, its recipe")
+            for number, info in enumerate(state.graphs)
+            if number != state.graph
+        ]
+        return found
+
+    def choose_other(self) -> None:
+        """Ask what to compare with, then compile that and show how each stage differs."""
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        choices = [Choice(side.title, what, side) for side, what in self.sides()]
+        choices.append(Choice("a recipe file", "one that `buddy-tui run --recipe` takes", "file"))
+        self._bench.push_screen(PickerScreen("Compare with", choices), self._chosen)
+
+    def _chosen(self, side: Side | Literal["file"] | None) -> None:
+        if side == "file":
+            self._bench.ask("compare with the recipe in", "", self._read)
+        elif side is not None:
+            self.compare_with(side)
+
+    def _read(self, path: str) -> None:
+        if not path.strip():
+            return
+        try:
+            found = from_toml(read_file(typed_path(path)))
+        except (OSError, ValueError) as error:
+            self._bench.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
+            return
+        # What a recipe's plug-ins are does not matter: they are left out below.
+        asked = claims(replace(found, plugins=()))
+        if asked and not self._bench.session.trusts:
+            self._bench.say(f"{path.strip()} is not used: {refusal(asked)}")
+            return
+        mine = self._bench.workspace.recipe
+        # Plug-ins are code: a file of somebody's names its own, and those loaded are the user's choice.
+        side = replace(found, source=mine.source, arguments=mine.arguments, graph=mine.graph, plugins=mine.plugins)
+        self.compare_with(Side(Path(path.strip()).name, side))
+
+    def compare_with(self, side: Side) -> None:
+        """Compile `side` in the background; once it is there the IR pane shows what differs."""
+        self._bench.say(f"compiling {side.title}{self._bench.glyphs.ellipsis} ctrl+c cancels")
+        begin(self._bench, "versus", self._compare_with, side)
+
+    async def _compare_with(self, side: Side) -> None:
+        try:
+            with self._bench.wait():
+                compiled = await self._bench.session.compile_beside(side.recipe)
+        except UnavailableError as error:
+            self._bench.say(f"{side.title}: {error}")
+            return
+        self._bench.show_pane("ir")
+        self._bench.ir.compare_with(OtherStages(side.title, compiled.stages))
+
+    def compare_presets(self) -> None:
+        """Every preset beside the others."""
+        from buddy.app.screens.presets import PresetsScreen
+
+        mine, presets = self._bench.workspace.recipe, self._bench.state.presets
+        sides = [
+            (preset.name, self._bench.workspace.from_preset(preset.recipe)) for preset in presets if preset.suits(mine)
+        ]
+        if mine not in [recipe for _, recipe in sides]:
+            sides.insert(0, ("(as edited)", mine))
+        self._bench.push_screen(PresetsScreen(self._bench.session, sides), self._preset_chosen)
+
+    def _preset_chosen(self, answer: tuple[str, Side] | None) -> None:
+        if answer is None:
+            return
+        act, side = answer
+        if act == "compare":
+            self.compare_with(side)
+        else:
+            self._bench.editing.edit(side.recipe, f"preset {side.title}")

@@ -1,0 +1,150 @@
+"""Profiling in the workbench: where the time of a run goes, in the graph's table, as a tree, and under the roof."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from buddy.app.panes.navigation import Place
+from buddy.app.reports import formatting, profile
+from buddy.app.reports.plots import Axis, Plot, Series
+from buddy.app.session.lines import UnavailableError
+from buddy.app.widgets.background import begin
+from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport, Progress
+from buddy.compiler.protocol.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.workbench.app import Workbench
+
+# The roof reaches this far to both sides of the nodes, and of the edge between memory and arithmetic.
+_BEYOND = 2.0
+
+
+class Profiling:
+    """Profiles the recipe on the screen, which stays as it is, and shows what came of it."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._running = False
+
+    def profile_program(self) -> None:
+        """Run the recipe with counters in its code, in the background."""
+        if self._running:
+            self._bench.say("a profile is being taken: ctrl+c stops it")
+            return
+        recipe = self._bench.workspace.recipe
+        self._bench.say(f"profiling{self._bench.glyphs.ellipsis} ctrl+c cancels")
+        begin(self._bench, "profile", self._profile, recipe)
+
+    async def _profile(self, recipe: Recipe) -> None:
+        bench = self._bench
+        self._running = True
+        try:
+            with bench.wait():
+                report = await bench.session.profile(recipe, self._came)
+        except UnavailableError as error:
+            bench.say(f"not profiled: {error}")
+            return
+        finally:
+            self._running = False
+        bench.state.profiled(recipe, report)
+        bench.session_changed(frozenset({"graph"}))
+        bench.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts")
+
+    def _came(self, frame: object) -> None:
+        if isinstance(frame, Progress):
+            self._bench.say(f"profiling: {frame.what}")
+
+    def show_flame(self) -> None:
+        """The modules with their times."""
+        from buddy.app.screens.flame import FlameScreen
+
+        found = self._found()
+        if found is not None:
+            report, info = found
+            story = " ".join(profile.told(report)[:1])
+            self._bench.push_screen(FlameScreen(profile.flame(report, info), story), self._go)
+
+    def show_roofline(self) -> None:
+        """What nodes reach, under the roof of what the machine can do."""
+        from buddy.app.screens.plot import PlotScreen
+
+        found = self._found()
+        plot = roofline(*found) if found is not None else None
+        if plot is not None:
+            self._bench.push_screen(PlotScreen([plot], self._bench.glyphs, chooses="goes to the node"), self._go_named)
+        elif found is not None:
+            self._bench.say("of no node both operations and bytes are known")
+
+    def show_hot(self) -> None:
+        """The instructions that take the time, as far as the system lets them be sampled."""
+        from buddy.app.screens.hot import HotScreen
+
+        found = self._found()
+        if found is None:
+            return
+        report, info = found
+        if not report.sampling.spots:
+            self._bench.say(profile.sampled_words(report.sampling))
+            return
+        names = {row.stable: row.name for row in info.rows}
+        self._bench.push_screen(HotScreen(report.sampling, names), self._go_instruction)
+
+    def _go_instruction(self, spot: HotSpot | None) -> None:
+        """The line of the assembly on the screen, which is that of the profile unless the recipe was edited since."""
+        rows = self._bench.state.board.rows()
+        stage = next((row for row in rows if row.stage.language == "asm"), None)
+        if spot is None or spot.line < 0:
+            return
+        if stage is None or self._bench.state.profile_is_stale:
+            self._bench.say("the recipe has been edited since: g c profiles it as it stands")
+            return
+        self._bench.show_pane("ir")
+        self._bench.ir.go_from_here(Place(stage.key, spot.line))
+
+    def _found(self) -> tuple[ProfileReport, GraphInfo] | None:
+        report, info = self._bench.state.profile, self._bench.state.info
+        return (report, info) if report is not None and info is not None else None
+
+    def _go_named(self, name: str | None) -> None:
+        info = self._bench.state.info
+        rows = info.rows if info is not None else ()
+        self._go(next((row.stable for row in rows if row.name == name), None))
+
+    def _go(self, node: str | None) -> None:
+        if node is not None:
+            self._bench.show_pane("graph")
+            self._bench.graph.go_to_node(node)
+
+
+def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
+    """Operations a second over operations a byte, the roof over both; `None` where no node has a place."""
+    nodes = [each for each in profile.timed(report, info) if each.rate and each.intensity]
+    if not nodes:
+        return None
+    reached = Series(
+        "nodes",
+        tuple(each.intensity for each in nodes),
+        tuple(each.rate / 1e9 for each in nodes),
+        "points",
+        tuple(each.row.name for each in nodes),
+    )
+    series = (reached, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (reached,)
+    note = (
+        f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, on "
+        f"{formatting.thread_count(report.plain.threads)}; data in caches come faster"
+    )
+    x, y = Axis("operations a byte", log=True, told=_short), Axis("GFLOP/s", log=True, told=_short)
+    return Plot("Roofline", series, x, y, note if report.peak.gflops else "what the machine can do was not measured")
+
+
+def _roof(report: ProfileReport, nodes: list[profile.Timed]) -> Series:
+    """The most that memory lets through, up to the most that arithmetic does."""
+    gflops, gbytes = report.peak.gflops, report.peak.gbytes
+    edge = gflops / gbytes
+    reached = [each.intensity for each in nodes]
+    x = (min(*reached, edge) / _BEYOND, edge, max(*reached, edge) * _BEYOND)
+    return Series("roof", x, tuple(min(gflops, at * gbytes) for at in x), names=("memory", "edge", "arithmetic"))
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

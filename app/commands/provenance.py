@@ -1,0 +1,179 @@
+"""Where a node went and what became of it: its text at every stage, its fate through all passes, its Python line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from buddy.app.panes.navigation import Place
+from buddy.app.reports.node_history import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
+from buddy.app.session.stages import StageRow
+from buddy.app.widgets.background import begin
+from buddy.compiler.protocol import (
+    CodeExplained,
+    ExplainCode,
+    Followed,
+    FollowNode,
+    NodeRow,
+    OpenPython,
+    PythonOpened,
+    Stage,
+)
+from buddy.compiler.protocol.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.workbench.app import Workbench
+
+_LINES = 50
+
+Remarks = tuple[tuple[str, str, str], ...]
+
+
+class Provenance:
+    """Opens the screens; each is about the node of the graph pane's row, or of the IR pane's line."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        # Of the latest recipe that was asked about.
+        self._code_remarks: dict[Recipe, Remarks] = {}
+
+    def follow_through(self) -> None:
+        """One node through all passes, with its text at each."""
+        self.with_node(lambda row: begin(self._bench, "node", self._follow, row))
+
+    def open_fate(self) -> None:
+        """What each pass did to a node, or why it did not."""
+        self.with_node(lambda row: begin(self._bench, "node", self._show_fate, row))
+
+    def open_python(self) -> None:
+        """The Python file that a node comes from, at its line."""
+        self.with_node(lambda row: begin(self._bench, "node", self._open_python, row))
+
+    # ---- which node ----------------------------------------------------------------------------------------------
+
+    def with_node(self, act: Callable[[NodeRow], object]) -> None:
+        """Do `act` with the node here; where a line comes from several, of a function that layers share, ask which."""
+        bench, info = self._bench, self._bench.state.info
+        rows = {row.stable: row for row in info.rows} if info is not None else {}
+        line = bench.ir.line_at(bench.ir.cursor) if bench.pane is bench.ir else None
+        current = bench.graph.current
+        names = line.nodes if line is not None else (current.stable,) if current is not None else ()
+        known = [rows[name] for name in names if name in rows]
+        if not known:
+            bench.say("no node is known for this line")
+        elif len(known) == 1:
+            act(known[0])
+        else:
+            self._ask_which(known, line.derived if line is not None else (), act)
+
+    def _ask_which(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
+        from buddy.app.screens.picker import Choice, PickerScreen
+
+        def chosen(row: NodeRow | None) -> None:
+            if row is not None:
+                act(row)
+
+        node = self._bench.selection.node
+        choices = [
+            Choice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
+            for row in rows
+        ]
+        self._bench.push_screen(PickerScreen("Which node of this line", choices), chosen)
+
+    # ---- the screens ---------------------------------------------------------------------------------------------
+
+    async def _follow(self, row: NodeRow) -> None:
+        stages = self._bench.state.board.rows()
+        texts = tuple(dict.fromkeys(found.stage.text for found in stages))
+        answer = await self._bench.questions.ask(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
+        if answer is None:
+            return
+        from buddy.app.screens.follow import FollowScreen, Step
+
+        traces = {trace.text: trace for trace in answer.traces}
+        steps = [Step(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
+        self._bench.push_screen(FollowScreen(row.name, steps, self._bench.ir.key), self._go)
+
+    def _go(self, place: Place | None) -> None:
+        if place is not None:
+            self._bench.show_pane("ir")
+            self._bench.ir.go_from_here(place)
+
+    async def _show_fate(self, row: NodeRow) -> None:
+        from buddy.app.screens.follow import FateScreen
+
+        state = self._bench.state
+        stages, assignment = state.board.rows(), state.assignments.get(row.stable)
+        machine_code = await self._in_machine_code(row, stages)
+
+        def fate(remarks: Remarks = ()) -> list[Said]:
+            told = (*state.remarks, *remarks)
+            return [*fate_of(row, assignment, told, [found.stage for found in stages]), *machine_code]
+
+        self._bench.selection.select_node(row.stable)
+        recipe = self._bench.workspace.recipe
+        known = self._code_remarks.get(recipe, () if not machine_code else None)
+        screen = FateScreen(row.name, fate(known or ()), "" if known is not None else "asking LLVM what it did")
+        self._bench.push_screen(screen, lambda said: self._go_stage(said, stages))
+        if known is None:
+            remarks = await self._of_llvm(recipe)
+            if screen.is_current:
+                screen.show(fate(remarks))
+                screen.tell("")
+
+    async def _of_llvm(self, recipe: Recipe) -> Remarks:
+        """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
+        answer = await self._bench.questions.ask(lambda number: ExplainCode(number, recipe), CodeExplained)
+        if answer is None:
+            return ()
+        self._code_remarks = {recipe: answer.remarks}
+        return answer.remarks
+
+    async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[Said]:
+        """How many instructions come from a node, and in which functions they are, where there are any yet."""
+        stage = next((found.stage for found in stages if found.stage.language == "asm"), None)
+        if stage is None or not computes(row):
+            return []
+        text = stage.text
+        answer = await self._bench.questions.ask(
+            lambda number: FollowNode(number, (text,), row.stable, EVERY_LINE), Followed
+        )
+        symbols = await self._bench.questions.symbols(stage.text, stage.language)
+        return [in_machine_code(answer.traces, symbols)] if answer is not None else []
+
+    def _go_stage(self, said: Said | None, stages: list[StageRow]) -> None:
+        """The stage of the pass that said something; at its node, unless one has been somewhere else in it."""
+        found = next((row for row in stages if said is not None and _speaks(row.stage, said)), None)
+        if found is not None:
+            self._bench.show_pane("ir")
+            self._bench.ir.choose(found)
+        elif said is not None:
+            self._bench.say(f"{said.who} has no stage of its own")
+
+    async def _open_python(self, row: NodeRow) -> None:
+        path, _, line = row.location.rpartition(":")
+        if not path:
+            self._bench.say(f"no Python line is known for {row.name}")
+            return
+        answer = await self._bench.questions.ask(self.python_file(path), PythonOpened)
+        if answer is not None:
+            from buddy.app.screens.code import CodeScreen
+
+            screen = CodeScreen(
+                self._bench.session.told_path(path), self._bench.cache, answer.text, answer.lines, int(line) - 1
+            )
+            self._bench.push_screen(screen, self._go_nodes)
+
+    def python_file(self, path: str) -> Callable[[int], OpenPython]:
+        """Makes the request for a file that nodes of the graph come from."""
+        workspace, graph = self._bench.workspace, self._bench.state.graph
+        return lambda number: OpenPython(number, workspace.source, workspace.arguments, graph, path)
+
+    def _go_nodes(self, nodes: tuple[str, ...] | None) -> None:
+        if nodes:
+            self._bench.selection.go_node(nodes)
+
+
+def _speaks(stage: Stage, said: Said) -> bool:
+    """Whether what was said is about that stage."""
+    return stage.language == "asm" if said.who == MACHINE_CODE else stage.name == said.who

@@ -1,0 +1,245 @@
+"""Leaving and coming back: what is kept of a session, reproducers, and the command line of what is on the screen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from buddy.app.panes.comparison import HOW
+from buddy.app.session.lines import UnavailableError
+from buddy.app.widgets.background import begin
+from buddy.app.workspace.command_line import Shown, command
+from buddy.app.workspace.drafts import drafts
+from buddy.app.workspace.input_parsing import typed_path
+from buddy.app.workspace.locks import FileLock
+from buddy.app.workspace.runs import without_content
+from buddy.app.workspace.session_file import Kept, KeptSession
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from buddy.app.panes.ir import IrPane
+    from buddy.app.workbench.app import Workbench
+
+# Seconds after a change until it is kept, and after those in which it could not be.
+KEEP_SECONDS = 0.5
+AGAIN_SECONDS = 5.0
+
+
+class Sessions:
+    """Keeps how the screen stands, and writes down what is on it for others."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        # The screen is gone before the application is; the pane outlives it. There is none before and after a session.
+        self._ir: IrPane | None = None
+        self._later: Timer | None = None
+        self._writing = self._failing = False
+        # What else is to be said as the session begins: together, as one message takes the place of another.
+        self.news: Sequence[str] = ()
+
+    # ---- runs, bookmarks, inputs, layout -------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path:
+        return self._bench.workspace.path_of(0).with_suffix(".session")
+
+    @cached_property
+    def _file(self) -> KeptSession:
+        return KeptSession(self._path)
+
+    @cached_property
+    def _open(self) -> FileLock:
+        """What all workbenches on this program share."""
+        return FileLock(self._path.with_suffix(".open"))
+
+    def restore(self) -> None:
+        """Take up the layout of the last session; the stage and the node are shown as soon as they are there."""
+        bench = self._bench
+        self._ir = bench.ir
+        kept, problem = self._file.read()
+        bench.arrangement.with_source = kept.source
+        if kept.pane in bench.arrangement.order:
+            bench.arrangement.pane_id = kept.pane
+        bench.arrangement.zoomed = kept.zoomed
+        bench.state.runs = list(kept.runs)
+        bench.running.restore(kept.inputs)
+        bench.selection.node = kept.node
+        if kept.how in HOW:
+            bench.ir.comparison.how = kept.how
+        if kept.stage is not None:
+            bench.ir.expect(kept.stage)
+        unread = self._restore_bookmarks(kept)
+        if news := [text for text in (*self.news, problem, unread, *self._left_by_others()) if text]:
+            bench.say("; ".join(news))
+
+    def _left_by_others(self) -> list[str]:
+        """What earlier sessions have left, and what other workbenches hold now."""
+        found, news = drafts(self._bench.workspace.path_of(0)), []
+        if found.left:
+            news.append(f"typed and not accepted when the workbench ended: {', '.join(found.left)}; its editor has it")
+        with contextlib.suppress(OSError):
+            if self._open.share():
+                typed = f", where somebody types: {', '.join(found.open)}" if found.open else ""
+                news.append(f"open in another workbench too{typed}; each keeps its own edits")
+        return news
+
+    def _restore_bookmarks(self, kept: Kept) -> str:
+        """What is wrong where they cannot be read, else ""."""
+        bookmarks = getattr(self._bench, "bookmarks", None)
+        if bookmarks is not None and kept.bookmarks is not None:
+            try:
+                self._bench.bookmarks = type(bookmarks).from_data(kept.bookmarks)
+            except ValueError as error:
+                self._file.put_aside()
+                return f"the bookmarks kept from last time could not be read: {error}"
+        return ""
+
+    def note(self) -> None:
+        """Something on the screen may have changed: it is kept a little later."""
+        if self._ir is not None and self._later is None:
+            self._later = self._bench.set_timer(KEEP_SECONDS, self._look)
+
+    def keep(self) -> None:
+        """Keep how the screen is left, and wait until it is."""
+        if self._ir is None:
+            return
+        if self._later is not None:
+            self._later.stop()
+        self._file.want(self._now(self._ir))
+        self._told(self._write_kept())
+        self._open.release()
+        self._ir = None
+
+    def _look(self) -> None:
+        self._later = None
+        if self._ir is None:
+            return
+        self._file.want(self._now(self._ir))
+        if not (self._file.is_written or self._writing):
+            begin(self._bench, "keeping", self._write_beside)
+
+    async def _write_beside(self) -> None:
+        """Write without delaying a key, however slow the disk is; what cannot be written is tried again."""
+        self._writing = True
+        try:
+            problem = await asyncio.to_thread(self._write_kept)
+        finally:
+            self._writing = False
+        self._told(problem)
+        if self._later is None and not self._file.is_written:
+            self._later = self._bench.set_timer(AGAIN_SECONDS if problem else KEEP_SECONDS, self._look)
+
+    def _write_kept(self) -> str:
+        """What is wrong where it cannot be written, else ""."""
+        try:
+            self._file.write()
+        except (OSError, ValueError) as error:
+            return f"runs, bookmarks and layout could not be kept: {getattr(error, 'strerror', None) or error}"
+        return ""
+
+    def _told(self, problem: str) -> None:
+        if problem and not self._failing:
+            # What is wrong with the recipe is said too: this comes after it, and would take its place on the row.
+            self._bench.say("; ".join(filter(None, (self._bench.workspace.problem, problem))))
+        self._failing = bool(problem)
+
+    def _now(self, ir: IrPane) -> Kept:
+        bench = self._bench
+        bookmarks = getattr(bench, "bookmarks", None)
+        return Kept(
+            bench.arrangement.pane_id,
+            bench.arrangement.zoomed,
+            ir.coming,
+            bench.selection.node,
+            ir.comparison.how,
+            inputs=without_content(bench.running.coming),
+            bookmarks=bookmarks.to_data() if bookmarks is not None else None,
+            runs=tuple(bench.state.runs),
+            source=bench.arrangement.with_source,
+        )
+
+    # ---- reproducers ---------------------------------------------------------------------------------------------
+
+    def ask_reproducer(self) -> None:
+        name = Path(self._bench.workspace.source.partition(":")[0]).stem or "program"
+        self._bench.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
+
+    def write_reproducer(self, folder: str) -> None:
+        # With it comes the command line, which a start of the workbench can do without.
+        from buddy.app.reports.reproducer import holds_other_things
+
+        if not folder.strip():
+            return
+        try:
+            path = typed_path(folder)
+            there, others = path.exists(), holds_other_things(path)
+        except (OSError, ValueError) as error:
+            self._bench.say(f"{folder.strip()} could not be written: {getattr(error, 'strerror', None) or error}")
+            return
+        if there:
+            holds = "holds other things than a reproducer; files of the same names are replaced"
+            question = f"{folder.strip()} {holds if others else 'is there already'}. Write into it?"
+            self._bench.confirm(question, lambda: self._start_writing(path))
+        else:
+            self._start_writing(path)
+
+    def _start_writing(self, folder: Path) -> None:
+        begin(self._bench, "reproducer", self._write, folder)
+
+    async def _write(self, folder: Path) -> None:
+        from buddy.app.reports.reproducer import Engine, Subject, write_reproducer
+
+        bench = self._bench
+        session, state = bench.session, bench.state
+        if state.info is None:
+            return
+        subject = Subject(
+            bench.workspace.recipe, state.info, state.welcome, str(session.inputs), tuple(state.assignments.values()),
+            state.files, session.shapes,
+        )  # fmt: skip
+        engine = Engine(session.compile_beside, session.whole_text, session.run_values)
+        bench.say(f"writing {folder}{bench.glyphs.ellipsis}")
+        try:
+            with bench.wait():
+                found = await write_reproducer(folder, subject, engine, UnavailableError)
+        except (OSError, UnavailableError) as error:
+            bench.say(f"{folder} could not be written: {error}")
+        else:
+            without = f", without outputs: {found.problem}" if found.problem else ""
+            without += f"; {found.lacks}" if found.lacks else ""
+            bench.say(f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}")
+
+    # ---- the command line ----------------------------------------------------------------------------------------
+
+    def command_line(self, shown: Shown | None = None) -> str:
+        """The command that gives without a screen what is `shown`, which is what is on it unless something is said."""
+        bench = self._bench
+        recipe = bench.workspace.recipe
+        preset = next((each.recipe for each in bench.state.presets if each.name == recipe.preset), None)
+        return command(recipe, preset, bench.workspace.path, shown or self._shown())
+
+    def _shown(self) -> Shown:
+        bench = self._bench
+        ir, pane, graphs = bench.ir, bench.pane.pane_id, len(bench.state.graphs)
+        if pane != "ir" or ir.shown is None:
+            return Shown(pane, graphs=graphs)
+        names = [row.stage.name for row in ir.rows]
+        stage = _stage_word(ir.shown.key, names)
+        other = next((row for row in ir.rows if ir.other is not None and row.stage == ir.other), None)
+        if ir.diff is None or other is None:
+            return Shown(pane, stage, graphs=graphs)
+        return Shown(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
+
+    def copy_command(self) -> None:
+        self._bench.copy_text(self.command_line())
+
+
+def _stage_word(key: tuple[str, int], names: list[str]) -> str:
+    """A stage as `--stage` takes it: `canonicalize#2` where there are several of that name."""
+    name, number = key
+    return f"{name}#{number + 1}" if names.count(name) > 1 else name

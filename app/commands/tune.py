@@ -1,0 +1,103 @@
+"""Tuning in the workbench: a search for the fastest recipe in the background, its history, and whether to take it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from buddy.app.reports.tuning import VariationError, plot_of, read_variation, summary, told
+from buddy.app.session.lines import UnavailableError
+from buddy.app.widgets.background import begin
+from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
+from buddy.compiler.protocol.recipe import Recipe
+
+if TYPE_CHECKING:
+    from buddy.app.workbench.app import Workbench
+
+_TITLE = "seconds, then WHAT=VALUE,VALUE … to vary (nothing: block sizes and the passes that most often matter)"
+
+
+class Tuner:
+    """Searches around the recipe on the screen, which stays as it is until the user takes the best one."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._attempts: list[Attempted] = []
+        self._searching = False
+
+    def ask_tuning(self) -> None:
+        if self._searching:
+            self._bench.say("a search is under way: ctrl+c stops it")
+            return
+        self._bench.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin)
+
+    def _begin(self, text: str) -> None:
+        try:
+            seconds, variations = wanted(text)
+        except ValueError as error:
+            self._bench.say(str(error))
+            return
+        begin(self._bench, "tune", self._search, self._bench.workspace.recipe, seconds, variations)
+
+    async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
+        bench, self._attempts = self._bench, []
+        self._searching = True
+        try:
+            ask = lambda number: Tune(number, recipe, variations=variations, seconds=seconds)  # noqa: E731
+            with bench.wait():
+                found = await bench.session.ask(ask, Tuned, self._came)
+        except UnavailableError as error:
+            bench.say("the search was stopped" if error.cancelled else f"not tuned: {error}")
+            return
+        finally:
+            self._searching = False
+        self._show(recipe, found)
+
+    def _came(self, frame: object) -> None:
+        if isinstance(frame, Attempted):
+            self._attempts.append(frame)
+            self._bench.say(f"tuning, {told(frame)}{self._bench.glyphs.ellipsis} ctrl+c stops")
+        elif isinstance(frame, Progress):
+            self._bench.say(f"tuning: {frame.what}")
+
+    def _show(self, recipe: Recipe, found: Tuned) -> None:
+        """The history, then the question whether to take what was found."""
+        from buddy.app.screens.plot import PlotScreen
+
+        bench = self._bench
+        lines = summary(found, self._attempts[0].choices if self._attempts else ())
+        bench.say("; ".join(line.strip() for line in lines))
+        offer = lambda _=None: self._offer(recipe, found)  # noqa: E731
+        plot = plot_of(self._attempts)
+        if any(series.x for series in plot.series):
+            bench.push_screen(PlotScreen([plot], bench.glyphs), offer)
+        else:
+            offer()
+
+    def _offer(self, recipe: Recipe, found: Tuned) -> None:
+        if found.recipe == recipe:
+            return
+        gain = f"{found.gain:.2f} times as fast" if found.gain else "right, and the recipe as it was is not"
+        question = (
+            f"{' '.join(choice for choice in found.choices if not choice.endswith('=default'))}: {gain}. Take it?"
+        )
+        self._bench.confirm(question, lambda: self._take(found.recipe), "the recipe stays as it is")
+
+    def _take(self, recipe: Recipe) -> None:
+        self._bench.graphs.show(recipe.graph)
+        self._bench.editing.edit(recipe, "the fastest recipe that was found")
+
+
+def wanted(text: str) -> tuple[float, tuple[Variation, ...]]:
+    """Seconds and variations, in any order. Raises `ValueError` that says what is wrong."""
+    seconds, variations = 60.0, []
+    for word in text.split():
+        if "=" in word:
+            variations.append(read_variation(word))
+            continue
+        try:
+            seconds = float(word)
+        except ValueError:
+            raise VariationError(f"{word!r} is neither a number of seconds nor WHAT=VALUES") from None
+        if not 0 < seconds < 1e6:
+            raise VariationError(f"{word} is no time to search for")
+    return seconds, tuple(variations)

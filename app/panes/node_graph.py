@@ -1,0 +1,131 @@
+"""Nodes around a node, and their drawing as DOT (for Graphviz) or as SVG. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from buddy.app.panes.node_filter import op_kind
+from buddy.compiler.protocol import NodeRow
+
+# Sizes of the drawing in pixels; text is set in a font whose characters are about 7 wide at size 12.
+_CHARACTER, _LINE, _PAD, _GAP_X, _GAP_Y = 7, 16, 8, 24, 40
+
+
+class Neighbours:
+    """Who reads whom in a graph; rows by their numbers."""
+
+    def __init__(self, rows: Sequence[NodeRow]) -> None:
+        self.rows = {row.index: row for row in rows}
+        self._readers: dict[int, list[int]] = {row.index: [] for row in rows}
+        for row in rows:
+            for source in row.inputs:
+                self._readers[source].append(row.index)
+
+    def producers(self, row: NodeRow) -> list[NodeRow]:
+        """The nodes whose results `row` reads."""
+        return [self.rows[source] for source in row.inputs]
+
+    def users(self, row: NodeRow) -> list[NodeRow]:
+        """The nodes that read the result of `row`."""
+        return [self.rows[reader] for reader in self._readers[row.index]]
+
+    def around(self, row: NodeRow, steps: int) -> list[NodeRow]:
+        """The nodes at most `steps` edges away, in the graph's order."""
+        found, front = {row.index}, [row]
+        for _ in range(steps):
+            near = {other.index: other for one in front for other in (*self.producers(one), *self.users(one))}
+            front = [other for index, other in near.items() if index not in found]
+            found |= set(near)
+        return [self.rows[index] for index in sorted(found)]
+
+
+def _label(row: NodeRow) -> list[str]:
+    kind = op_kind(row) if row.opcode.startswith("call") else row.opcode
+    return [row.name, *([kind] if kind != row.name else []), " ".join(filter(None, (row.dtype, row.shape)))]
+
+
+def dot(rows: Sequence[NodeRow], centre: NodeRow) -> str:
+    """The nodes and the edges between them in Graphviz's language."""
+    inside = {row.index for row in rows}
+    lines = ["digraph {", '  node [shape=box, fontname="monospace", fontsize=11];']
+    for row in rows:
+        label = "\\n".join(_quoted(part) for part in _label(row) if part)
+        style = ", penwidth=3" if row.index == centre.index else ""
+        lines.append(f'  n{row.index} [label="{label}"{style}];')
+    lines += [f"  n{source} -> n{row.index};" for row in rows for source in row.inputs if source in inside]
+    return "\n".join([*lines, "}", ""])
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def svg(rows: Sequence[NodeRow], centre: NodeRow) -> str:
+    """The nodes drawn in layers, each below all that it reads."""
+    layers = _layers(rows)
+    boxes = _boxes(layers)
+    width = max(x + w for x, _, w, _ in boxes.values()) + _PAD
+    height = max(y + h for _, y, _, h in boxes.values()) + _PAD
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="monospace" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    parts += [_edge(boxes[source], boxes[row.index]) for row in rows for source in row.inputs if source in boxes]
+    parts += [_box(boxes[row.index], row, row.index == centre.index) for row in rows]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _layers(rows: Sequence[NodeRow]) -> list[list[NodeRow]]:
+    """The nodes by the longest way to them; rows come in an order in which what is read comes first."""
+    depth: dict[int, int] = {}
+    for row in rows:
+        depth[row.index] = max((depth[source] + 1 for source in row.inputs if source in depth), default=0)
+    _lower_sources(rows, depth)
+    layers: list[list[NodeRow]] = [[] for _ in range(max(depth.values()) + 1)]
+    for row in rows:
+        layers[depth[row.index]].append(row)
+    return [layer for layer in layers if layer]
+
+
+def _lower_sources(rows: Sequence[NodeRow], depth: dict[int, int]) -> None:
+    """What reads nothing stands right above its first reader, so that edges are short."""
+    for row in rows:
+        if not any(source in depth for source in row.inputs):
+            readers = [depth[other.index] for other in rows if row.index in other.inputs]
+            depth[row.index] = max(min(readers, default=1) - 1, 0)
+
+
+def _boxes(layers: Sequence[Collection[NodeRow]]) -> dict[int, tuple[int, int, int, int]]:
+    """Left, top, width and height of each node's box."""
+    boxes: dict[int, tuple[int, int, int, int]] = {}
+    y = _PAD
+    for layer in layers:
+        x, tallest = _PAD, 0
+        for row in layer:
+            label = _label(row)
+            width, height = max(map(len, label)) * _CHARACTER + 2 * _PAD, len(label) * _LINE + _PAD
+            boxes[row.index] = (x, y, width, height)
+            x, tallest = x + width + _GAP_X, max(tallest, height)
+        y += tallest + _GAP_Y
+    return boxes
+
+
+def _edge(start: tuple[int, int, int, int], end: tuple[int, int, int, int]) -> str:
+    x1, y1, x2, y2 = start[0] + start[2] // 2, start[1] + start[3], end[0] + end[2] // 2, end[1]
+    middle = (y1 + y2) // 2
+    return f'<path d="M{x1} {y1} C{x1} {middle} {x2} {middle} {x2} {y2}" fill="none" stroke="#888888"/>'
+
+
+def _box(box: tuple[int, int, int, int], row: NodeRow, centre: bool) -> str:
+    # Not with the module: its tables of entities are read where something is drawn, and not at the start.
+    from html import escape
+
+    x, y, width, height = box
+    stroke = 3 if centre else 1
+    text = "".join(
+        f'<text x="{x + _PAD}" y="{y + _LINE * (k + 1) - 2}">{escape(part)}</text>'
+        for k, part in enumerate(_label(row))
+    )
+    shape = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="#f4f4f4" stroke="#222222" '
+    return f'{shape}stroke-width="{stroke}"/>{text}'

@@ -1,0 +1,98 @@
+"""What a bisection found, as text, as JSON and as files. No Textual."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from buddy.app.workspace.atomic_write import write_whole
+from buddy.compiler.protocol import Criterion, Finding
+from buddy.compiler.protocol.recipe import to_toml
+
+_SHOWN = 6
+CRITERIA = (
+    ("any", "it fails, crashes or differs", "whichever it does"),
+    ("fails", "it fails or crashes", "a pass that fails, IR that does not verify, a crash, what never ends"),
+    ("differs", "it differs from eager", "beyond a tolerance"),
+    ("slower", "it is slow", "without which pass it would be faster"),
+)
+RECIPE = "right.toml"
+
+
+def criterion(kind: str, text: str) -> Criterion:
+    """The criterion that a person asks for: two numbers, the tolerance or ratio, and seconds for a trial.
+
+    Raises `ValueError` that says what to type.
+    """
+    words = text.replace(",", " ").replace("s", " ").split()
+    try:
+        times, each = (float(word) for word in words)
+    except ValueError as error:
+        raise ValueError(f"{text.strip()!r}: type two numbers, such as 1, 30 s") from error
+    if not (0 < times < math.inf and 0 < each < math.inf):
+        raise ValueError(f"{text.strip()!r}: both numbers are more than 0")
+    field = "slower" if kind == "slower" else "tolerance"
+    return msgspec.convert({"kind": kind, field: times, "each": each}, Criterion)
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """The answer first, then what leads to it."""
+    lines = [finding.told]
+    if finding.wrong:
+        lines.append(f"as it is: {finding.wrong}")
+    for culprit in finding.steps:
+        origin = f", from {culprit.origin}" if culprit.origin else ""
+        lines.append(f"pass {culprit.step.spelling()} (step {culprit.place + 1}{origin})")
+    for wrong in finding.lowerings:
+        origin = f", from {wrong.origin}" if wrong.origin else ""
+        right = ", ".join(wrong.right)
+        lines.append(f"lowering {wrong.registry}.{wrong.op}{origin}: {len(wrong.nodes)} nodes; right: {right}")
+    lines += _some("fewest nodes that show it", finding.nodes)
+    lines += _some("right with these in eager", finding.in_eager)
+    if finding.functions:
+        lines.append(f"functions in which the pass makes a difference: {', '.join(finding.functions)}")
+    if finding.steps or finding.lowerings or finding.in_eager:
+        lines.append(
+            f"the recipe that is returned is {'right' if finding.confirmed else 'NOT right'} for the whole program"
+        )
+    if finding.command:
+        lines.append(f"to see it: {finding.command}")
+    lines += [f"note: {note}" for note in finding.notes]
+    return [*lines, f"{finding.trials} trials in {finding.seconds:.1f} s"]
+
+
+def _some(title: str, nodes: tuple[str, ...]) -> list[str]:
+    if not nodes:
+        return []
+    more = f", … {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return [f"{title}: {', '.join(nodes[:_SHOWN])}{more}"]
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """All of it as plain values; texts of modules are left to files."""
+    found: dict[str, Any] = msgspec.to_builtins(finding)
+    for name in ("before", "after"):
+        found.pop(name, None)
+    return found
+
+
+def write_finding(folder: Path, finding: Finding) -> list[Path]:
+    """Write the recipe that is right, the reduced module, and what the pass makes of it; the paths.
+
+    Raises `OSError` where they cannot be written.
+    """
+    name = Path(finding.name or "reduced.mlir")
+    texts = {
+        RECIPE: to_toml(finding.recipe),
+        name.name: finding.before,
+        f"{name.stem}.after{name.suffix}": finding.after,
+    }
+    written = []
+    for file, text in texts.items():
+        if text:
+            write_whole(folder / file, text)
+            written.append(folder / file)
+    return written

@@ -1,0 +1,201 @@
+"""Every node beside eager, in words, as plain values and as a plot. No Textual."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from buddy.app.reports.plots import Axis, Kind, Plot, Series
+from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.protocol.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
+
+REFERENCES = {"eager": "eager", "float64": "double precision"}
+_KINDS = {"nan": "NaN", "inf": "infinity"}
+
+
+def error_text(found: Deviation | None) -> str:
+    """The greatest difference of a tensor in at most seven characters, "" where it was not measured."""
+    if found is None:
+        return ""
+    if found.share < 0:
+        return "nan/inf"
+    return f"{found.largest:.0e}" if found.largest else "0"
+
+
+def share_text(found: Deviation | None) -> str:
+    """The greatest difference as a share of what is tolerated."""
+    if found is None:
+        return ""
+    if found.share < 0:
+        return "nan/inf"
+    return f"{found.share:.2g} x" if found.share else "0"
+
+
+def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
+    return {row.stable: row for row in info.rows}
+
+
+def sentences(report: NumericsReport, info: GraphInfo) -> list[str]:
+    """What a person is told first: which node is wrong, where NaN comes from, and what was seen."""
+    names = {row.stable: row.name for row in info.rows}
+    return [
+        *_first_sentences(report, info, names),
+        *(_origin_sentence(origin, report, names) for origin in report.origins),
+        *_seen_sentences(report),
+        *(f"note: {note}" for note in report.notes),
+    ]
+
+
+def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
+    if not report.compared:
+        return ["not compared: no node has a value to hold beside the reference, so nothing says whether this is right"]
+    if not report.first:
+        return [f"every value is within its tolerance of {REFERENCES[report.reference]}"]
+    found, row = report.by_node()[report.first], rows_of(info).get(report.first)
+    error = found.own if report.first_by == "own" else found.error
+    place = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
+    how = "by itself, on the right inputs" if report.first_by == "own" else f"in the program; {_alone(found)}"
+    lines = [
+        f"{names.get(report.first, report.first)} ({place}) is the first to leave its tolerance, {how}: "
+        f"{error_text(error)}, {share_text(error)} of what is tolerated ({found.tolerance})"
+    ]
+    if report.suspects:
+        lines.append(f"fused into it, and seen by nobody: {', '.join(names.get(n, n) for n in report.suspects)}")
+    return lines
+
+
+def _alone(found: NodeNumbers) -> str:
+    """What is known of a node by itself that is wrong in the program."""
+    if found.own is not None:
+        return "alone it is right"
+    return f"alone it was not tried{found.why and f': {found.why}'}"
+
+
+def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
+    name, what = names.get(origin.node, origin.node), _KINDS[origin.kind]
+    both = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
+    reference = REFERENCES[report.reference]
+    side = "compiled code" if origin.side == "compiled" else reference
+    too = f" (in {reference}, too)" if origin.side == "compiled" and "eager" in both else ""
+    whence = "an input already has one" if origin.inputs_have else "nothing that it reads has one"
+    return f"the first {what} of {side} is in {name}{too}: {whence}"
+
+
+def _seen_sentences(report: NumericsReport) -> list[str]:
+    count = Counter(found.seen for found in report.nodes)
+    alone = sum(found.own is not None for found in report.nodes)
+    parts = [f"{count[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if count[seen]]
+    return [
+        f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} compiled alone as well; "
+        f"compared in {report.seconds:.2f} s, compiled for it in {report.compile_seconds:.1f} s"
+    ]
+
+
+def details(found: NodeNumbers | None) -> dict[str, str]:
+    """What a node's details say of its numbers, by title."""
+    if found is None:
+        return {}
+    error, own = found.error, found.own
+    return {
+        "value": found.seen,
+        "err": f"{error_text(error)}, {share_text(error)} of what is tolerated" if error is not None else "",
+        "own": f"{error_text(own)}, {share_text(own)} of what is tolerated" if own is not None else found.why,
+        "tolerance": found.tolerance,
+    }
+
+
+def growth(report: NumericsReport, info: GraphInfo) -> Plot:
+    """The errors along the graph, as shares of what the root mean square of each value is."""
+    places = {row.stable: row.index for row in info.rows}
+    names = {row.stable: row.name for row in info.rows}
+    series = []
+    for label, errors in (
+        ("in the program", [(found.node, found.error) for found in report.nodes]),
+        ("alone", [(found.node, found.own) for found in report.nodes]),
+    ):
+        known = [(node, d) for node, d in errors if d is not None and d.share >= 0 and node in places]
+        xs, ys = [float(places[node]) for node, _ in known], [d.relative for _, d in known]
+        kind: Kind = "line" if label == "in the program" else "points"
+        series.append(Series(label, xs, ys, kind, names=[names[node] for node, _ in known]))
+    note = f"root mean square of the difference from {REFERENCES[report.reference]}, over that of the value"
+    return Plot("Error along the graph", tuple(series), Axis("node"), Axis("relative error", log=True), note)
+
+
+def results_error(report: NumericsReport) -> float:
+    """The greatest difference of what the graph returns, infinite where a NaN or an infinity differs."""
+    nodes = report.by_node()
+    errors = [nodes[name].error for name in report.results if name in nodes]
+    return max((d.largest if d.share >= 0 else math.inf for d in errors if d is not None), default=0.0)
+
+
+def accounted(whole: float, without: float) -> float:
+    """Which part of the error `whole` is gone `without` something; negative where there is more of it then."""
+    return (whole - without) / whole if whole and math.isfinite(whole) and math.isfinite(without) else 0.0
+
+
+def worst(report: NumericsReport, count: int) -> list[NodeNumbers]:
+    """The first node out of tolerance, then those with the greatest shares of theirs."""
+
+    def key(found: NodeNumbers) -> tuple[bool, float]:
+        shares = [d.share if d.share >= 0 else float("inf") for d in (found.error, found.own) if d is not None]
+        return found.node != report.first, -max(shares, default=-1.0)
+
+    return sorted((found for found in report.nodes if found.error or found.own), key=key)[:count]
+
+
+def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
+    """The report on a graph as plain values."""
+    rows = rows_of(info)
+    return {
+        "graph": report.graph,
+        "name": info.name,
+        "ok": report.ok if report.compared else None,
+        "compared": report.compared,
+        "reference": report.reference,
+        "first": _first_json(report, rows),
+        "origins": [
+            {"kind": o.kind, "side": o.side, "node": o.node, "inputs_have_it": o.inputs_have} for o in report.origins
+        ],
+        "results": list(report.results),
+        "seconds": report.seconds,
+        "compile_seconds": report.compile_seconds,
+        "notes": list(report.notes),
+        "nodes": [_node_json(found, rows.get(found.node)) for found in report.nodes],
+    }
+
+
+def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, Any] | None:
+    if not report.first:
+        return None
+    row = rows.get(report.first)
+    place = {"name": row.name, "target": row.target, "module": row.module, "line": row.location} if row else {}
+    return {"node": report.first, "by": report.first_by, **place, "suspects": list(report.suspects)}
+
+
+def _node_json(found: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
+    return {
+        "node": found.node,
+        "name": row.name if row is not None else "",
+        "seen": found.seen,
+        "ok": found.ok,
+        "error": _deviation_json(found.error),
+        "own": _deviation_json(found.own),
+        "tolerance": found.tolerance,
+        **({"eager": {"nans": found.nans, "infs": found.infs}} if found.nans or found.infs else {}),
+        **({"why_no_own": found.why} if found.why else {}),
+    }
+
+
+def _deviation_json(found: Deviation | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    finite = found.share >= 0
+    return {
+        "max_abs": found.largest if finite else None,
+        "relative": found.relative if finite else None,
+        "share_of_tolerance": found.share if finite else None,
+        "nans": found.nans,
+        "infs": found.infs,
+        **({"first_differs_at": found.where} if found.where else {}),
+    }

@@ -1,0 +1,281 @@
+"""Where the time of a run went, as tables, a tree of modules and text for flame graphs. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from buddy.app.reports import formatting
+from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Sampling
+
+# What is no node's own: calls between the parts of compiled code, and what of a run is outside of it.
+CALLS, AROUND = "(calls)", "(around compiled code)"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A node with its time, and what of the machine it used in that time: shares of `Peak`, 0..1.
+
+    `bound` is the greatest rate that the machine could have in code of as many operations a byte, in operations a
+    second: the roof over it (Williams, Waterman and Patterson, Roofline, 2009).
+    """
+
+    row: NodeRow
+    time: NodeTime
+    peak: Peak
+
+    @property
+    def rate(self) -> float:
+        """Operations a second, 0 where they are not known."""
+        return _ratio(self.time.operations, self.time.seconds)
+
+    @property
+    def traffic(self) -> float:
+        """Bytes a second, counting those that have to be moved at least; 0 where they are not known."""
+        return _ratio(self.time.bytes, self.time.seconds)
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte, 0 where either is not known."""
+        return _ratio(self.time.operations, self.time.bytes)
+
+    @property
+    def bound(self) -> float:
+        return min(self.peak.arithmetic(self.row.dtype) * 1e9, self.intensity * self.peak.gbytes * 1e9)
+
+    @property
+    def from_caches(self) -> bool:
+        """Whether its bytes came faster than memory reads: from caches, in which they lay."""
+        return _from_caches(self.time, self.peak)
+
+    @property
+    def share(self) -> float:
+        """Of the most that the machine could do here: of its arithmetic, or of its memory where that is the limit.
+
+        Data that lie in caches come faster than memory reads, so it may be more than 1. 0 where it is not known.
+        """
+        if self.bound:
+            return self.rate / self.bound
+        return _ratio(self.traffic, self.peak.gbytes * 1e9) if self.time.operations == 0 else 0.0
+
+
+def _ratio(value: float, by: float) -> float:
+    return value / by if value > 0 and by > 0 else 0.0
+
+
+def _from_caches(time: NodeTime, peak: Peak) -> bool:
+    return bool(peak.gbytes) and _ratio(time.bytes, time.seconds) > peak.gbytes * 1e9
+
+
+def timed(report: ProfileReport, info: GraphInfo) -> list[Timed]:
+    """The nodes that have times of their own, the longest first."""
+    rows = {row.stable: row for row in info.rows}
+    found = [Timed(rows[node.node], node, report.peak) for node in report.nodes if not node.into and node.node in rows]
+    return sorted(found, key=lambda each: (-each.time.seconds, each.row.index))
+
+
+def told_time(node: NodeTime | None, names: Mapping[str, str]) -> str:
+    """A node's time in a column: a number of milliseconds, or whose time it is part of."""
+    if node is None:
+        return ""
+    return f"in {names.get(node.into, node.into)}" if node.into else milliseconds(node.seconds)
+
+
+def milliseconds(seconds: float) -> str:
+    """Milliseconds with three digits that count, without the unit."""
+    value = seconds * 1e3
+    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def rate_text(operations_a_second: float) -> str:
+    """Billions of operations a second."""
+    value = operations_a_second / 1e9
+    return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def share_text(each: Timed) -> str:
+    """The share of what the machine could do, with a `c` where bytes came from caches, faster than memory reads."""
+    return f"{each.share:.0%}{' c' if each.from_caches else ''}" if each.share > 0 else ""
+
+
+# ---- modules ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Flame:
+    """A module, or a node in it, with the seconds of all that is inside."""
+
+    name: str
+    seconds: float = 0.0
+    node: str = ""
+    inside: dict[str, Flame] = field(default_factory=dict)
+
+    def child(self, name: str) -> Flame:
+        return self.inside.setdefault(name, Flame(name))
+
+    def by_time(self) -> list[Flame]:
+        return sorted(self.inside.values(), key=lambda flame: -flame.seconds)
+
+
+def flame(report: ProfileReport, info: GraphInfo) -> Flame:
+    """The run as a tree of modules with nodes for leaves; what is outside of all nodes stands beside the modules."""
+    root = Flame(info.name)
+    for each in timed(report, info):
+        path = [part for part in each.row.module.split(".") if part]
+        add(root, [*path, each.row.name], each.time.seconds, each.time.node)
+    add(root, [CALLS], report.outside)
+    add(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
+    return root
+
+
+def add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> None:
+    """Add `seconds` to `root` and to all that `path` goes through; its end stands for `node`, if for any."""
+    if seconds <= 0:
+        return
+    root.seconds += seconds
+    for name in path:
+        root = root.child(name)
+        root.seconds += seconds
+    root.node = node
+
+
+def folded(root: Flame) -> str:
+    """One line a stack, `module;module;node nanoseconds`: what flamegraph.pl, inferno and speedscope read."""
+    return "".join(f"{';'.join(path)} {told}\n" for path, seconds in _own(root, ()) if (told := round(seconds * 1e9)))
+
+
+def _own(flame: Flame, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Each stack with the seconds that are of none deeper; a module and a node in it may have one name."""
+    path = (*path, flame.name.replace(";", ":"))
+    yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
+    for inner in flame.by_time():
+        yield from _own(inner, path)
+
+
+def tree_lines(root: Flame, glyphs: formatting.Glyphs, least: float = 0.01, bar: int = 20) -> list[str]:
+    """The tree as text, its bars of `bar` cells for the whole; what takes less than the share `least` is left out."""
+    lines = []
+
+    def walk(flame: Flame, depth: int) -> None:
+        share = _ratio(flame.seconds, root.seconds)
+        drawn = formatting.bar(share, bar, glyphs)
+        lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {drawn:<{bar}}  {'  ' * depth}{flame.name}")
+        for inner in flame.by_time():
+            if inner.seconds >= least * root.seconds:
+                walk(inner, depth + 1)
+
+    walk(root, 0)
+    return lines
+
+
+# ---- in words and as JSON --------------------------------------------------------------------------------------------
+
+
+def told(report: ProfileReport) -> list[str]:
+    """The run in sentences: how long it took, what counting costs, and how much of it nodes account for."""
+    whole = report.whole
+    shares = (
+        f"nodes {_ratio(report.inside, whole):.1%} of a run with counters, calls {_ratio(report.outside, whole):.1%}"
+    )
+    runs = f"{report.plain.runs} runs, {formatting.thread_count(report.plain.threads)}"
+    spread = f"{formatting.seconds(report.plain.low)} to {formatting.seconds(report.plain.high)}"
+    lines = [
+        f"a run takes {formatting.seconds(report.plain.median)} (quartiles {spread}, {runs}); "
+        f"counting adds {report.overhead:+.1%}",
+        f"{shares}; counted by {report.counter} at {report.ticks_per_second / 1e9:.3f} GHz",
+    ]
+    if report.load is not None:
+        lines.append(formatting.load(report.load))
+    if report.peak.gflops:
+        lines.append(f"this machine: {_peak_words(report.peak)}")
+    if any(_from_caches(node, report.peak) for node in report.nodes):
+        lines.append("c: what the node reads and writes lay in caches, which are faster than memory")
+    return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def _peak_words(peak: Peak) -> str:
+    others = [f"{rate:.0f} in {kind}" for kind, rate in (("f64", peak.gflops_f64), ("i32", peak.giops_i32)) if rate]
+    return f"{', '.join([f'{peak.gflops:.0f} GFLOP/s in f32', *others])}; {peak.gbytes:.1f} GB/s read from memory"
+
+
+def sampled_words(sampling: Sampling) -> str:
+    """What was sampled, or why nothing was."""
+    if sampling.problem or not sampling.samples:
+        return f"hot instructions are not known: {sampling.problem or 'no sample was taken'}"
+    others = [
+        f"{name or 'code that is generated'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere
+    ]
+    rest = f"; {', '.join(others[:3])}" if others else ""
+    share = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
+    return f"{share} ({formatting.count(sampling.hertz)} a second of processor time) in compiled code{rest}"
+
+
+def _sampling_json(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "problem": sampling.problem or None,
+        "samples": sampling.samples,
+        "in_compiled_code": sampling.inside,
+        "lost": sampling.lost,
+        "hertz": sampling.hertz,
+        "elsewhere": [{"file": name or None, "samples": count} for name, count in sampling.elsewhere],
+        "instructions": [
+            {"function": spot.function, "offset": spot.offset, "samples": spot.samples, "text": spot.text,
+             "line": spot.line + 1 or None, "nodes": list(spot.nodes)}
+            for spot in sampling.spots
+        ],
+    }  # fmt: skip
+
+
+def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
+    """The report on a graph as plain values: seconds, operations, bytes; null where something is not known."""
+    names = {row.stable: row.name for row in info.rows}
+    longest = {each.time.node: each for each in timed(report, info)}
+    return {
+        "graph": report.graph,
+        "name": info.name,
+        "run": {"median": report.plain.median, "spread": [report.plain.low, report.plain.high]},
+        "runs": report.plain.runs,
+        "threads": report.plain.threads,
+        "counted": report.counted.median,
+        "load": formatting.load_json(report.load),
+        "overhead": report.overhead,
+        "whole": report.whole,
+        "in_nodes": report.inside,
+        "in_calls": report.outside,
+        "same_results": report.same,
+        "counter": {"name": report.counter, "per_second": report.ticks_per_second},
+        "peak": {name: value or None for name, value in msgspec.structs.asdict(report.peak).items()},
+        "sampling": _sampling_json(report.sampling),
+        "nodes": [_node_json(node, names, longest.get(node.node)) for node in report.nodes],
+        "regions": [
+            {"nodes": list(each.nodes), "function": each.function, "what": each.what, "seconds": each.seconds,
+             "parent": each.parent if each.parent >= 0 else None}
+            for each in report.regions
+        ],
+        "notes": list(report.notes),
+    }  # fmt: skip
+
+
+def _node_json(node: NodeTime, names: Mapping[str, str], each: Timed | None) -> dict[str, Any]:
+    name = names.get(node.node, node.node)
+    if each is None:
+        return {"node": node.node, "name": name, "seconds": None, "fused_into": node.into}
+    return {
+        "node": node.node,
+        "name": name,
+        "seconds": node.seconds,
+        "fused": list(node.fused),
+        "operations": _known(node.operations),
+        "bytes": _known(node.bytes),
+        "operations_per_second": each.rate or None,
+        "bytes_per_second": each.traffic or None,
+        "share_of_peak": each.share or None,
+        "from_caches": each.from_caches,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if value < 0 else value

@@ -1,0 +1,54 @@
+"""Plots of what the state holds: timings over the runs, time per pass, how the values of outputs are spread."""
+
+from __future__ import annotations
+
+from buddy.app.reports import formatting
+from buddy.app.reports.plots import Axis, Plot, Series, counted
+from buddy.app.session.state import State
+from buddy.app.workspace.runs import RunRecord, told_recipe
+from buddy.compiler.protocol import OutputReport, Stage
+
+
+def plots_of(state: State) -> list[Plot]:
+    """All that can be drawn now, of the graph on the screen."""
+    runs = [run for run in state.runs if run.recipe.graph == state.graph]
+    stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
+    outputs = state.report.outputs if state.report else ()
+    found = [timings(runs)] * bool(runs) + [pass_times(stages)] * bool(stages)
+    return [*found, *(spread(output) for output in outputs if output.histogram)]
+
+
+def timings(runs: list[RunRecord]) -> Plot:
+    """Seconds of compiled code and of eager, run by run."""
+    numbers = tuple(float(number + 1) for number in range(len(runs)))
+    names = tuple(_told(run) for run in runs)
+    return Plot(
+        "Timings over the runs",
+        (
+            Series("buddy", numbers, tuple(run.report.compiled.median for run in runs), names=names),
+            Series("eager", numbers, tuple(run.report.eager.median for run in runs), names=names),
+        ),
+        Axis("run"),
+        Axis("median", told=formatting.seconds),
+    )
+
+
+def _told(run: RunRecord) -> str:
+    return f"{run.clock} {told_recipe(run.recipe, None)}"
+
+
+def pass_times(stages: list[Stage]) -> Plot:
+    """What each step of the line took."""
+    names = [stage.name for stage in stages]
+    series = counted(names, [stage.milliseconds for stage in stages], "milliseconds")
+    return Plot("Time per pass", (series,), Axis("pass", names=names), Axis("time", told=formatting.milliseconds))
+
+
+def spread(output: OutputReport) -> Plot:
+    """How many of an output's values lie in each part of their range."""
+    width = (output.high - output.low) / len(output.histogram)
+    starts = [output.low + width * place for place in range(len(output.histogram))]
+    names = [f"{start:.3g}" for start in starts]
+    series = counted(names, output.histogram, "values")
+    told = f"mean {output.mean:.3g}, standard deviation {output.deviation:.3g}, {output.zeros} zeros"
+    return Plot(f"Values of {output.name}", (series,), Axis("from", names=names), Axis("values"), told)

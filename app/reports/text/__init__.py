@@ -1,0 +1,1 @@
+"""Algorithms on lines of text: differences, folds, wrapping, abbreviations. No Textual."""

@@ -1,0 +1,125 @@
+"""A difference of two texts in parts, equal ones and changed ones: those of some lines, or without folded functions.
+
+A hunk is `(before, removed, after, added)`: `removed` lines from line `before` of one text became `added` lines from
+line `after` of the other. No Textual.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from buddy.app.reports.text.folds import Fold
+
+Hunk = tuple[int, int, int, int]
+
+
+class Hidden(NamedTuple):
+    """What is folded behind a line: how many lines, how many of them came, and how many went."""
+
+    lines: int
+    added: int
+    removed: int
+
+
+NOTHING = Hidden(0, 0, 0)
+
+
+class Part(NamedTuple):
+    """Lines of both texts that are equal, or that changed; what is hidden is so behind the last line after."""
+
+    equal: bool
+    place: Hunk
+    hidden: Hidden | None = None
+
+    def cut(self, line: int) -> tuple[Part, Part]:
+        """The part before a line of the text after that is inside of it, and the rest."""
+        before, removed, after, added = self.place
+        mine = line - after
+        gone = min(removed, mine)
+        first = (before, gone, after, mine)
+        return Part(self.equal, first), Part(self.equal, (before + gone, removed - gone, line, added - mine))
+
+
+class Section(NamedTuple):
+    """The hunks between two places, each a line of the text before and one of the text after."""
+
+    hunks: list[Hunk]
+    begin: tuple[int, int]
+    end: tuple[int, int]
+
+    def parts(self) -> list[Part]:
+        """All parts, in order; none is empty."""
+        found: list[Part] = []
+        before, after = self.begin
+        for start, removed, place, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
+            found.append(Part(True, (before, place - after, after, place - after)))
+            found.append(Part(False, (start, removed, place, added)))
+            before, after = start + removed, place + added
+        return [part for part in found if part.place[1] or part.place[3]]
+
+    def between(self, first: int, end: int) -> Section:
+        """What of it is at the lines `first` to `end` of the text after; what went at these ends is not."""
+        kept: list[Hunk] = []
+        passed = (0, 0)
+        for start, removed, place, added in self.hunks:
+            if place + added <= first:
+                passed = (start + removed, place + added)
+            elif place < end:
+                last = min(place + added, end)
+                kept.append((start, removed, max(place, first), last - max(place, first)))
+        begin = (passed[0] + first - passed[1], first)
+        if kept and kept[0][2] == first:
+            begin = (kept[0][0], first)
+        elif kept:
+            begin = (kept[0][0] - (kept[0][2] - first), first)
+        if kept:
+            start, removed, place, added = kept[-1]
+            return Section(kept, begin, (start + removed + end - place - added, end))
+        return Section([], begin, (begin[0] + end - first, end))
+
+
+def changed_folds(folds: Iterable[Fold], hunks: Sequence[Hunk]) -> list[Fold]:
+    """The folds, in order, behind whose first line anything changed; those inside of others are left out."""
+    found: list[Fold] = []
+    # For each hunk the last line of the text after that it touches; what only went touches the line that follows.
+    reach = [after + max(added, 1) - 1 for _, _, after, added in hunks]
+    for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
+        place = bisect_right(reach, fold.first)
+        if place < len(hunks) and hunks[place][2] <= fold.last and not (found and fold.first <= found[-1].last):
+            found.append(fold)
+    return found
+
+
+def behind_heads(parts: Iterable[Part], folds: Sequence[Fold]) -> list[Part]:
+    """The parts without the lines behind the first line of each fold; that line's part says what it hides."""
+    found: list[Part] = []
+    waiting = list(reversed(list(parts)))
+    place = 0
+    while waiting:
+        part = waiting.pop()
+        after, added = part.place[2:]
+        while place < len(folds) and folds[place].last < after:
+            place += 1
+        fold = folds[place] if place < len(folds) else None
+        if fold is None or fold.first >= after + max(added, 1):
+            found.append(part)
+            continue
+        cuts = [line for line in (fold.first, fold.first + 1, fold.last + 1) if after < line < after + added]
+        if cuts:
+            waiting += reversed(part.cut(cuts[0]))
+        elif fold.first < after and found:
+            found[-1] = _hiding(found[-1], part)
+        else:
+            head = part._replace(hidden=NOTHING) if after == fold.first and added else part
+            found.append(head)
+    return found
+
+
+def _hiding(head: Part, part: Part) -> Part:
+    """`head` with one part more hidden behind it."""
+    lines, added, removed = head.hidden or NOTHING
+    _, gone, _, came = part.place
+    changed = (0, 0) if part.equal else (came, gone)
+    return head._replace(hidden=Hidden(lines + came, added + changed[0], removed + changed[1]))

@@ -1,0 +1,248 @@
+"""The rows of a diff: which lines of two texts stand where, with long equal runs folded. Knows no line's text."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from buddy.app.reports.text.diff_parts import NOTHING, Hidden, Hunk, Part, Section, behind_heads, changed_folds
+from buddy.app.reports.text.folds import Fold
+
+# Equal lines that stay on the screen above and below a change.
+CONTEXT = 3
+# A fold that hides fewer lines than this is not worth its own line.
+LEAST_FOLDED = 4
+
+Kind = Literal["same", "fold", "removed", "added", "changed"]
+Layout = Literal["unified", "beside"]
+
+
+class DiffRow(NamedTuple):
+    """A row: its line in the text before and in the text after, -1 where it has none.
+
+    A row of kind `changed` has both sides next to each other. A `fold` stands for `folded` equal lines from there on.
+    `partner` is the line of the other text that is opposite a removed or an added line, -1 for none. Of any other kind,
+    `folded` lines are folded behind the row, `added` and `removed` of which came and went.
+    """
+
+    kind: Kind
+    before: int
+    after: int
+    folded: int = 0
+    partner: int = -1
+    added: int = 0
+    removed: int = 0
+
+
+class _Run(NamedTuple):
+    """Rows of one kind, made of `removed` lines from `before` on and `added` lines from `after` on.
+
+    `origin` is the line after at which the equal lines begin that it is part of, `hidden` what is folded behind it.
+    """
+
+    kind: Kind
+    before: int
+    removed: int
+    after: int
+    added: int
+    origin: int = -1
+    hidden: Hidden | None = None
+
+    @property
+    def height(self) -> int:
+        heights = {"fold": 1, "removed": self.removed, "changed": max(self.removed, self.added)}
+        return heights.get(self.kind, self.added)
+
+
+class DiffRows:
+    """The rows of one difference in one layout; `hunks` are those of `buddy.compiler.protocol.Compared`."""
+
+    def __init__(self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified") -> None:
+        self._whole = Section(list(hunks), (0, 0), (before_lines, after_lines))
+        self._section = self._whole
+        self._functions: list[Fold] = []
+        self.layout: Layout = layout
+        self._open: set[int] = set()
+        self._measure()
+
+    @property
+    def hunks(self) -> list[Hunk]:
+        """The changes of the part that is shown."""
+        return self._section.hunks
+
+    @property
+    def count(self) -> int:
+        return self._starts[-1]
+
+    def arrange(self, layout: Layout) -> None:
+        """Use another layout; what is unfolded stays so."""
+        if layout != self.layout:
+            self.layout = layout
+            self._measure()
+
+    def row(self, number: int) -> DiffRow:
+        """Row `number`, counted from 0."""
+        place = bisect_right(self._starts, number) - 1
+        run, offset = self._runs[place], number - self._starts[place]
+        if run.kind == "fold":
+            return DiffRow("fold", run.before, run.after, run.added)
+        hidden = run.hidden if run.hidden is not None and offset == run.added - 1 else NOTHING
+        before = run.before + offset if offset < run.removed else -1
+        after = run.after + offset if offset < run.added else -1
+        if run.kind == "removed":
+            return DiffRow("removed", before, -1, partner=after)
+        if run.kind == "added":
+            return DiffRow("added", -1, after, hidden.lines, before, hidden.added, hidden.removed)
+        return DiffRow(run.kind, before, after, hidden.lines, -1, hidden.added, hidden.removed)
+
+    def row_of(self, line: int) -> int:
+        """The row of a line of the text after, or of the fold that hides it; the nearest one for lines not shown."""
+        (_, first), (_, end) = self._section.begin, self._section.end
+        line = self._head_of(max(first, min(line, end - 1)))
+        place = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
+        if place is None:
+            return max(0, self.count - 1)
+        run = self._runs[place]
+        return self._starts[place] + (0 if run.kind == "fold" else line - run.after)
+
+    def line_of(self, number: int) -> int:
+        """The line of the text after at row `number`, or the one that comes after what was removed there."""
+        if not self.count:
+            return 0
+        row = self.row(min(number, self.count - 1))
+        if row.after >= 0:
+            return row.after
+        return self._runs[bisect_right(self._starts, number) - 1].after
+
+    # ---- a part of it --------------------------------------------------------------------------------------------
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether only a part is shown."""
+        return self._section is not self._whole
+
+    def narrow(self, window: tuple[int, int] | None, functions: Iterable[Fold] = ()) -> None:
+        """Show the first to the last line of `window` alone (lines of the text after), everything for `None`.
+
+        Of those of `functions` in which anything changed, only the first line is shown.
+        """
+        self._section = self._whole if window is None else self._whole.between(window[0], window[1] + 1)
+        self._functions = changed_folds(functions, self._section.hunks)
+        self._measure()
+
+    def widen(self) -> None:
+        """Show everything, folded functions folded."""
+        self._section = self._whole
+        self._measure()
+
+    def holds(self, line: int) -> bool:
+        """Whether a line of the text after is in the part that is shown."""
+        return self._section.begin[1] <= line < max(self._section.end[1], 1)
+
+    # ---- folds ---------------------------------------------------------------------------------------------------
+
+    def toggle(self, number: int) -> bool:
+        """Unfold the fold at row `number`, or fold the run that the row is in; whether there was any."""
+        place = bisect_right(self._starts, number) - 1
+        run, row = self._runs[place], self.row(number)
+        if run.kind == "fold":
+            self._open.add(run.origin)
+        elif row.folded:
+            self._functions = [fold for fold in self._functions if fold.first != row.after]
+        elif run.kind == "same" and run.origin in self._open:
+            self._open.discard(run.origin)
+        else:
+            return False
+        self._measure()
+        return True
+
+    def toggle_all(self) -> None:
+        """Unfold everything, or, if nothing is folded, fold it again."""
+        folds = [run.origin for run in self._runs if run.kind == "fold"]
+        self._open = self._open.union(folds) if folds else set()
+        self._measure()
+
+    def reveal(self, line: int) -> int:
+        """The row of a line of the text after, unfolded if need be."""
+        if self._head_of(line) != line:
+            self._functions = [fold for fold in self._functions if not fold.first < line <= fold.last]
+            self._measure()
+        row = self.row_of(line)
+        if self.row(row).kind == "fold":
+            self.toggle(row)
+            row = self.row_of(line)
+        return row
+
+    def _head_of(self, line: int) -> int:
+        """`line`, or the line shown of the folded function that it is in."""
+        place = bisect_right(self._functions, (line,)) - 1
+        found = self._functions[place] if place >= 0 else None
+        return found.first if found is not None and found.first < line <= found.last else line
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> list[int]:
+        """The rows at which changes begin."""
+        return self._changes
+
+    def change_after(self, number: int) -> int | None:
+        """The row of the first change below row `number`, going round at the end."""
+        if not self._changes:
+            return None
+        return self._changes[bisect_right(self._changes, number) % len(self._changes)]
+
+    def change_before(self, number: int) -> int | None:
+        """The row of the last change above row `number`, going round at the start."""
+        return self._changes[bisect_right(self._changes, number - 1) - 1] if self._changes else None
+
+    # ---- runs ----------------------------------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        self._runs = [run for run in self._made() if run.height]
+        self._starts = [0, *accumulate(run.height for run in self._runs)]
+        self._changes = []
+        for start, run, before in zip(self._starts, self._runs, [None, *self._runs], strict=False):
+            alone = before is None or before.kind != "removed"
+            if run.kind in ("removed", "changed") or (run.kind == "added" and alone):
+                self._changes.append(start)
+
+    def _made(self) -> Iterator[_Run]:
+        parts = behind_heads(self._section.parts(), self._functions)
+        for k, part in enumerate(parts):
+            if part.equal:
+                # Next to a folded function there is nothing to give a context to.
+                head = CONTEXT if k and parts[k - 1].hidden is None else 0
+                tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
+                yield from self._equal(part, head, tail)
+            elif self.layout == "beside":
+                yield _Run("changed", *part.place, hidden=part.hidden)
+            else:
+                yield _Run("removed", *part.place)
+                yield _Run("added", *part.place, hidden=part.hidden)
+
+    def _equal(self, part: Part, head: int, tail: int) -> Iterator[_Run]:
+        """Equal lines, their middle folded unless it has been unfolded; `head` and `tail` are context of changes."""
+        before, count, after, _ = part.place
+        folded = count - head - tail
+        if folded < LEAST_FOLDED or after in self._open:
+            yield _Run("same", before, count, after, count, after, part.hidden)
+            return
+        yield _Run("same", before, head, after, head, after)
+        yield _Run("fold", before + head, folded, after + head, folded, after)
+        end = count - tail
+        yield _Run("same", before + end, tail, after + end, tail, after)
+
+    def _runs_from(self, line: int) -> range:
+        """The runs among which a line of the text after is: from the last that begins above it."""
+        low, high = 0, len(self._runs)
+        while low < high:
+            middle = (low + high) // 2
+            run = self._runs[middle]
+            if run.after + (run.added if run.kind != "removed" else 0) <= line:
+                low = middle + 1
+            else:
+                high = middle
+        return range(low, len(self._runs))

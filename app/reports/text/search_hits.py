@@ -1,0 +1,56 @@
+"""Where a search found something, stage by stage: counts, where it appears first, where it is gone. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buddy.app.session.stages import StageRow
+from buddy.compiler.protocol import Hits
+
+
+@dataclass(frozen=True)
+class Appearance:
+    """What was found in a stage; `same_as` names the earlier stage of equal text, whose lines are these."""
+
+    row: StageRow
+    hits: Hits
+    same_as: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.hits.lines)
+
+
+def appearances(rows: Sequence[StageRow], found: Sequence[Hits]) -> list[Appearance]:
+    """The stages in which something was found, in order."""
+    by_text = {hits.text: hits for hits in found}
+    seen: dict[str, str] = {}
+    listed = []
+    for row in rows:
+        hits = by_text.get(row.stage.text)
+        if hits is not None:
+            listed.append(Appearance(row, hits, seen.get(row.stage.text, "")))
+            seen.setdefault(row.stage.text, row.stage.name)
+    return listed
+
+
+def story(rows: Sequence[StageRow], listed: Sequence[Appearance]) -> str:
+    """Where it appears first, and after which stage it is gone: `appears first after A, gone after B`."""
+    if not listed:
+        return "in no stage"
+    last = next(place for place, row in enumerate(rows) if row.key == listed[-1].row.key)
+    gone = rows[last + 1].stage.name if last + 1 < len(rows) else ""
+    first = f"first in {listed[0].row.stage.name} ({_lines(listed[0])})"
+    return f"{first}, gone after {gone}" if gone else f"{first}, and in the last stage"
+
+
+def _lines(found: Appearance) -> str:
+    more = "+" if found.hits.more else ""
+    return f"{found.count:,}{more} line{'s' * (found.count != 1)}"
+
+
+def told(found: Appearance, first: bool) -> str:
+    """What stands beside a stage's name in the list."""
+    facts = [_lines(found), f"as {found.same_as}" if found.same_as else "", "first" if first else ""]
+    return ", ".join(fact for fact in facts if fact)

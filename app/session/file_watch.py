@@ -1,0 +1,103 @@
+"""Loading the program again when one of its files, or a plug-in's, has changed. No Textual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from buddy.app.session.state import State
+from buddy.app.workspace.workspace import Workspace
+from buddy.compiler.protocol import Cancel, FilesChanged, Watch
+
+if TYPE_CHECKING:
+    from buddy.app.session.client import EngineClient
+
+# An engine that will not watch just now is asked again.
+_AGAIN_SECONDS = 1.0
+
+
+class Watcher:
+    """Waits beside everything else, one engine's life long; `reload` and `say` are told what changed."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        state: State,
+        directory: str,
+        reload: Callable[[tuple[str, ...]], object],
+        say: Callable[[str], object],
+    ) -> None:
+        self._workspace, self._state, self._directory = workspace, state, directory
+        self._reload, self._say = reload, say
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def on(self) -> bool:
+        return self._task is not None
+
+    def start(self, client: EngineClient) -> None:
+        """Watch from now on, with the engine that `client` speaks to."""
+        self.stop()
+        self._task = asyncio.ensure_future(self._watch(client))
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def files(self) -> tuple[str, ...]:
+        """What the program is made of as far as that is known: also the file in which it failed."""
+        source = self._workspace.source.partition(":")[0]
+        found = [source] if source.endswith(".py") else []
+        found += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
+        for problem in self._state.problems.values():
+            place = problem.where.rpartition(":")[0]
+            found += [place] * place.endswith(".py")
+        return tuple(dict.fromkeys(found))
+
+    async def _watch(self, client: EngineClient) -> None:
+        from buddy.app.session.client import EngineLost, RequestFailed
+
+        while True:
+            files = self.files()
+            try:
+                self._tell(await self._next(client, files))
+            except RequestFailed as failed:
+                if not failed.cancelled:
+                    self._say(f"nothing is watched: {failed}")
+                    return
+                if self.files() == files:
+                    await asyncio.sleep(_AGAIN_SECONDS)
+            except EngineLost:
+                return
+
+    async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
+        """The next change of `files`; the request is given up when the program is made of others."""
+        watch = Watch(client.next_request(), files, self._directory)
+        changed = asyncio.ensure_future(client.ask(watch, FilesChanged))
+        try:
+            while not changed.done() and self.files() == files:
+                await asyncio.wait([changed], timeout=_AGAIN_SECONDS)
+            if not changed.done():
+                # A change that the engine has just told of is on its way: it answers that, or that it has given up.
+                client.send(Cancel(watch.request))
+            return await changed
+        finally:
+            changed.cancel()
+
+    def _tell(self, found: FilesChanged) -> None:
+        if found.gone:
+            self._say(f"{_names(found.gone)} is gone: what is on the screen is of before")
+        if found.changed:
+            self._reload(found.changed)
+
+
+def _names(files: tuple[str, ...]) -> str:
+    return ", ".join(Path(file).name for file in files)
+
+
+def told(files: tuple[str, ...]) -> str:
+    """What the status line says of a change."""
+    return f"{_names(files)} changed: loading it again"

@@ -1,0 +1,222 @@
+"""The way to an engine elsewhere that outlives its links: one that drops is replaced, and nothing on it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import subprocess
+import time
+from collections.abc import Callable
+
+from buddy.app.session.log_file import Log
+from buddy.app.session.ssh import Remote
+from buddy.app.session.transport import EngineLost, ProcessTransport
+from buddy.compiler.protocol.resuming import (
+    BEAT,
+    SILENCE,
+    UNANSWERED,
+    GoneError,
+    Greeted,
+    LinkError,
+    ResumableStream,
+    greeting,
+)
+
+# A login over a slow link, and Python's start on a slow machine.
+_CONNECT_SECONDS = 60.0
+# A login, and a second for the engine to end by itself.
+_END_SECONDS = 5.0
+_DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+Told = Callable[[str], None]
+
+
+class ResumingTransport:
+    """Links to one engine on `remote`. `told` hears what is wrong with the link, and "" once it is well again."""
+
+    def __init__(self, remote: Remote, log: Log, told: Told) -> None:
+        self._remote, self._log, self._told = remote, log, told
+        self._name = secrets.token_hex(8)
+        self._stream = ResumableStream()
+        self._link: ProcessTransport | None = None
+        self._trying: ProcessTransport | None = None
+        self._came = b""
+        self._hurry = asyncio.Event()
+        self._closing = False
+        self._beats: asyncio.Task[None] | None = None
+        self._end = EngineLost("the link was closed")
+        self._heard = time.monotonic()
+        self._unanswered = self._gone = False
+
+    async def open(self) -> None:
+        try:
+            self._came = await self._connect(self._remote.start(self._name))
+        except GoneError as error:
+            raise EngineLost(f"no engine starts on {self._remote.host}: {error}", lasting=True) from error
+        self._beats = asyncio.create_task(self._beat())
+
+    async def read(self) -> bytes:
+        """As for any transport; a link that fails is replaced in here, however long it takes."""
+        while not self._closing:
+            try:
+                if payload := self._taken():
+                    return payload
+                why = await self._more()
+            except LinkError as error:
+                why = str(error)
+            if why and not await self._come_back(why):
+                break
+        return b""
+
+    def _taken(self) -> bytes:
+        """The engine's bytes in what has come over the link."""
+        data, self._came = self._came, b""
+        if data:
+            self._heard = time.monotonic()
+        payload = self._stream.feed(data)
+        if self._stream.owes_count and self._link is not None:
+            self._link.write(self._stream.count())
+        return payload
+
+    async def _more(self) -> str:
+        """Wait for the link to bring something; what is wrong with it where it does not."""
+        link = self._link
+        assert link is not None
+        try:
+            self._came = await asyncio.wait_for(link.read(), SILENCE)
+        except asyncio.TimeoutError:
+            return f"nothing has come for {SILENCE:g} s"
+        return "" if self._came or self._closing else (await self._complaint(link))[0]
+
+    async def _complaint(self, link: ProcessTransport, said: str = "") -> tuple[str, bool]:
+        """Why a link has ended, and whether that lasts."""
+        code = await link.exit_code()
+        self._unanswered = code == UNANSWERED
+        return self._remote.explain(code, link.tail or said)
+
+    @property
+    def silent(self) -> int:
+        """For how many seconds an engine that can be reached has said nothing; 0 where it is the link that is lost."""
+        return int(time.monotonic() - self._heard) if self._unanswered else 0
+
+    def write(self, data: bytes) -> None:
+        record = self._stream.write(data)
+        if self._link is not None:
+            self._link.write(record)
+
+    def kill(self) -> None:
+        self._closing = True
+        self._hurry.set()
+        for link in (self._link, self._trying):
+            if link is not None:
+                link.kill()
+
+    def hurry(self) -> None:
+        """Try again now, where the link is gone."""
+        self._hurry.set()
+
+    async def ended(self) -> EngineLost:
+        await self._drop()
+        return self._end
+
+    async def close(self, goodbye: bytes) -> None:
+        self._closing = True
+        self._hurry.set()
+        if self._beats is not None:
+            self._beats.cancel()
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close(self._stream.write(goodbye))
+        if not self._gone and (link is None or await link.exit_code() != 0):
+            await self._end_there()
+
+    async def _end_there(self) -> None:
+        """Have an engine killed that has not heard the goodbye. One that cannot be reached ends by itself, in time."""
+        nowhere = subprocess.DEVNULL
+        try:
+            ending = subprocess.Popen(
+                self._remote.end(self._name), stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+            )
+        except OSError:
+            return
+        # Over a bad network it takes longer than anybody waits for, and then goes on alone until ssh gives up.
+        end = time.monotonic() + _END_SECONDS
+        while ending.poll() is None and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+
+    # ---- links ---------------------------------------------------------------------------------------------------
+
+    async def _come_back(self, why: str) -> bool:
+        """Replace the link, whose fault `why` is, by another; whether there is one."""
+        await self._drop()
+        attempt = 0
+        while not self._closing:
+            delay = _DELAYS[min(attempt, len(_DELAYS) - 1)]
+            what = why if self._unanswered else f"the link is lost: {why}"
+            self._told(f"{what} · trying again in {max(1, round(delay))} s")
+            await self._wait(delay)
+            try:
+                if not self._closing:
+                    self._came = await self._connect(self._remote.back(self._name))
+                    self._unanswered = False
+                    self._told("")
+                    return True
+            except GoneError as error:
+                self._end, self._gone = EngineLost(f"the engine on {self._remote.host} is gone: {error}"), True
+                return False
+            except EngineLost as error:
+                why, attempt, self._end = error.reason, attempt + 1, error
+                if error.lasting:
+                    return False
+        return False
+
+    async def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+        self._hurry.clear()
+
+    async def _connect(self, command: list[str]) -> bytes:
+        """A link by `command`; what came over it behind the greeting. Raises `EngineLost` and `GoneError`."""
+        link = self._trying = ProcessTransport(command, self._log)
+        await link.open()
+        try:
+            if self._closing:
+                raise EngineLost("it was given up while the link began")
+            link.write(greeting(self._stream.received))
+            theirs, rest = await asyncio.wait_for(self._greeted(link), _CONNECT_SECONDS)
+            link.write(self._stream.resume(theirs))
+        except BaseException as error:
+            link.kill()
+            await link.close()
+            if isinstance(error, asyncio.TimeoutError):
+                raise EngineLost(f"{self._remote.host} has not answered for {_CONNECT_SECONDS:g} s") from error
+            if isinstance(error, LinkError):
+                raise EngineLost(str(error), link.tail, lasting=True) from error
+            raise
+        finally:
+            self._trying = None
+        self._link = link
+        return rest
+
+    async def _greeted(self, link: ProcessTransport) -> tuple[int, bytes]:
+        """How much the engine has received, and what came behind its greeting."""
+        greeted = Greeted()
+        while data := await link.read():
+            if (found := greeted.feed(data)) is not None:
+                return found
+        what, lasting = await self._complaint(link, greeted.noise)
+        raise EngineLost(what, link.tail, lasting=lasting)
+
+    async def _drop(self) -> None:
+        """Let go of a link that leads nowhere."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.kill()
+            await link.close()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            if self._link is not None:
+                self._link.write(self._stream.count())

@@ -1,0 +1,462 @@
+"""The conversation with the engine: what is sent when, and what each frame sets going. No Textual."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from buddy.app.session.file_changes import OnDisk
+from buddy.app.session.file_watch import Watcher, told
+from buddy.app.session.heartbeat import Heartbeat
+from buddy.app.session.lines import AHEAD, PAGE, LineCache, UnavailableError
+from buddy.app.session.log_file import NO_LOG, Log
+from buddy.app.session.ssh import Remote
+from buddy.app.session.state import ALL, STATUS, State, Topic
+from buddy.app.workspace.frontends import as_wanted
+from buddy.app.workspace.workspace import Workspace
+from buddy.compiler import protocol as p
+from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.run_report import InputChoice
+
+if TYPE_CHECKING:
+    from buddy.app.session.client import EngineClient, Place
+
+COALESCE_SECONDS = 0.15
+LIVES = 3
+LIFE_SECONDS = 20.0
+# Times of a run that a comparison of every node may take: it compiles each node by itself.
+_COMPARING = 5
+
+Answer = TypeVar("Answer")
+Changed = Callable[[frozenset[Topic]], None]
+
+
+class Session:
+    """One program in one engine. `changed` is called with what changed in `state` after every frame.
+
+    `wanted` are fields of the recipe as the command line gives them.
+    """
+
+    def __init__(
+        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: Log = NO_LOG,
+        directory: str = "",
+    ) -> None:  # fmt: skip
+        self.workspace = workspace
+        self.state = State()
+        self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
+        self.changed = changed
+        self.auto_run = False
+        self.timeout = p.Run(0, Recipe()).timeout
+        self.watching = False
+        self.say: Callable[[str], object] = lambda text: None
+        self.disk = OnDisk()
+        self.equal_nan = False
+        self.shapes: tuple[str, ...] = ()
+        self.trusts = False
+        self.wanted: Mapping[str, Any] = {}
+        self._opened_by: Frontend = "dynamo"
+        self._place, self._log, self._directory = place, log, directory
+        self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
+        self._heartbeat = Heartbeat(self._silent)
+        self._client: EngineClient | None = None
+        self._births: list[float] = []
+        self._again = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent_at = 0.0
+        self._hopeless = False
+        self._closing = False
+        self._shutting: dict[EngineClient, asyncio.Future[None]] = {}
+
+    @property
+    def inputs(self) -> InputChoice:
+        """What the next run is on."""
+        return self.state.wanted_inputs
+
+    @inputs.setter
+    def inputs(self, chosen: InputChoice) -> None:
+        self.state.wanted_inputs = chosen
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Keep an engine going until `close`; one that dies is replaced, unless it dies again and again."""
+        while not self._closing:
+            self._births = [*self._births[-LIVES:], time.monotonic()]
+            await self._one_life()
+            await self._wait_for_another()
+            self._again.clear()
+
+    async def _wait_for_another(self) -> None:
+        """Where engines die again and again, or cannot start, another one is for the user to ask for."""
+        if self._for_user and not self._again.is_set() and not self._closing:
+            self.changed(ALL)
+            await self._again.wait()
+
+    async def _one_life(self) -> None:
+        from buddy.app.session.client import EngineClient, EngineLost
+
+        client = self._client = EngineClient(self._place, self._log, self._link_changed)
+        self._hopeless = False
+        if not isinstance(self._place, Remote):
+            # The link to an engine elsewhere has beats of its own, and more patience.
+            self._heartbeat.start(client)
+        try:
+            self.state.apply(await client.start())
+            self._greet(client)
+            async for frame in client.frames():
+                self._take(frame)
+            self._end("the engine closed its end")
+        except (EngineLost, OSError) as error:
+            self._hopeless = getattr(error, "lasting", False)
+            self._end(str(error))
+        finally:
+            self._watcher.stop()
+            self._heartbeat.stop()
+            await self._shut(client)
+
+    def _end(self, why: str) -> None:
+        if self._closing:
+            return
+        if self._again.is_set():
+            return self._given_up()
+        todo = "R starts another; its log says more" if self._for_user else "another one is being started"
+        self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
+        self.cache.forget()
+        self.changed(ALL)
+
+    def _given_up(self) -> None:
+        """Another engine is wanted; that this one may still take its time to end is nobody's concern."""
+        self.state.starting_over()
+        self.cache.forget()
+        self.changed(ALL)
+
+    @property
+    def _for_user(self) -> bool:
+        return self._hopeless or self._dies_often()
+
+    def _dies_often(self) -> bool:
+        return len(self._births) > LIVES and time.monotonic() - self._births[-LIVES] < LIFE_SECONDS
+
+    def _greet(self, client: EngineClient) -> None:
+        """Ask for what every session needs, and open the program."""
+        here, workspace = self._directory, self.workspace
+        _post(client, p.ListPresets(client.next_request()))
+        for frame in (p.ListPasses, p.ListOps):
+            _post(client, frame(client.next_request(), here, workspace.plugins))
+        self.state.captured = False
+        self.state.began("open", self._open(client))
+        if self.watching:
+            self._watcher.start(client)
+        self.changed(ALL)
+
+    def _open(self, client: EngineClient) -> int:
+        """Have the program opened; the request's number."""
+        request, workspace = client.next_request(), self.workspace
+        source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
+        self._opened_by = workspace.recipe.frontend if workspace.ready else self.wanted.get("frontend", "dynamo")
+        how = self.shapes, self._opened_by, self.trusts
+        _post(client, p.Open(request, source, arguments, self._directory, plugins, *how))
+        return request
+
+    # ---- watching ------------------------------------------------------------------------------------------------
+
+    def toggle_watching(self) -> None:
+        """Load the program again whenever its files change, or no longer."""
+        self.watching = not self.watching
+        if not self.watching:
+            self._watcher.stop()
+        elif self._client is not None and self.state.engine == "ready":
+            self._watcher.start(self._client)
+
+    def reload(self, files: tuple[str, ...]) -> None:
+        """Open the program again, which `files` have become others of; recipes stay, and what is there until then."""
+        client, workspace = self._client, self.workspace
+        if client is None or self.state.engine != "ready":
+            return
+        for request in [number for number, job in self.state.jobs.items() if job == "open"]:
+            _post(client, p.Cancel(request))
+        if any(plugin.path in files for plugin in workspace.plugins):
+            workspace.plugins = tuple(PluginFile(each.path, passes=each.passes) for each in workspace.plugins)
+            for frame in (p.ListPasses, p.ListOps):
+                _post(client, frame(client.next_request(), self._directory, workspace.plugins))
+        self.say(told(files))
+        self._reopen(client)
+
+    def capture_with(self, shapes: tuple[str, ...]) -> None:
+        """Capture the program with arguments of other shapes, none for its own."""
+        self.shapes = shapes
+        if self._client is not None and self.state.engine == "ready":
+            self._reopen(self._client)
+
+    def _reopen(self, client: EngineClient) -> None:
+        self.state.reloading(self._open(client))
+        self.changed(ALL)
+
+    def _link_changed(self, what: str) -> None:
+        """The link to an engine elsewhere is lost, or back; what was asked of it meanwhile is answered then."""
+        self.state.link = what
+        self.state.silent = self._client.unanswered if self._client is not None else 0
+        self.changed(STATUS)
+
+    def _silent(self, seconds: int) -> None:
+        """The engine has not answered for so long, or, for 0, does so again. It is the user who gives it up."""
+        self.state.silent = seconds
+        self.changed(STATUS)
+
+    def mend_link(self) -> None:
+        """Try at once to reach the engine again."""
+        if self._client is not None:
+            self._client.hurry()
+
+    def start_over(self) -> None:
+        """A fresh engine, and the script again from its beginning."""
+        self._births.clear()
+        self._again.set()
+        if self._client is not None and self.state.silent:
+            self._client.kill()
+        elif self._client is not None and self.state.engine != "lost":
+            self._ending(self._client)
+            self._given_up()
+
+    async def close(self) -> None:
+        """End the engine; returns when its process is gone."""
+        self._closing = True
+        if self._client is not None:
+            await self._shut(self._client)
+
+    async def _shut(self, client: EngineClient) -> None:
+        """Close a client, to the end even where the one who asks is cancelled."""
+        await asyncio.shield(self._ending(client))
+
+    def _ending(self, client: EngineClient) -> asyncio.Future[None]:
+        """The end of a client, which comes once, whoever asks for it and however often."""
+        if client not in self._shutting:
+            self._shutting = {client: asyncio.ensure_future(client.close())}
+        return self._shutting[client]
+
+    # ---- frames --------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: p.Frame) -> None:
+        if self._again.is_set():
+            return  # of an engine that has been given up
+        topics = self.state.apply(frame)
+        if isinstance(frame, p.Presets):
+            self._begin(frame)
+        if isinstance(frame, p.Captured):
+            # Paths on another machine may be there on this one, and be other files.
+            self.disk.take(() if isinstance(self._place, Remote) else frame.files)
+            self.workspace.plugins = frame.plugins
+            self.workspace.opened(frame.graphs)
+        if isinstance(frame, p.Captured | p.Presets):
+            self._choose_graph()
+            self.build()
+        if topics:
+            self.changed(topics)
+
+    def _begin(self, frame: p.Presets) -> None:
+        if not self.workspace.ready and frame.presets:
+            default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
+            self.workspace.begin(default.recipe)
+            self._take_up(frame.presets)
+            if self._needs_opening and self._client is not None:
+                self._reopen(self._client)
+
+    def _take_up(self, presets: Sequence[p.Preset]) -> None:
+        """Make the recipe what the command line asks for, by an edit that can be undone."""
+        if not self.wanted:
+            return
+        words = " ".join(str(value) for value in self.wanted.values())
+        try:
+            self.workspace.edit(as_wanted(self.workspace.recipe, presets, self.wanted), f"as asked for: {words}")
+        except ValueError as error:
+            self.say(str(error))
+
+    def _choose_graph(self) -> None:
+        """The graph that was shown last, or the first where the program no longer has as many."""
+        if self.state.captured and self.workspace.graph >= len(self.state.graphs):
+            self.workspace.show(0)
+        self.state.graph = self.workspace.graph
+
+    # ---- what the user does --------------------------------------------------------------------------------------
+
+    def show_graph(self, graph: int) -> None:
+        """Go on with another graph of the program; it is compiled unless it has been, as its recipe stands."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self.build()
+        self.workspace.show(graph)
+        self.state.graph = graph
+        if self.state.compiled != self.workspace.recipe and "compile" not in self.state.under_way(graph):
+            self.build()
+        self.changed(ALL)
+
+    def run_all(self) -> None:
+        """Run every graph of the program, each by its own recipe."""
+        if self._can_build:
+            for graph in range(len(self.state.graphs)):
+                self._send("run", self.workspace.recipe_of(graph))
+
+    def edited(self) -> None:
+        """The recipe has changed: compile it at once, or, in a burst of edits, once the burst is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._client is not None and self._needs_opening and self.state.engine == "ready":
+            self._reopen(self._client)
+            return
+        wait = self._sent_at + COALESCE_SECONDS - time.monotonic()
+        if wait <= 0:
+            self.build()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(wait, self.build)
+
+    @property
+    def _needs_opening(self) -> bool:
+        """Whether the program was opened by another frontend than the recipe's. One that was imported by torch-mlir was
+        captured by TorchDynamo; where that has failed, the program has to be opened anew all the same."""
+        wanted, failed = self.workspace.recipe.frontend, "open" in self.state.problems
+        return wanted != self._opened_by and (failed or (wanted, self._opened_by) != ("dynamo", TORCH_MLIR))
+
+    def build(self) -> None:
+        """Compile the recipe as it stands, and run it where the user wants every edit run."""
+        self._timer = None
+        if self.auto_run and self.state.report is not None:
+            self.run()
+        elif self._can_build:
+            self._send("compile", self.workspace.recipe)
+
+    def run(self) -> None:
+        if self._can_build:
+            self._send("run", self.workspace.recipe)
+
+    @property
+    def _can_build(self) -> bool:
+        return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
+
+    def _send(self, job: str, recipe: Recipe) -> None:
+        client = self._client
+        if client is None:
+            return
+        request = client.next_request()
+        self._sent_at = time.monotonic()
+        self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
+        run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
+        _post(client, run if job == "run" else p.Compile(request, recipe))
+        self.changed(ALL)
+
+    def cancel(self) -> None:
+        """Stop everything under way."""
+        if self._client is not None:
+            _post(self._client, p.Cancel(0))
+            self.changed(STATUS)
+
+    # ---- text ----------------------------------------------------------------------------------------------------
+
+    async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
+        return await self._asked(lambda client: client.fetch_lines(text, start, count))
+
+    def take_extract(self, found: p.Extracted, recipe: Recipe) -> None:
+        """Keep one more graph of the program, under `recipe`."""
+        self.state.take_extract(found)
+        self.workspace.adopt(recipe)
+
+    async def ask(
+        self, make: Callable[[int], Any], answer: type[Answer], came: Callable[[Any], None] = lambda _frame: None
+    ) -> Answer:
+        """What the engine answers to the frame that `make` makes with the request's number; `came` gets those before.
+
+        Raises `UnavailableError`, as all of these do.
+        """
+        return await self._asked(lambda client: client.ask(make(client.next_request()), answer, came))
+
+    async def find_node(self, text: str, node: str) -> p.Found:
+        """Lines that come from a node."""
+        return await self._asked(lambda client: client.find_node(text, node))
+
+    async def find_place(self, text: str, node: str) -> int:
+        """The line that is most a node's own, or -1; what is around it on a screen is at hand then."""
+        take = self.cache.take
+        found = await self._asked(lambda client: client.find_place(text, node, PAGE, AHEAD, take))
+        return found.lines[0] if found.lines else -1
+
+    async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> p.Compared:
+        """Where the text `after` differs from `before`."""
+        return await self._asked(lambda client: client.compare(before, after, how, language))
+
+    async def check_ir(self, content: str) -> p.IrChecked:
+        """What is wrong with a module."""
+        return await self._asked(lambda client: client.check_ir(content))
+
+    async def try_passes(
+        self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Callable[[p.Frame], None]
+    ) -> p.TriedAll:
+        """What each candidate would do to a stage; `came` is told of one after another."""
+        return await self._asked(lambda client: client.try_passes(text, candidates, threads, came))
+
+    async def compile_beside(self, recipe: Recipe, came: Callable[[Any], None] = lambda _frame: None) -> p.Compiled:
+        """All stages of a recipe to compare with, each told to `came`; what is on the screen stays."""
+        return await self._asked(lambda client: client.compile_beside(recipe, came))
+
+    async def run_beside(self, recipe: Recipe) -> p.RunReport:
+        """What a recipe to compare with gives when it is run."""
+        return (
+            await self._asked(lambda client: client.run_beside(recipe, inputs=self.inputs, equal_nan=self.equal_nan))
+        ).report
+
+    async def run_values(self, recipe: Recipe) -> p.Ran:
+        """One run, with its inputs and outputs as a file."""
+        inputs = self.inputs
+        return await self._asked(lambda client: client.run_beside(recipe, 1, inputs, True, self.equal_nan))
+
+    async def compare_nodes(
+        self, recipe: Recipe, reference: Reference, came: Callable[[p.Frame], None]
+    ) -> NumericsReport:
+        """Every node of `recipe` beside its reference; `came` is told how far that is. The graph's columns fill."""
+
+        def request(client: EngineClient) -> Awaitable[p.NodesCompared]:
+            number, timeout = client.next_request(), _COMPARING * self.timeout
+            frame = p.CompareNodes(number, recipe, reference, timeout=timeout, inputs=self.inputs)
+            return client.ask(frame, p.NodesCompared, came)
+
+        report = (await self._asked(request)).report
+        self.state.of(recipe.graph).compared(recipe, report)
+        self.changed(frozenset({"graph", "outputs"}))
+        return report
+
+    async def profile(self, recipe: Recipe, came: Callable[[p.Frame], None]) -> p.ProfileReport:
+        """Where the time of a recipe's runs goes; what is on the screen stays."""
+        inputs, timeout = self.inputs, self.timeout
+
+        def request(client: EngineClient) -> Awaitable[p.Profiled]:
+            frame = p.Profile(client.next_request(), recipe, timeout=timeout, inputs=inputs)
+            return client.ask(frame, p.Profiled, came)
+
+        return (await self._asked(request)).report
+
+    def told_path(self, path: str) -> str:
+        """A path of the engine's machine as one says it from the folder that the program's is relative to."""
+        return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
+
+    async def whole_text(self, text: str) -> str:
+        return await self._asked(lambda client: client.fetch_text(text))
+
+    async def _asked(self, request: Callable[[EngineClient], Awaitable[Answer]]) -> Answer:
+        from buddy.app.session.client import EngineLost, RequestFailed
+
+        if self._client is None or self.state.engine != "ready":
+            raise UnavailableError("the engine is not running")
+        try:
+            return await request(self._client)
+        except (EngineLost, RequestFailed) as error:
+            raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error
+
+
+def _post(client: EngineClient, frame: p.Frame) -> None:
+    """Send a frame; to an engine that has just ended there is nothing to say, and its end is told by itself."""
+    from buddy.app.session.client import EngineLost
+
+    with contextlib.suppress(EngineLost):
+        client.send(frame)

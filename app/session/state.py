@@ -1,0 +1,423 @@
+"""What the engine has told so far, folded into plain data. No Textual: frames in, names of what changed out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from buddy.app.session.bounded import keep_newest
+from buddy.app.session.progress import Pace
+from buddy.app.session.stages import StageBoard
+from buddy.app.workspace.runs import RunRecord, recorded, with_run, without_content
+from buddy.compiler import protocol as p
+from buddy.compiler.protocol.numerics_report import NodeNumbers, NumericsReport
+from buddy.compiler.protocol.recipe import NATIVE, Recipe
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+
+Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
+Job = Literal["open", "compile", "run"]
+
+ALL: frozenset[Topic] = frozenset({"graph", "passes", "stages", "outputs", "status"})
+STATUS: frozenset[Topic] = frozenset({"status"})
+PRINTOUT_LINES = 5_000
+LOGGED = 500
+
+
+@dataclass
+class GraphState:
+    """What the engine has told of one graph; `build` is the newest request that compiles or runs it."""
+
+    board: StageBoard = field(default_factory=StageBoard)
+    assignments: dict[str, p.Assignment] = field(default_factory=dict)
+    remarks: tuple[tuple[str, str, str], ...] = ()
+    compiled: Recipe | None = None
+    compile_seconds: float = 0.0
+    reused: int = 0
+    report: p.RunReport | None = None
+    was: p.RunReport | None = None
+    ran: Recipe | None = None
+    inputs: InputChoice = OWN_INPUTS
+    problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
+    build: int = 0
+    numerics: tuple[Recipe, NumericsReport] | None = None
+    numbers: dict[str, NodeNumbers] = field(default_factory=dict)
+    profile: p.ProfileReport | None = None
+    profiled: Recipe | None = None
+
+    def began(self, job: Job, request: int, recipe: Recipe) -> None:
+        """A request for `recipe` has been sent."""
+        self.build = request
+        self.problems.pop(job, None)
+        if recipe != self.compiled:
+            self.problems.pop("compile", None)
+            self.board.begin("being compiled")
+
+    def finished(self, recipe: Recipe | None, frame: p.Compiled) -> None:
+        """The compilation of `recipe` is whole."""
+        self.compiled, self.remarks = recipe, frame.remarks
+        self.compile_seconds, self.reused = frame.seconds, frame.reused
+        self.problems.pop("compile", None)
+        self.board.finish(frame.stages)
+
+    def reported(self, recipe: Recipe | None, report: p.RunReport) -> None:
+        """`recipe` has been run; the report before stays as what it was before the edit."""
+        self.was = self.report if recipe != self.ran else self.was
+        self.report, self.ran = report, recipe
+        self.problems.pop("run", None)
+
+    def compared(self, recipe: Recipe, report: NumericsReport) -> None:
+        """Every node of `recipe` has been held beside its reference."""
+        self.numerics, self.numbers = (recipe, report), report.by_node()
+
+
+@dataclass
+class State:
+    """Everything panes draw from. Requests that are under way stand in `jobs`; `graph` is the one on the screen.
+
+    `link` says what is wrong with the link to an engine elsewhere, which goes on meanwhile; `silent` is for how many
+    seconds the engine has not answered, 0 while it does.
+    """
+
+    engine: Literal["starting", "ready", "lost"] = "starting"
+    link: str = ""
+    silent: int = 0
+    welcome: p.Welcome | None = None
+    workers: dict[str, p.WorkerState] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    progress: p.Progress | None = None
+    graphs: tuple[p.GraphInfo, ...] = ()
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    graph: int = 0
+    wanted_inputs: InputChoice = OWN_INPUTS
+    captured: bool = False
+    presets: tuple[p.Preset, ...] = ()
+    passes: tuple[p.PassInfo, ...] = ()
+    ops: tuple[p.OpInfo, ...] = ()
+    printout: list[str] = field(default_factory=list)
+    log: list[p.Diagnostic] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
+    _opening: p.Diagnostic | None = None
+    _pace: Pace = field(default_factory=Pace)
+    _told: dict[int, GraphState] = field(default_factory=dict)
+    _recipes: dict[int, Recipe] = field(default_factory=dict)
+    _inputs: dict[int, InputChoice] = field(default_factory=dict)
+
+    def of(self, graph: int) -> GraphState:
+        """What has been told of graph number `graph`."""
+        return self._told.setdefault(graph, GraphState())
+
+    @property
+    def shown(self) -> GraphState:
+        """What has been told of the graph on the screen; the properties below are its."""
+        return self.of(self.graph)
+
+    @property
+    def board(self) -> StageBoard:
+        return self.shown.board
+
+    @property
+    def assignments(self) -> dict[str, p.Assignment]:
+        return self.shown.assignments
+
+    @property
+    def remarks(self) -> tuple[tuple[str, str, str], ...]:
+        return self.shown.remarks
+
+    @property
+    def compiled(self) -> Recipe | None:
+        return self.shown.compiled
+
+    @property
+    def compile_seconds(self) -> float:
+        return self.shown.compile_seconds
+
+    @property
+    def reused(self) -> int:
+        return self.shown.reused
+
+    @property
+    def report(self) -> p.RunReport | None:
+        return self.shown.report
+
+    @property
+    def was(self) -> p.RunReport | None:
+        return self.shown.was
+
+    @property
+    def ran(self) -> Recipe | None:
+        return self.shown.ran
+
+    @property
+    def profile(self) -> p.ProfileReport | None:
+        return self.shown.profile
+
+    @property
+    def profile_is_stale(self) -> bool:
+        """Whether the profile is of another recipe than the one that is compiled."""
+        return self.profile is not None and self.compiled is not None and self.shown.profiled != self.compiled
+
+    @property
+    def problems(self) -> dict[Job, p.Diagnostic]:
+        """What is wrong with the program and the graph on the screen."""
+        return {"open": self._opening, **self.shown.problems} if self._opening else self.shown.problems
+
+    @property
+    def info(self) -> p.GraphInfo | None:
+        return self.graphs[self.graph] if self.graph < len(self.graphs) else None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.jobs)
+
+    @property
+    def problem(self) -> p.Diagnostic | None:
+        """What is wrong now, the earliest step of the line first."""
+        jobs: tuple[Job, ...] = ("open", "compile", "run")
+        return next((self.problems[job] for job in jobs if job in self.problems), None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long what is under way may still take: by what its stages took before, else as it has gone until now."""
+        recipe = self._recipes.get(self.progress.request) if self.progress is not None else None
+        if recipe is not None and (left := self.of(recipe.graph).board.seconds_left()) is not None:
+            return left
+        return self._pace.left() if self.progress is not None else None
+
+    @property
+    def seconds_at_it(self) -> float:
+        """For how long what is under way has told of nothing further."""
+        return self._pace.at_it() if self.progress is not None else 0.0
+
+    def under_way(self, graph: int) -> set[Job]:
+        """What is being done for a graph."""
+        return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
+
+    def phases(self, recipe: Recipe) -> tuple[tuple[str, str], ...]:
+        """The phases that a recipe's preset and backend go through, `(name, language)` in order."""
+        found = next((entry.phases for entry in self.presets if entry.name == recipe.preset), ())
+        if recipe.backend == NATIVE:
+            return found
+        first = next((place for place, (_, language) in enumerate(found) if language == "mlir"), len(found))
+        return (*found[: first + 1], *((name, "mlir") for name in p.IREE_PHASES))
+
+    def began(self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS) -> None:
+        """A request has been sent; `inputs` are those of a run."""
+        self.jobs[request] = job
+        self._inputs[request] = inputs
+        if recipe is None:
+            self._opening = None
+        else:
+            self._recipes[request] = recipe
+            self.of(recipe.graph).began(job, request, recipe)
+
+    def reloading(self, request: int) -> None:
+        """The program is being loaded again: what is there of it is of before."""
+        self.began("open", request)
+        for told in self._told.values():
+            told.ran = None
+
+    def lost(self, reason: p.Diagnostic) -> None:
+        """The engine is gone, and what was under way with it."""
+        self._gone("lost")
+        self.note(reason)
+
+    def starting_over(self) -> None:
+        """The engine has been given up for another one, whose requests are counted from the beginning."""
+        self._gone("starting")
+
+    def _gone(self, engine: Literal["starting", "lost"]) -> None:
+        self.engine, self.link, self.silent, self.progress = engine, "", 0, None
+        for under_way in (self.jobs, self._recipes, self._inputs, self.workers):
+            under_way.clear()
+        self._outdated("the engine ended")
+
+    def profiled(self, recipe: Recipe, report: p.ProfileReport) -> None:
+        """The graph of `recipe` has been profiled."""
+        told = self.of(report.graph)
+        told.profile, told.profiled = report, recipe
+
+    def apply(self, frame: p.Frame) -> frozenset[Topic]:
+        """Take a frame in; returns what changed."""
+        handler = _HANDLERS.get(type(frame))
+        return handler(self, frame) if handler else frozenset()
+
+    def take_extract(self, frame: p.Extracted) -> None:
+        """Some nodes are one more graph, unless they have been before; what was told of another in its place goes."""
+        if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
+            return
+        self.graphs = (*self.graphs[: frame.graph], frame.info)
+        self._told.pop(frame.graph, None)
+
+    def ended(self, request: int) -> None:
+        self.jobs.pop(request, None)
+        self._recipes.pop(request, None)
+        self._inputs.pop(request, None)
+        if not self.jobs:
+            self.progress = None
+
+    # ---- one method a frame --------------------------------------------------------------------------------------
+
+    def _welcome(self, frame: p.Welcome) -> frozenset[Topic]:
+        self.engine, self.welcome = "ready", frame
+        return STATUS
+
+    def _worker(self, frame: p.WorkerState) -> frozenset[Topic]:
+        self.workers[frame.worker] = frame
+        if frame.worker == "host" and frame.state in ("starting", "dead"):
+            # What runs is a child of the host's, and has ended with it.
+            self.workers.pop("runner", None)
+        if frame.end in ("idle", "start"):
+            self.note(_worker_ended(frame))
+        return STATUS
+
+    def _progress(self, frame: p.Progress) -> frozenset[Topic]:
+        if frame.request in self.jobs:
+            self.progress = frame
+            self._pace.note(frame.request, frame.done)
+        return STATUS
+
+    def _printout(self, frame: p.Printout) -> frozenset[Topic]:
+        pieces = (self.printout.pop() + frame.text if self.printout else frame.text).split("\n")
+        self.printout = [*self.printout, *pieces][-PRINTOUT_LINES:]
+        return frozenset({"outputs"})
+
+    def _captured(self, frame: p.Captured) -> frozenset[Topic]:
+        if frame.graphs != self.graphs:
+            for told in self._told.values():
+                told.ran = told.profile = told.profiled = None
+        self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
+        self.files = frame.files
+        self.ended(frame.request)
+        return ALL
+
+    def _assigned(self, frame: p.Assigned) -> frozenset[Topic]:
+        told = self._newest_recipe(frame.request)
+        if told is None:
+            return frozenset()
+        told.assignments = {entry.node: entry for entry in frame.assignments}
+        return frozenset({"graph"})
+
+    def _stage(self, frame: p.StageDone) -> frozenset[Topic]:
+        told = self._newest(frame.request)
+        if told is None:
+            return frozenset()
+        told.board.add(frame.stage)
+        return frozenset({"stages", "passes"})
+
+    def _compiled(self, frame: p.Compiled) -> frozenset[Topic]:
+        told, recipe = self._newest_recipe(frame.request), self._recipes.get(frame.request)
+        if self.jobs.get(frame.request) == "compile":
+            self.ended(frame.request)
+        if told is None:
+            return STATUS
+        told.finished(recipe, frame)
+        return ALL
+
+    def _ran(self, frame: p.Ran) -> frozenset[Topic]:
+        recipe, inputs = self._recipes.get(frame.request), self._inputs.get(frame.request, OWN_INPUTS)
+        self.ended(frame.request)
+        told = self.of(frame.report.graph)
+        told.reported(recipe, frame.report)
+        told.inputs = without_content(inputs)
+        if recipe is not None:
+            self.runs = with_run(self.runs, recorded(time.time(), recipe, frame.report, inputs))
+        return frozenset({"outputs", "status"})
+
+    def note(self, diagnostic: p.Diagnostic) -> None:
+        """Put `diagnostic` into the log, which keeps the newest."""
+        self.log.append(diagnostic)
+        keep_newest(self.log, LOGGED)
+
+    def _failed(self, frame: p.Failed) -> frozenset[Topic]:
+        job, told, recipe = self.jobs.get(frame.request), self._newest(frame.request), self._recipes.get(frame.request)
+        self.ended(frame.request)
+        if job is None:
+            if not frame.cancelled:
+                self.note(frame.diagnostic)
+            return STATUS
+        if job == "open":
+            self._opening = None if frame.cancelled else frame.diagnostic
+            if self.captured and not frame.cancelled:
+                self._outdated("the program has changed since and cannot be loaded")
+        elif told is None:
+            return STATUS
+        else:
+            _fail(told, frame, job, recipe == told.compiled)
+        if not frame.cancelled:
+            self.note(frame.diagnostic)
+        return ALL
+
+    def _outdated(self, reason: str) -> None:
+        """What is there of every graph stays, marked stale."""
+        for told in self._told.values():
+            told.compiled = None
+            told.board.fail((), reason)
+
+    def _newest(self, request: int) -> GraphState | None:
+        """The graph that a request is for, unless a newer one has overtaken it."""
+        recipe = self._recipes.get(request)
+        told = self.of(recipe.graph) if recipe is not None else None
+        return told if told is not None and told.build == request else None
+
+    def _newest_recipe(self, request: int) -> GraphState | None:
+        """The graph that a request is for, unless a newer one for another recipe has overtaken it.
+
+        A run that overtakes the compilation of its recipe finds it made, and is told nothing more of it.
+        """
+        recipe = self._recipes.get(request)
+        told = self.of(recipe.graph) if recipe is not None else None
+        return told if told is not None and recipe == self._recipes.get(told.build) else None
+
+    def _passes(self, frame: p.Passes) -> frozenset[Topic]:
+        self.passes = frame.passes
+        return frozenset({"passes"})
+
+    def _ops(self, frame: p.Ops) -> frozenset[Topic]:
+        self.ops = frame.ops
+        return frozenset()
+
+    def _presets(self, frame: p.Presets) -> frozenset[Topic]:
+        self.presets = frame.presets
+        return ALL
+
+
+def _fail(told: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
+    """A compilation or run of a graph has failed; `compiled` if its compilation was whole by then."""
+    if not compiled:
+        told.board.fail(frame.stages, _reason(frame))
+    if not frame.cancelled:
+        told.problems[job if compiled else "compile"] = frame.diagnostic
+
+
+def _worker_ended(frame: p.WorkerState) -> p.Diagnostic:
+    """The end of a worker that nobody wanted and no request fails of."""
+    where = "while nothing was asked of it" if frame.end == "idle" else "as it started"
+    todo = "another one is being started" if frame.again else "it is started again when it is needed"
+    return p.Diagnostic(f"the {frame.worker} worker ended: {frame.what}", where, todo, "warning")
+
+
+def _reason(frame: p.Failed) -> str:
+    if frame.cancelled:
+        return "cancelled"
+    failed = next((stage.name for stage in frame.stages if stage.state == "failed"), "")
+    return f"{failed} failed" if failed else "compilation failed"
+
+
+_HANDLERS: dict[type[p.Frame], Callable[[State, Any], frozenset[Topic]]] = {
+    p.Welcome: State._welcome,
+    p.WorkerState: State._worker,
+    p.Progress: State._progress,
+    p.Printout: State._printout,
+    p.Captured: State._captured,
+    p.Assigned: State._assigned,
+    p.StageDone: State._stage,
+    p.Compiled: State._compiled,
+    p.Ran: State._ran,
+    p.Failed: State._failed,
+    p.Passes: State._passes,
+    p.Ops: State._ops,
+    p.Presets: State._presets,
+}

@@ -1,0 +1,517 @@
+"""The workbench: panes on a screen, a session with an engine, and the wires between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import events, work
+from textual.app import App, ComposeResult
+from textual.await_complete import AwaitComplete
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
+from textual.driver import Driver
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.worker import WorkerFailed
+
+from buddy.app import actions
+from buddy.app.actions.key_map import Keymap
+from buddy.app.commands.backend import Backends
+from buddy.app.commands.compare import Versus
+from buddy.app.commands.edit_text import TextEditing
+from buddy.app.commands.export import Exporting
+from buddy.app.commands.frontend import Frontends
+from buddy.app.commands.graphs import Graphs, graph_at, graph_cells
+from buddy.app.commands.overlays import Overlays
+from buddy.app.commands.profile import Profiling
+from buddy.app.commands.provenance import Provenance
+from buddy.app.commands.recipe_edits import Editing
+from buddy.app.commands.run import Running
+from buddy.app.commands.sessions import Sessions
+from buddy.app.commands.stage_queries import Questions
+from buddy.app.commands.subgraphs import Parting
+from buddy.app.commands.tune import Tuner
+from buddy.app.panes.graph import GraphPane
+from buddy.app.panes.ir import IrPane
+from buddy.app.panes.outputs import OutputsPane
+from buddy.app.panes.pane import Pane
+from buddy.app.panes.passes import PassesPane
+from buddy.app.panes.source import SourcePane
+from buddy.app.reports import formatting
+from buddy.app.session.client import Place
+from buddy.app.session.lines import LineCache
+from buddy.app.session.log_file import NO_LOG, Log
+from buddy.app.session.progress import LongJobs
+from buddy.app.session.session import Session
+from buddy.app.session.ssh import Remote
+from buddy.app.session.state import State, Topic
+from buddy.app.widgets.bindings import screen_bindings
+from buddy.app.widgets.cell_line import CellLine
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+from buddy.app.widgets.prompt import Prompt
+from buddy.app.workbench import status_lines
+from buddy.app.workbench.clipboard import offer_to_tmux
+from buddy.app.workbench.crash import kept
+from buddy.app.workbench.key_sequences import Strokes
+from buddy.app.workbench.layout import Layout
+from buddy.app.workbench.palette import ActionCommands
+from buddy.app.workbench.pasting import read_pastes_as_text
+from buddy.app.workbench.selection import Selection
+from buddy.app.workbench.textual_caches import forget_places, forget_screens, forget_styles
+from buddy.app.workspace.bookmarks import Bookmarks
+from buddy.app.workspace.settings import Settings
+from buddy.app.workspace.workspace import Workspace, default_store
+from buddy.compiler.protocol.recipe import PluginFile
+from buddy.themes.palette import DEFAULT, themes
+from buddy.themes.textual_themes import textual_themes
+
+MESSAGE_SECONDS = 6.0
+STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
+STAGES_SECONDS = 0.1
+
+
+class BenchScreen(Screen[None]):
+    """The screen that the panes are on. Keys that work in every pane are bound here: a screen over it has its own."""
+
+    BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
+
+
+class Workbench(App[int]):
+    """Composes the panes and passes on what happens: frames to panes, keys to actions, a selection to every pane."""
+
+    CSS_PATH = "workbench.tcss"
+    COMMANDS: ClassVar[set[Any]] = {ActionCommands}
+    ESCAPE_TO_MINIMIZE = False
+
+    def __init__(
+        self,
+        source: str,
+        arguments: tuple[str, ...] = (),
+        *,
+        engine: Place | None = None,
+        directory: str | None = None,
+        ascii_mode: bool = False,
+        settings: Settings | None = None,
+        log: Log = NO_LOG,
+        store: Path | None = None,
+        plugins: tuple[PluginFile, ...] = (),
+        watch: bool = False,
+    ) -> None:
+        super().__init__()
+        self.title = f"buddy-tui {source}"
+        self.animation_level = "none"
+        self.settings = settings or Settings()
+        # Chosen before anything is drawn: style sheets are then read once.
+        for theme in textual_themes():
+            self.register_theme(theme)
+        self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
+        self.keymap = Keymap(self.settings.keys)
+        self.glyphs = formatting.ASCII if ascii_mode else formatting.UNICODE
+        self.log_path = log.path
+        store = store or default_store(engine.place if isinstance(engine, Remote) else "")
+        self.workspace = Workspace(source, arguments, store, plugins=plugins)
+        here = os.getcwd() if directory is None else directory
+        self.session = Session(self.workspace, self.session_changed, engine, log, here)
+        self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
+        self.session.timeout = self.settings.timeout
+        self.session.watching, self.session.say = watch, self.say
+        self.arrangement, self.strokes = Layout(self), Strokes(self)
+        self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
+        self.graphs, self.versus, self.parting = Graphs(self), Versus(self), Parting(self)
+        self.questions, self.bookmarks = Questions(self.session, self.say), Bookmarks()
+        self.provenance = Provenance(self)
+        self._message = ""
+        self._waits = 0
+        self._changed: frozenset[Topic] = frozenset()
+        self._silence: Timer | None = None
+        self._long_jobs = LongJobs()
+        self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
+        self.profiling, self.tuner, self.backends = Profiling(self), Tuner(self), Backends(self)
+        self.exporting, self.frontends = Exporting(self), Frontends(self)
+        CursorView.ascii_mode = ascii_mode
+
+    # ---- composition ---------------------------------------------------------------------------------------------
+
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        read_pastes_as_text(driver)
+        return driver
+
+    def get_default_screen(self) -> Screen[None]:
+        return BenchScreen(id="_default")
+
+    def compose(self) -> ComposeResult:
+        yield CellLine(self._header, id="header", background="panel")
+        yield CellLine(self._graphs, id="graphs", background="panel", clicked=self._graph_clicked)
+        with Horizontal(id="panes"):
+            with Vertical(id="left"):
+                yield GraphPane()
+                yield PassesPane()
+            with Vertical(id="right"):
+                yield IrPane()
+                yield SourcePane(self.cache)
+                yield OutputsPane()
+        yield Prompt()
+        yield CellLine(self._status, id="status")
+        yield CellLine(self._keys, id="keys")
+
+    def on_mount(self) -> None:
+        self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
+        self.sessions.restore()
+        self._seconds = self.set_interval(1.0, self._second, pause=True)
+        self.arrangement.arrange()
+        self.pane.focus()
+        self.call_after_refresh(self._live)
+
+    @work(group="session")
+    async def _live(self) -> None:
+        try:
+            await self.session.live()
+        except Exception as error:
+            # Without it nothing is compiled any more: this is no work that ends by itself.
+            self._handle_exception(error)
+
+    async def on_unmount(self) -> None:
+        self.sessions.keep()
+        await self.session.close()
+
+    def on_resize(self, event: events.Resize) -> None:
+        forget_places()
+        self.arrangement.arrange(event.size.width)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Leave a screen, and let go of it."""
+        forget_screens()
+        return super().pop_screen()
+
+    @property
+    def folded(self) -> bool:
+        return self.arrangement.folded
+
+    @property
+    def panes(self) -> dict[str, Pane]:
+        return self.arrangement.panes
+
+    @property
+    def pane(self) -> Pane:
+        """The pane that has the keys."""
+        return self.arrangement.pane
+
+    @property
+    def graph(self) -> GraphPane:
+        return self.screen_stack[0].query_one(GraphPane)
+
+    @property
+    def passes(self) -> PassesPane:
+        return self.screen_stack[0].query_one(PassesPane)
+
+    @property
+    def ir(self) -> IrPane:
+        return self.screen_stack[0].query_one(IrPane)
+
+    @property
+    def source(self) -> SourcePane:
+        return self.screen_stack[0].query_one(SourcePane)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a job in the background is waited for."""
+        return self._waits > 0
+
+    @property
+    def engaged(self) -> bool:
+        """Whether the user is at something that lies over the panes, or types on the line at the bottom."""
+        return len(self.screen_stack) > 1 or bool(self.screen_stack[0].query_one(Prompt).display)
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Be busy until the job of this block has ended; several may be under way at once."""
+        self._waits += 1
+        self._note_busy()
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if self.is_running:
+                self._note_busy()
+                self.update_chrome()
+
+    # ---- what panes and lines draw from --------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self.session.state
+
+    def situation(self) -> actions.Situation:
+        """What decides which actions are possible."""
+        state, workspace = self.state, self.workspace
+        node, row = self.graph.current, self.passes.current
+        return actions.Situation(
+            engine=state.engine,
+            busy=state.busy or self.ir.comparing or self.ir.searching or self.waiting or self.parting.searching,
+            captured=state.captured,
+            recipe=workspace.ready,
+            graphs=len(state.graphs),
+            can_undo=workspace.can_undo,
+            can_redo=workspace.can_redo,
+            others=workspace.has_others,
+            node=node,
+            assignment=self.graph.assignment(node) if node else None,
+            step=row.step if row else None,
+            stage=self.ir.stage,
+            catalogue=bool(state.passes),
+            presets=bool(state.presets),
+            found=bool(self.ir.matches.lines),
+            diff=self.ir.diff is not None,
+            problem=state.problem is not None,
+            edited=workspace.recipe != workspace.preset,
+            runs=bool(state.runs),
+            profile=state.profile is not None,
+            report=state.report is not None,
+            picked=len(self.graph.targets),
+            tree=self.graph.as_tree,
+            extract=self.parting.is_extract,
+            compiling=state.compiled != workspace.recipe,
+            wrapped=self.ir.wrapped,
+            backend=workspace.recipe.backend,
+        )
+
+    def _header(self, width: int) -> Cells:
+        return status_lines.header_cells(self.state, self.workspace, width, self.glyphs)
+
+    def _graphs(self, width: int) -> Cells:
+        return graph_cells(self.state, self.workspace, width, self.glyphs)
+
+    def _graph_clicked(self, x: int, width: int) -> None:
+        number = graph_at(self.state, self.workspace, width, self.glyphs, x)
+        if number is not None:
+            self.graphs.show(number)
+
+    def _status(self, width: int) -> Cells:
+        shown = self.arrangement.pane_id if self.folded else None
+        return status_lines.status_cells(
+            self.state, self._message, self.strokes.hint, self.arrangement.order, shown, width, self.glyphs
+        )
+
+    def _keys(self, width: int) -> Cells:
+        return status_lines.key_cells(self.arrangement.pane_id, self.situation(), width)
+
+    def waiting_for(self, what: str) -> str:
+        """Why `what` is not there yet."""
+        if self.state.problem is not None:
+            return f"there is no {what}: Outputs says why"
+        return (
+            status_lines.progress_text(self.state, self.glyphs)
+            or f"the {what} comes once the program has been captured"
+        )
+
+    # ---- what changed --------------------------------------------------------------------------------------------
+
+    def session_changed(self, topics: frozenset[Topic]) -> None:
+        """Changes that come together are drawn together; stages of a compilation, a few times a second."""
+        waiting, self._changed = self._changed, self._changed | topics
+        if topics <= STAGES:
+            if not waiting:
+                self.set_timer(STAGES_SECONDS, self._draw_changes)
+        elif waiting <= STAGES:
+            self.call_later(self._draw_changes)
+
+    def _draw_changes(self) -> None:
+        topics, self._changed = self._changed, frozenset()
+        if not self.is_running or not topics:
+            return
+        if "graph" in topics and self.state.info is not None:
+            self.selection.name_nodes(self.state.info.rows)
+        if "lines" in topics:
+            self.ir.lines_arrived()
+        self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
+        for pane in self.panes.values():
+            pane.update_from(topics)
+        if self.passes.has_focus:
+            self.selection.show_pass_stage()
+        self._note_busy()
+        self.update_chrome()
+
+    def _note_busy(self) -> None:
+        """The time that is left is told anew every second while there is work; the bell rings when long work ends."""
+        busy = self.situation().busy
+        if busy:
+            self._seconds.resume()
+        else:
+            self._seconds.pause()
+        if self._long_jobs.ended(busy, self.settings.bell_after):
+            self.bell()
+
+    def update_chrome(self) -> None:
+        """Draw the header, the status line and the keys again where they differ; what has changed is kept, too."""
+        self.sessions.note()
+        try:
+            for line in self.screen_stack[0].query(CellLine).results(CellLine):
+                line.update()
+        except (NoMatches, IndexError):
+            return
+
+    def say(self, message: str) -> None:
+        """Show a message for a few seconds."""
+        self._message = message
+        if self._silence is not None:
+            self._silence.stop()
+        self._silence = self.set_timer(MESSAGE_SECONDS, self._be_silent)
+        self.update_chrome()
+
+    def _second(self) -> None:
+        self._note_busy()
+        self.update_chrome()
+
+    def _be_silent(self) -> None:
+        self._message = ""
+        self.update_chrome()
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: events.Event) -> None:
+        if not isinstance(event, events.Key) or event.is_forwarded or not await self.strokes.take(event):
+            await super().on_event(event)
+
+    def action_first_stroke(self, key: str) -> None:
+        self.strokes.begin(key)
+
+    async def action_act(self, action_id: str, *arguments: object) -> None:
+        await self.do(actions.BY_ID[action_id], *arguments)
+
+    async def do(self, action: actions.Action, *arguments: object) -> None:
+        """Do an action, or say why it cannot be done."""
+        self._message = ""
+        reason = action.blocked(self.situation())
+        if reason:
+            self.say(f"{action.title}: {reason}")
+            return
+        doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
+        others = (self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
+        parts = (self, self.arrangement, *doers, *others, self.frontends)
+        for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
+            if hasattr(part, action.handler):
+                getattr(part, action.handler)(*arguments)
+                break
+        self.update_chrome()
+
+    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
+        """Ask for a text on the line at the bottom."""
+        self.screen_stack[0].query_one(Prompt).ask(title, initial, answer)
+
+    def confirm(self, question: str, act: Callable[[], object], otherwise: str = "nothing was written") -> None:
+        """Do `act` if the user says yes to `question`; say `otherwise` if not."""
+        from buddy.app.screens.confirm import ConfirmScreen
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                act()
+            else:
+                self.say(otherwise)
+
+        self.push_screen(ConfirmScreen(question), answered)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        if isinstance(event.widget, Pane):
+            self.arrangement.focus_came(event.widget)
+        self.update_chrome()
+
+    def show_pane(self, pane: actions.Pane) -> None:
+        """Give a pane the keys, and on a folded screen its place."""
+        self.arrangement.show_pane(pane)
+
+    # ---- small things --------------------------------------------------------------------------------------------
+
+    def copy_to_clipboard(self, text: str) -> None:
+        super().copy_to_clipboard(text)
+        offer_to_tmux(text)
+
+    def copy_text(self, text: str) -> None:
+        if text:
+            self.copy_to_clipboard(text)
+            self.say(f"copied: {formatting.clip(text.splitlines()[0], 60, self.glyphs)}")
+        else:
+            self.say("nothing to copy here")
+
+    # ---- the engine ----------------------------------------------------------------------------------------------
+
+    def run_program(self) -> None:
+        self.session.run()
+
+    def cancel_jobs(self) -> None:
+        self.session.cancel()
+        self.say("cancelling")
+
+    def start_over(self) -> None:
+        if self.state.link and not self.state.silent:
+            self.session.mend_link()
+            return
+        self.session.start_over()
+        self.say("a fresh engine runs the script again")
+
+    def toggle_auto(self) -> None:
+        self.session.auto_run = not self.session.auto_run
+        self.say("every edit is run" if self.session.auto_run else "the program is run on r only")
+
+    def toggle_watch(self) -> None:
+        self.session.toggle_watching()
+        on = self.session.watching
+        self.say("the program is loaded again when its files change" if on else "files are no longer watched")
+
+    @property
+    def cache(self) -> LineCache:
+        return self.session.cache
+
+    def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
+        if isinstance(event.view, GraphPane):
+            self.selection.select_row()
+        elif isinstance(event.view, PassesPane):
+            self.selection.show_pass_stage()
+        self.update_chrome()
+
+    def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
+        if isinstance(event.view, GraphPane | PassesPane):
+            event.view.toggle()
+
+    def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
+        self.passes.show_stage(event.row)
+
+    def command_palette(self) -> None:
+        self.action_command_palette()
+
+    def show_theme(self, name: str) -> None:
+        self.theme = name
+
+    def watch_theme(self, theme: str) -> None:
+        forget_styles()
+        for screen in self.screen_stack:
+            for view in screen.query("CursorView, CellLine"):
+                view.refresh()
+
+    def leave(self) -> None:
+        self.exit(0)
+
+    # ---- errors of our own ---------------------------------------------------------------------------------------
+
+    def _handle_exception(self, error: Exception) -> None:
+        """No traceback reaches the screen: it goes to the log, and the user is told where.
+
+        What goes on beside the keys ends by itself, and nothing else with it: the session goes on.
+        """
+        if self.is_headless:
+            super()._handle_exception(error)
+            return
+        path = self.log_path or self.workspace.path.parent.parent / "crash.log"
+        if isinstance(error, WorkerFailed):
+            problem = kept(error.error, path, "a fault of the workbench's own")
+            self.state.note(problem)
+            self.say(str(problem))
+            return
+        problem = kept(error, path)
+        self.exit(70, return_code=70, message=str(problem))

@@ -1,0 +1,78 @@
+"""The workbench from its start in a terminal to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from buddy.app.session.client import Place
+from buddy.app.session.log_file import NO_LOG, Log
+from buddy.app.workbench.app import Workbench
+from buddy.app.workbench.terminal_disconnect import leave_with_terminal
+from buddy.app.workspace.session_file import FIRST_SCRIPT, is_first_script
+from buddy.app.workspace.settings import settings_path, take_up
+from buddy.app.workspace.workspace import default_store
+from buddy.compiler.protocol.recipe import PluginFile
+from buddy.themes.palette import no_such_theme
+
+# Seconds after which garbage is collected: the screen has been painted by then.
+STARTED = 2.0
+
+
+def run_workbench(
+    source: str,
+    arguments: tuple[str, ...],
+    *,
+    engine: Place | None = None,
+    directory: str | None = None,
+    mouse: bool = True,
+    ascii_mode: bool = False,
+    theme: str | None = None,
+    log: Log = NO_LOG,
+    plugins: tuple[PluginFile, ...] = (),
+    watch: bool = False,
+    wanted: Mapping[str, Any] | None = None,
+    shapes: tuple[str, ...] = (),
+    trusts: bool = False,
+) -> int:
+    """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
+    settings, problems = take_up(settings_path())
+    if theme:
+        problems += filter(None, [no_such_theme(theme)])
+        settings = msgspec.structs.replace(settings, theme=theme)
+    if settings.memory is not None:
+        # For the engine that this process starts; what its environment says already goes before the settings.
+        os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
+    bench = Workbench(
+        source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
+        plugins=plugins, watch=watch,
+    )  # fmt: skip
+    bench.session.wanted = wanted or {}
+    bench.session.shapes, bench.session.trusts = shapes, trusts
+    if is_first_script(source, default_store()):
+        problems = [*problems, FIRST_SCRIPT]
+    bench.sessions.news = problems
+    code = asyncio.run(_stay(bench, mouse))
+    return code if code is not None else bench.return_code or 0
+
+
+async def _stay(bench: Workbench, mouse: bool) -> int | None:
+    """Run until the user leaves, and the engine has ended."""
+    asyncio.get_running_loop().call_later(STARTED, _collect_garbage)
+    watching = asyncio.ensure_future(leave_with_terminal(bench))
+    try:
+        return await bench.run_async(mouse=mouse)
+    finally:
+        watching.cancel()
+        await bench.session.close()
+
+
+def _collect_garbage() -> None:
+    """Collect garbage from now on, but never look through what the start has made."""
+    gc.freeze()
+    gc.enable()

@@ -1,0 +1,176 @@
+"""What the header, the status line and the line of keys say, as cells. No Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
+from buddy.app.reports import formatting
+from buddy.app.session.progress import told_left, told_since
+from buddy.app.session.state import State
+from buddy.app.widgets.look import Cells, cut, ends, length
+from buddy.app.workspace.workspace import Workspace
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.recipe import NATIVE
+
+ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (kept)"}
+MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")
+
+
+def header_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
+    """The program, the graph, the machine; the engine and the recipe."""
+    dot = f" {glyphs.dot} "
+    left: Cells = [(" buddy ", "key"), (_short(workspace.source), "title")]
+    right: Cells = [*_engine_cells(state), (" ", "dim")]
+    origin = ORIGINS[workspace.origin] if width >= 100 else workspace.origin.replace("none", "")
+    if origin:
+        right = [*right[:-1], ("   " if width >= 100 else dot, "dim"), (origin + " ", "dim")]
+    if state.info is not None:
+        left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
+        room = width - length(left) - length(right) - 3
+        left.append(("  " + formatting.fitting(_graph_facts(state, workspace), dot, room), "dim"))
+    return ends(left, right, width)
+
+
+def _graph_facts(state: State, workspace: Workspace) -> list[str]:
+    info, recipe = state.info, workspace.recipe
+    assert info is not None
+    threads = formatting.thread_count(recipe.threads)
+    target = recipe.target or (state.welcome.target if state.welcome else "")
+    other = recipe.backend.upper() if recipe.backend != NATIVE else ""
+    facts = [f"{len(info.rows)} nodes", info.dtype, threads, other, target]
+    return [fact for fact in facts if fact]
+
+
+def _engine_cells(state: State) -> Cells:
+    if state.link:
+        return [("engine silent" if state.silent else "link lost", "bad")]
+    if state.engine == "lost":
+        return [("engine gone", "bad")]
+    if state.silent:
+        return [("engine silent", "bad")]
+    if state.engine == "starting":
+        return [("engine starting", "warn")]
+    dead = [name for name, worker in state.workers.items() if worker.state == "dead"]
+    if dead:
+        return [(f"{dead[0]} died", "bad")]
+    if stopped := _stopped(state):
+        return [(f"{stopped[0]} stopped", "bad")]
+    return [("engine busy", "accent")] if state.busy else [("engine ready", "ok")]
+
+
+def status_cells(
+    state: State,
+    message: str,
+    hint: str,
+    panes: Sequence[Pane],
+    shown: Pane | None,
+    width: int,
+    glyphs: formatting.Glyphs,
+) -> Cells:
+    """A two-key hint, a message, what is under way, or what is wrong; at the right, which pane is shown when folded."""
+    left = _status_left(state, message, hint, glyphs)
+    right: Cells = [] if hint else _pane_cells(panes, shown) if shown else _job_cells(state)
+    if shown and length(left) + length(right) >= width:
+        # What is said goes before the names of panes that are not shown.
+        right = _pane_cells((shown,), shown)
+    if message and length(left) + length(right) >= width:
+        right = []
+    return ends(left, right, width)
+
+
+def _status_left(state: State, message: str, hint: str, glyphs: formatting.Glyphs) -> Cells:
+    if hint:
+        return [(" " + hint, "key")]
+    if message:
+        return [(" " + message, "text")]
+    if state.link:
+        # What ssh says may be long, so what to do stands before it.
+        todo = "R starts another" if state.silent else "R tries now"
+        return [(f" {todo}", "dim"), (f" · {state.link}", "text")]
+    if state.silent:
+        return [(f" the engine has not answered for {state.silent} s", "text"), ("  R starts another", "dim")]
+    if stopped := _stopped(state):
+        return [(f" the {stopped[0]} has been stopped by a signal", "text"), (_way_out(state), "dim")]
+    if state.progress is not None:
+        return [(" " + progress_text(state, glyphs), "accent")]
+    if state.problem is not None:
+        return [(" [!] ", "bad"), (_in_short(state.problem), "text"), ("  ! shows it", "dim")]
+    if state.engine == "starting":
+        return [(" the engine is starting", "dim")]
+    if state.busy:
+        return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
+    return [(" " + _standing(state), "dim")]
+
+
+def _stopped(state: State) -> list[str]:
+    """The workers that a signal has stopped: they say nothing until they are continued."""
+    return [name for name, worker in state.workers.items() if worker.state == "stopped"]
+
+
+def _way_out(state: State) -> str:
+    return "  ctrl+c ends what waits for it" if state.busy else "  R starts another"
+
+
+def _in_short(problem: Diagnostic) -> str:
+    return f"{problem.what} ({problem.where})" if problem.where else problem.what
+
+
+def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
+    """What is under way, with a bar where it is known how far it is, and how long it may still take."""
+    progress = state.progress
+    if progress is None:
+        return ""
+    left = f"  {told_since(state.seconds_at_it) or told_left(state.seconds_left)}".rstrip()
+    if progress.done < 0:
+        return f"{progress.what}{glyphs.ellipsis}{left}"
+    bar = formatting.bar(progress.done, 12, glyphs).ljust(12)
+    return f"{progress.what} {bar} {progress.done:.0%}{left}"
+
+
+def _standing(state: State) -> str:
+    if state.compiled is None:
+        return ""
+    reused = f", {state.reused} stages reused" if state.reused else ""
+    return f"compiled in {formatting.seconds(state.compile_seconds)}{reused}"
+
+
+def _job_cells(state: State) -> Cells:
+    if not state.busy:
+        return []
+    return [("ctrl+c", "key"), (" ends it " if told_since(state.seconds_at_it) else " cancels ", "dim")]
+
+
+def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:
+    cells: Cells = []
+    for pane in panes:
+        title = PANE_TITLES[pane]
+        cells.append((f"[{title}]", "key") if pane == shown else (f" {title} ", "dim"))
+    return [*cells, (" ", "dim")]
+
+
+def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
+    """The keys that matter now, as many as there is room for; those that cannot be used are faint."""
+    own = [action for action in ACTIONS if action.pane == pane and action.footer]
+    common = [action for action in ACTIONS if action.id in MOST_USED]
+    step = [action for action in ACTIONS if action.footer and action.anywhere and action.pane != pane]
+    cells: Cells = [(" ", "dim")]
+    always: Cells = [cell for action in common[-2:] for cell in _key(action, situation)]
+    for action in (*own[:4], *common[:3], *own[4:], *step, *common[3:-2]):
+        piece = _key(action, situation)
+        if length(cells) + length(piece) + length(always) <= width:
+            cells += piece
+    return cut([*cells, *always], width)
+
+
+def _key(action: Action, situation: Situation) -> Cells:
+    blocked = bool(action.blocked(situation))
+    key = {"space": "space", "left": "<"}.get(action.key, action.key)
+    key = "[ ]" if action.id == "ir.next" else "J K" if action.id == "passes.down" else key
+    return [(key, "faint" if blocked else "key"), (f" {action.footer}  ", "faint" if blocked else "dim")]
+
+
+def _short(source: str) -> str:
+    """The source as given, or its file name where the path is long."""
+    return source if len(source) <= 32 else Path(source).name

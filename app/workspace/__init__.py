@@ -1,0 +1,1 @@
+"""Recipes, their history, settings and the files that outlive a session. No Textual."""

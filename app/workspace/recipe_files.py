@@ -1,0 +1,137 @@
+"""The files in which the recipe of one graph is kept between sessions, with its edits. No Textual.
+
+Several workbenches may have a program open. Each keeps what it has at every edit, so the recipe on disk is the one
+that was edited last; what it takes the place of, where another workbench has kept that, stays among the edits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from buddy.app.workspace.atomic_write import Stamp, stamp_of, write_whole, write_whole_bytes
+from buddy.app.workspace.history import KEPT_BYTES, Edit, Edits
+from buddy.app.workspace.locks import alone
+from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
+
+# Workbenches of which the edits are kept beside one's own, those that kept something last.
+_OTHERS = 8
+
+Kept = TypeVar("Kept")
+Stamps = tuple[Stamp, ...]
+_NEVER: Stamps = (None,)
+
+
+class KeptRecipe:
+    """The recipe in the file `path`, and its edits beside it; `addressed` makes one of the program's graph of it."""
+
+    def __init__(self, path: Path, addressed: Callable[[Recipe], Recipe]) -> None:
+        self.path = path
+        self.edits_path = path.with_suffix(".edits")
+        self._addressed = addressed
+        self._session = secrets.token_hex(4)
+        self._seen = _NEVER
+        self._meanwhile = False
+        self._others: dict[str, Edits] = {}
+        self._unread: list[Path] = []
+
+    def read(self) -> tuple[Recipe | None, Edits | None, str]:
+        """What is kept, and what of it cannot be read, if anything: that is put aside by the next edit."""
+        self._seen, problem = self._stamp(), ""
+        recipe = edits = None
+        try:
+            recipe = self._recipe()
+        except (OSError, ValueError) as error:
+            self._unread.append(self.path)
+            problem = f"the recipe kept from last time could not be read: {error}"
+        try:
+            edits = self._edits()
+        except (OSError, ValueError, RecursionError) as error:
+            self._unread.append(self.edits_path)
+            problem = f"the edits kept from last time could not be read: {error}"
+        self._others = dict(edits.others) if edits is not None else {}
+        return recipe, edits, problem
+
+    def keep(self, recipe: Recipe | None, edits: Edits) -> bool:
+        """Keep a recipe (`None`: there is none to keep) and its edits; whether another workbench had kept something
+        meanwhile. Raises `OSError`."""
+        with alone(self.path.with_suffix(".lock")):
+            self._look()
+            meanwhile, self._meanwhile = self._meanwhile, False
+            # What cannot be encoded is found before any file has been written.
+            text, encoded = to_toml(recipe) if recipe is not None else "", self._encoded(edits)
+            try:
+                while self._unread:
+                    path = self._unread.pop()
+                    path.replace(path.with_name(f"{path.name}.unread"))
+                if text:
+                    write_whole(self.path, text)
+                else:
+                    self.path.unlink(missing_ok=True)
+                write_whole_bytes(self.edits_path, encoded)
+            finally:
+                self._seen = self._stamp()
+        return meanwhile
+
+    def others(self) -> list[Edit]:
+        """What other workbenches have come to in this recipe, the latest of each first."""
+        self._look()
+        histories = reversed(self._others.values())
+        return [edit for edits in histories for edit in (edits.now, *reversed(edits.past), *edits.future)]
+
+    def _look(self) -> None:
+        """See what others have kept since the files were read or written here."""
+        if (now := self._stamp()) == self._seen:
+            return
+        first, self._seen = self._seen == _NEVER, now
+        recipe, edits = _or_none(self._recipe), _or_none(self._edits)
+        if recipe is not None:
+            edits = edits.up_to(recipe) if edits is not None else Edits([], Edit(recipe), [])
+        if edits is None:
+            return
+        for session, theirs in [*edits.others.items(), (edits.session, edits)]:
+            self._others.pop(session, None)
+            if session != self._session:
+                self._others[session] = msgspec.structs.replace(theirs, others={})
+        self._meanwhile |= not first and edits.session != self._session
+
+    def _encoded(self, edits: Edits) -> bytes:
+        """The edits beside those of others, of which the histories are kept while there is room, the recipes always."""
+        others = dict([*self._others.items()][-_OTHERS:])
+        oldest = iter([*others])
+        while True:
+            edits = msgspec.structs.replace(edits, session=self._session, others=others)
+            data = msgspec.msgpack.encode(edits)
+            if len(data) <= 2 * KEPT_BYTES or (session := next(oldest, None)) is None:
+                return data
+            others[session] = Edits([], others[session].now, [], session)
+
+    def _stamp(self) -> Stamps:
+        """What tells the files from those that another workbench puts in their place."""
+        return stamp_of(self.path), stamp_of(self.edits_path)
+
+    def _recipe(self) -> Recipe | None:
+        """Raises `OSError` and `ValueError` where there is one that cannot be read."""
+        try:
+            return self._addressed(from_toml(self.path.read_text("utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def _edits(self) -> Edits | None:
+        """Raises `OSError`, `ValueError` and `RecursionError` where there are some that cannot be read."""
+        try:
+            found = msgspec.msgpack.decode(self.edits_path.read_bytes(), type=Edits)
+        except FileNotFoundError:
+            return None
+        return found.of(self._addressed)
+
+
+def _or_none(read: Callable[[], Kept | None]) -> Kept | None:
+    try:
+        return read()
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,19 @@
+"""Writes a graph as a script, with its tensors beside it. No Textual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from buddy.app.workspace.atomic_write import write_whole, write_whole_bytes
+from buddy.compiler.protocol import Script
+
+
+def write_script(path: Path, script: Script) -> tuple[Path, Path]:
+    """Write `script` as `path`, and what it reads as a `.npz` of the same name; both paths.
+
+    Raises `OSError` where they cannot be written.
+    """
+    values = path.with_suffix(".npz")
+    write_whole_bytes(values, script.values)
+    write_whole(path, script.text.replace(f"{script.name}.npz", values.name))
+    return path, values

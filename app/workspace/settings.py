@@ -1,0 +1,112 @@
+"""The user's settings: `config.toml` in the user's configuration folder, and the themes beside it. No Textual."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from buddy.app.actions import key_map
+from buddy.app.workspace.input_parsing import read_file
+from buddy.themes.palette import add_themes, no_such_theme
+from buddy.themes.toml import TomlError, line_of, parse_toml
+
+_AT = re.compile(r" - at `\$\.?(.*?)`$")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `config.toml` may say; `FIELDS` says what each field means.
+
+    `keys` maps the id of an action to the keys that do it instead of those it has; none for no key at all.
+    """
+
+    theme: str = ""
+    auto_run: bool = False
+    keys: dict[str, str | list[str]] = {}
+    bell_after: float = 10.0
+    equal_nan: bool = False
+    memory: float | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+
+
+FIELDS = {
+    "theme": "the colour theme, by its name",
+    "auto_run": "run the program after each edit, and not only on r",
+    "bell_after": "ring the terminal's bell when what took so many seconds ends; 0 never rings",
+    "memory": "GiB that each process of the engine may take; 0 for no cap, without it nine tenths of the machine's",
+    "equal_nan": "NaN equals NaN where outputs are compared with eager's",
+    "timeout": "seconds after which a run is stopped",
+    "keys": "other keys for actions, by the actions' ids",
+}
+
+
+def settings_path() -> Path:
+    """Where the settings are; `BUDDY_TUI_CONFIG` names another file."""
+    import platformdirs
+
+    given = os.environ.get("BUDDY_TUI_CONFIG")
+    return Path(given) if given else platformdirs.user_config_path("buddy-tui") / "config.toml"
+
+
+def themes_folder(path: Path) -> Path:
+    """Where the user's own themes are: beside the settings."""
+    return path.parent / "themes"
+
+
+def read_settings(path: Path) -> tuple[Settings, str]:
+    """The settings in the file at `path`, and what is wrong with it ("" where nothing is, or there is no file)."""
+    try:
+        text = read_file(path)
+    except FileNotFoundError:
+        return Settings(), ""
+    except (OSError, ValueError) as error:
+        return Settings(), f"{path} is not used: {getattr(error, 'strerror', None) or error}"
+    try:
+        return _settings(text), ""
+    except TomlError as error:
+        where = f"{path}, line {error.line}" if error.line else str(path)
+        return Settings(), f"{where}: {error.what}; the defaults are used"
+
+
+def take_up(path: Path) -> tuple[Settings, list[str]]:
+    """The settings and the user's own themes, ready to be used, and all that is wrong with them."""
+    settings, problem = read_settings(path)
+    problems = [problem, *add_themes(themes_folder(path))]
+    missing = no_such_theme(settings.theme)
+    if missing:
+        problems.append(f"{path}: {missing}; the default is used")
+    return settings, [problem for problem in problems if problem]
+
+
+def _settings(text: str) -> Settings:
+    """Raises `TomlError` for what is no setting, or no key of an action."""
+    data = parse_toml(text)
+    try:
+        found = msgspec.convert(data, Settings, strict=True)
+    except msgspec.ValidationError as error:
+        raise _with_line(str(error), text, data) from error
+    for name, given in found.keys.items():
+        problem = key_map.wrong(name, given)
+        if problem:
+            raise TomlError(f"keys.{name}: {problem}", line_of(text, ["keys", name]))
+    return found
+
+
+def _with_line(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
+    """A validation error in words, with the line of the entry that it is about."""
+    place = _AT.search(message)
+    what = _AT.sub("", message)
+    path = [part for part in (place[1] if place else "").split(".") if part]
+    unknown = re.search(r"unknown field `(.*)`", what)
+    if unknown:
+        what = f"there is no setting {unknown[1]!r}; there are {', '.join(FIELDS)}"
+        return TomlError(what, line_of(text, [unknown[1]]))
+    if path and path[0].startswith("keys["):
+        wrong = [key for key, value in data["keys"].items() if not isinstance(value, str | list)]
+        path = ["keys", wrong[0]] if wrong else ["keys"]
+    name = ".".join(path)
+    return TomlError(f"{name}: {what[:1].lower()}{what[1:]}", line_of(text, path) if path else 0)

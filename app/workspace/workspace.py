@@ -1,0 +1,238 @@
+"""The recipes of a program, one for each of its graphs, and where they are kept between sessions. No Textual."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from buddy.app.workspace.atomic_write import write_whole
+from buddy.app.workspace.history import Edit, History
+from buddy.app.workspace.recipe_files import KeptRecipe
+from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
+
+# The phase that a graph's IR is at when it begins, and the dialects that are in it.
+Begin = tuple[str, tuple[str, ...]]
+Origin = Literal["none", "preset", "restored", "edited"]
+
+
+class Workspace:
+    """One program's recipes. `graph` is the number of the graph on the screen: `recipe`, edits and undo are its own.
+
+    Every edit is kept at once under `store`, and so is which graph is shown. `plugins` are the files that every recipe
+    names, as the user has given them until the engine has told what they hold.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        arguments: tuple[str, ...] = (),
+        store: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        plugins: tuple[PluginFile, ...] = (),
+    ) -> None:
+        self.source = source
+        self.arguments = arguments
+        self.plugins = plugins
+        self.graph = 0
+        self.ready = False
+        self.problem = ""
+        self.news = ""
+        self._store = store or default_store()
+        self._clock = clock
+        self._preset = Recipe(source, arguments)
+        self._histories: dict[int, History] = {}
+        self._files: dict[int, KeptRecipe] = {}
+        self._begins: list[Begin] = []
+
+    @property
+    def path(self) -> Path:
+        """The file that keeps the recipe of the graph on the screen."""
+        return self.path_of(self.graph)
+
+    def path_of(self, graph: int) -> Path:
+        return recipe_path(self.source, self.arguments, self._store, graph)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.recipe_of(self.graph)
+
+    def recipe_of(self, graph: int) -> Recipe:
+        """The recipe of a graph, whether it has been shown or not."""
+        return self._plugged(self._history_of(graph).recipe)
+
+    @property
+    def preset(self) -> Recipe:
+        """What the recipe was before any edit of the user's."""
+        return self._plugged(self._history.preset)
+
+    @property
+    def origin(self) -> Origin:
+        """Where the recipe comes from."""
+        if not self.ready:
+            return "none"
+        if self._history.restored:
+            return "restored"
+        return "preset" if self.recipe == self.preset else "edited"
+
+    def begin(self, preset: Recipe) -> None:
+        """A recipe has been chosen: for each graph the one kept for it, or `preset`. Shows the graph shown last."""
+        self._preset, self.ready = preset, True
+        self._histories.clear()
+        self.graph = self._shown_last()
+        self._history_of(self.graph)
+
+    def opened(self, graphs: Sequence[GraphInfo]) -> None:
+        """The program has these graphs: recipes of those that begin as IR are without the steps that they are past."""
+        begins = [(graph.enters, graph.dialects) for graph in graphs]
+        if begins != self._begins and any(enters for enters, _ in (*begins, *self._begins)):
+            self._histories.clear()
+        self._begins = begins
+
+    def from_preset(self, preset: Recipe) -> Recipe:
+        """The recipe of the graph on the screen with the passes of a preset."""
+        return self._entered(rebased(preset, self.recipe), self.graph)
+
+    def _entered(self, recipe: Recipe, graph: int) -> Recipe:
+        return entering(recipe, *self._begins[graph]) if graph < len(self._begins) else recipe
+
+    def show(self, graph: int) -> None:
+        """Go on with the recipe of another graph."""
+        self.graph = graph
+        self._try(lambda: write_whole(self._shown_path, f"{graph}\n"))
+
+    def adopt(self, recipe: Recipe) -> None:
+        """Begin the recipe of a graph that is new with `recipe`, whatever was kept under its number."""
+        self._files.pop(recipe.graph, None)
+        self._histories[recipe.graph] = History(self._addressed(recipe, recipe.graph), None, self._clock)
+
+    def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
+        """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
+        if not self._history.edit(self._addressed(recipe, self.graph), title, merge):
+            return False
+        self._try(self._keep)
+        return True
+
+    def undo(self) -> str:
+        """Go back one edit; returns its title, "" when there is none."""
+        title = self._history.undo()
+        if title:
+            self._try(self._keep)
+        return title
+
+    def redo(self) -> str:
+        """Take the last undone edit up again; returns its title, "" when there is none."""
+        title = self._history.redo()
+        if title:
+            self._try(self._keep)
+        return title
+
+    @property
+    def journal(self) -> list[tuple[int, Edit]]:
+        """Every edit of the graph on the screen, the latest first, and how many steps there are to it."""
+        return self._history.journal
+
+    def go(self, steps: int) -> None:
+        """Undo so many edits at once, or, for a positive number, do them again."""
+        self._history.go(steps)
+        self._try(self._keep)
+
+    @property
+    def edits(self) -> list[Edit]:
+        """Earlier recipes of the graph on the screen, the latest first, each with the act that led to it."""
+        return self._history.edits
+
+    def edits_of_others(self) -> list[Edit]:
+        """What other workbenches have come to in the recipe on the screen, without what is among its own edits."""
+        own = {edit.recipe for _, edit in self.journal}
+        others = {edit.recipe: edit for edit in reversed(self._file_of(self.graph).others())}
+        return [edit for recipe, edit in reversed(others.items()) if recipe not in own]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other workbenches have kept edits of the recipe on the screen."""
+        return bool(self._file_of(self.graph).others())
+
+    @property
+    def can_undo(self) -> bool:
+        return self._history.can_undo
+
+    @property
+    def can_redo(self) -> bool:
+        return self._history.can_redo
+
+    # ---- the recipes ---------------------------------------------------------------------------------------------
+
+    @property
+    def _history(self) -> History:
+        return self._history_of(self.graph)
+
+    def _history_of(self, graph: int) -> History:
+        if graph not in self._histories:
+            kept, edits, problem = self._file_of(graph).read() if self.ready else (None, None, "")
+            self.problem = problem or self.problem
+            begins = self._entered(kept, graph) if kept and kept.steps == self._preset.steps else kept
+            found = History(self._entered(self._addressed(self._preset, graph), graph), begins, self._clock)
+            if edits is not None:
+                found.take(edits.up_to(kept or found.recipe))
+            self._histories[graph] = found
+        return self._histories[graph]
+
+    def _addressed(self, recipe: Recipe, graph: int) -> Recipe:
+        return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
+
+    def _plugged(self, recipe: Recipe) -> Recipe:
+        """The recipe with the plug-ins as the engine has loaded them, whatever they held when it was edited."""
+        return msgspec.structs.replace(recipe, plugins=self.plugins)
+
+    # ---- what is kept --------------------------------------------------------------------------------------------
+
+    def _try(self, keep: Callable[[], None]) -> None:
+        self.news = ""
+        try:
+            keep()
+            self.problem = ""
+        except OSError as error:
+            self.problem = f"the recipe could not be kept: {error}"
+
+    def _keep(self) -> None:
+        recipe = None if self.recipe == self.preset else self.recipe
+        if self._file_of(self.graph).keep(recipe, self._history.kept()):
+            self.news = "another workbench edits this recipe too: what it came to is among the edits (U)"
+
+    def _file_of(self, graph: int) -> KeptRecipe:
+        if graph not in self._files:
+            self._files[graph] = KeptRecipe(self.path_of(graph), lambda recipe: self._addressed(recipe, graph))
+        return self._files[graph]
+
+    @property
+    def _shown_path(self) -> Path:
+        return self.path_of(0).with_suffix(".graph")
+
+    def _shown_last(self) -> int:
+        try:
+            return max(0, int(self._shown_path.read_text("utf-8")))
+        except (OSError, ValueError):
+            return 0
+
+
+def default_store(machine: str = "") -> Path:
+    """Where recipes are kept; `BUDDY_TUI_STATE` names another folder. Programs of another machine are kept apart."""
+    import platformdirs
+
+    here = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
+    return here / "machines" / digest(machine) if machine else here
+
+
+def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
+    """The file that keeps the recipe of a graph of `source`, wherever it is opened from."""
+    path, colon, name = source.partition(":")
+    place = os.path.realpath(path) if os.path.exists(path) else path
+    number = f"-{graph}" if graph else ""
+    return store / "recipes" / f"{digest(place + colon + name, arguments)}{number}.toml"
