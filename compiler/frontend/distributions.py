@@ -22,6 +22,10 @@ RULES: dict[Any, Rule] = {}
 # The bits of a random fraction: as many as eager's has, the digits of the element type.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 _NARROW = (torch.float16, torch.bfloat16)
+FLOATS = frozenset(_DIGITS)
+NUMBERS = FLOATS | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
+WITH_BOOL = NUMBERS | {torch.bool}
+WITH_UNSIGNED = WITH_BOOL | {torch.uint16, torch.uint32, torch.uint64}
 # Up to this, the product of a range and a fraction of 43 bits fits into 63.
 _SHORT = 1 << 20
 _GREATEST = (1 << 63) - 1
@@ -118,11 +122,18 @@ def _times_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
     return high * (2 * upper) + ((middle >> 31) & ((1 << 33) - 1))
 
 
-def rule(*overloads: Any) -> Callable[[Rule], Rule]:
-    """Have a function say what these ops are: it takes the node's `Bits`, then the arguments but those of the form."""
+def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], Rule]:
+    """Register a function that computes these ops: it takes the node's `Bits`, then all arguments that give no form.
+
+    Results of other element types than `results`, the ones that eager computes on a CPU, are left to eager, which
+    raises.
+    """
 
     def registered(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(overloads, function))
+        def checked(bits: Bits, *args: Any, **named: Any) -> Any:
+            return function(bits, *args, **named) if bits.dtype in results else NotImplemented
+
+        RULES.update(dict.fromkeys(overloads, checked))
         return function
 
     return registered
@@ -131,50 +142,52 @@ def rule(*overloads: Any) -> Callable[[Rule], Rule]:
 # ---- floats ----------------------------------------------------------------------------------------------------------
 
 
-@rule(aten.rand.default, aten.rand_like.default)
+@rule(aten.rand.default, aten.rand_like.default, results=FLOATS)
 def rand(bits: Bits, _form: Any) -> torch.Tensor:
     return bits.fractions().to(bits.dtype)
 
 
-@rule(aten.randn.default, aten.randn_like.default)
+@rule(aten.randn.default, aten.randn_like.default, results=FLOATS)
 def randn(bits: Bits, _form: Any) -> torch.Tensor:
     return bits.normal().to(bits.dtype)
 
 
-@rule(aten.uniform.default)
+@rule(aten.uniform.default, results=FLOATS)
 def uniform(bits: Bits, _like: Any, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
     return bits.uniform(low, high).to(bits.dtype) if low <= high and math.isfinite(high - low) else NotImplemented
 
 
-@rule(aten.normal_functional.default)
+@rule(aten.normal_functional.default, results=FLOATS)
 def normal(bits: Bits, _like: Any, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
-@rule(aten.normal.float_float)
+@rule(aten.normal.float_float, results=FLOATS)
 def normal_of_numbers(bits: Bits, mean: float, deviation: float, _size: Any) -> torch.Tensor:
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
-@rule(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor)
+@rule(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, results=FLOATS)
 def normal_of_tensors(bits: Bits, mean: Any, deviation: Any = 1.0) -> torch.Tensor:
     if isinstance(deviation, torch.Tensor):
+        if deviation.dtype not in FLOATS:
+            return NotImplemented
         _demand((deviation >= 0).all(), "normal expects all elements of std >= 0.0")
     mean, deviation = (v.to(_wide(v.dtype)) if isinstance(v, torch.Tensor) else v for v in (mean, deviation))
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
-@rule(aten.log_normal.default)
+@rule(aten.log_normal.default, results=FLOATS)
 def log_normal(bits: Bits, _like: Any, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
     return (bits.normal() * deviation + mean).exp().to(bits.dtype)
 
 
-@rule(aten.exponential.default)
+@rule(aten.exponential.default, results=FLOATS)
 def exponential(bits: Bits, _like: Any, rate: float = 1.0) -> torch.Tensor:
     return (bits.exponential() / rate).to(bits.dtype)
 
 
-@rule(aten.cauchy.default)
+@rule(aten.cauchy.default, results=FLOATS)
 def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
     """By the cotangent, whose pole is at 0, where floats are finest; odd multiples of half a step never meet it."""
     wide = _wide(bits.dtype)
@@ -185,7 +198,7 @@ def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> t
     return (angle.cos() / angle.sin() * scale + median).to(bits.dtype)
 
 
-@rule(aten.geometric.default)
+@rule(aten.geometric.default, results=NUMBERS)
 def geometric(bits: Bits, _like: Any, p: float) -> torch.Tensor:
     """In double precision, so that no rounding of a logarithm makes another whole number of it."""
     if not 0 < p < 1:
@@ -194,7 +207,7 @@ def geometric(bits: Bits, _like: Any, p: float) -> torch.Tensor:
     return (fractions.log() / math.log1p(-p)).ceil().to(bits.dtype)
 
 
-@rule(aten.rrelu_with_noise_functional.default)
+@rule(aten.rrelu_with_noise_functional.default, results=FLOATS)  # float16 too, which eager has on GPUs alone
 def rrelu(
     bits: Bits, x: torch.Tensor, noise: torch.Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     _generator: Any = None,
@@ -210,7 +223,7 @@ def rrelu(
 # ---- whole numbers and choices ---------------------------------------------------------------------------------------
 
 
-@rule(aten.bernoulli.p)
+@rule(aten.bernoulli.p, results=WITH_BOOL)
 def bernoulli_of_a_number(bits: Bits, _like: Any, p: float = 0.5) -> torch.Tensor:
     """Ones with probability `p`, to 32 bits."""
     if not 0 <= p <= 1:
@@ -221,14 +234,14 @@ def bernoulli_of_a_number(bits: Bits, _like: Any, p: float = 0.5) -> torch.Tenso
     return (bits.words() <= ones - 1 - (1 << 31)).to(bits.dtype)
 
 
-@rule(aten.bernoulli.default)
+@rule(aten.bernoulli.default, results=FLOATS)
 def bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
     return _bernoulli(bits, p)
 
 
-@rule(aten.bernoulli.Tensor)
+@rule(aten.bernoulli.Tensor, results=WITH_BOOL)
 def bernoulli_like(bits: Bits, _like: Any, p: torch.Tensor) -> torch.Tensor:
-    return _bernoulli(bits, p)
+    return _bernoulli(bits, p) if p.dtype in FLOATS else NotImplemented
 
 
 def _bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
@@ -237,32 +250,32 @@ def _bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
     return (bits.fractions(0, wide) < p.to(wide)).to(bits.dtype)
 
 
-@rule(aten.randint.default)
+@rule(aten.randint.default, results=WITH_UNSIGNED)
 def randint(bits: Bits, high: Any, _size: Any) -> torch.Tensor:
     return _between(bits, 0, high)
 
 
-@rule(aten.randint.low)
+@rule(aten.randint.low, results=WITH_UNSIGNED)
 def randint_from(bits: Bits, low: Any, high: Any, _size: Any) -> torch.Tensor:
     return _between(bits, low, high)
 
 
-@rule(aten.randint_like.default)
+@rule(aten.randint_like.default, results=WITH_UNSIGNED)
 def randint_like(bits: Bits, _like: Any, high: Any) -> torch.Tensor:
     return _between(bits, 0, high)
 
 
-@rule(aten.randint_like.low_dtype, getattr(aten.random, "from"))
+@rule(aten.randint_like.low_dtype, getattr(aten.random, "from"), results=WITH_UNSIGNED)
 def randint_like_from(bits: Bits, _like: Any, low: Any, high: Any) -> torch.Tensor:
     return NotImplemented if high is None else _between(bits, low, high)
 
 
-@rule(aten.random.to)
+@rule(aten.random.to, results=WITH_UNSIGNED)
 def random_to(bits: Bits, _like: Any, high: int) -> torch.Tensor:
     return _between(bits, 0, high)
 
 
-@rule(aten.random.default)
+@rule(aten.random.default, results=WITH_UNSIGNED)
 def random(bits: Bits, _like: Any) -> torch.Tensor:
     """All whole numbers that the element type has from 0 on; of a float, those that it has all of."""
     greatest = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
@@ -287,19 +300,21 @@ def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
     return bool(limits.min <= least and greatest <= limits.max)
 
 
-@rule(aten.randperm.default)
-def randperm(bits: Bits, _count: Any) -> torch.Tensor:
+@rule(aten.randperm.default, results=NUMBERS)
+def randperm(bits: Bits, count: Any) -> torch.Tensor:
     """The order of as many random numbers: two of 64 bits are hardly ever equal."""
+    if isinstance(count, int) and not _holds(bits.dtype, 0, count):
+        return NotImplemented
     return bits.doubles().sort()[1].to(bits.dtype)
 
 
-@rule(aten.multinomial.default)
+@rule(aten.multinomial.default, results=frozenset((torch.int64,)))
 def multinomial(bits: Bits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
     """In double precision, so that no rounding of a sum or of a quotient makes another choice of it.
 
     Without replacement by the least of exponential variables, as eager does it: what is first is drawn first.
     """
-    if isinstance(count, int) and count <= 0:
+    if (isinstance(count, int) and count <= 0) or weights.dtype not in FLOATS:
         return NotImplemented
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     _demand(((weights >= 0) & (weights < math.inf)).all(), message)

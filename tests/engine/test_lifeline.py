@@ -27,7 +27,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a pr
 STARTS_ONE = """
 import os, signal, subprocess, sys
 from buddy.compiler.support.processes import parent_death
-ends = getattr(lifeline, sys.argv[1])()
+ends = getattr(parent_death, sys.argv[1])()
 child = subprocess.Popen(["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, preexec_fn=ends)
 os.waitpid(child.pid, os.WUNTRACED)
 print(child.pid, flush=True)

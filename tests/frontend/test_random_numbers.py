@@ -231,6 +231,48 @@ def test_numbers_that_eager_refuses_are_left_to_it(function: Callable[..., torch
 # ---- seeds and streams -----------------------------------------------------------------------------------------------
 
 
+_OF_TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bernoulli": torch.bernoulli,
+    "bernoulli_": lambda x: x.clone().bernoulli_(0.5),
+    "normal": lambda x: torch.normal(x, 1.0),
+    "normal with deviations": lambda x: torch.normal(0.0, x),
+    "normal_": lambda x: x.clone().normal_(),
+    "uniform_": lambda x: x.clone().uniform_(),
+    "exponential_": lambda x: x.clone().exponential_(),
+    "geometric_": lambda x: x.clone().geometric_(0.5),
+    "cauchy_": lambda x: x.clone().cauchy_(),
+    "log_normal_": lambda x: x.clone().log_normal_(),
+    "random_": lambda x: x.clone().random_(0, 2),
+    "multinomial": lambda x: torch.multinomial(x, 1),
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+    "randint_like": lambda x: torch.randint_like(x, 2),
+    "randperm": lambda x: torch.randperm(300, dtype=x.dtype),
+    "dropout": lambda x: nn.functional.dropout(x, 0.5),
+    "rrelu": lambda x: nn.functional.rrelu(x, training=True),
+}
+_TYPES = [
+    torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.complex64, torch.bool, torch.uint8,
+    torch.int8, torch.int64, torch.uint16,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", _TYPES, ids=str)
+def test_element_types_that_eager_refuses_are_refused_and_others_are_eagers(dtype: torch.dtype) -> None:
+    x = torch.ones(2).to(dtype)
+    for name, draw in _OF_TENSORS.items():
+        if (name, dtype) == ("rrelu", torch.float16):
+            continue  # eager has it on GPUs alone
+        run = torch.compile(draw, backend="buddy")  # with graph breaks: Dynamo traces no `random_`
+        try:
+            expected = draw(x).dtype
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                print(f"{name} is computed: {run(x)}")
+        else:
+            assert run(x).dtype == expected, name
+
+
 def noise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(500) + x[0, 0] * 0, torch.rand(500)
 

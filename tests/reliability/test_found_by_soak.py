@@ -225,5 +225,5 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
 
 def test_workers_are_begun_in_one_place_alone() -> None:
     """A coroutine that is made before there is somebody to await it may never be."""
-    folder = Path(app.__file__).parent
+    folder = Path(app.__file__).parent.parent
     assert [path.name for path in folder.rglob("*.py") if ".run_worker(" in path.read_text()] == ["background.py"]
