@@ -6,8 +6,8 @@ PYTEST_ARGS ?=
 # Which tests run, by the marks of pyproject.toml: `make pytest MARKS= PYTEST_ARGS=tests/app` runs all of tests/app.
 MARKS ?= not full
 # What `make check` tests: nothing here compiles a whole model or starts a process, but for tests that are marked.
-UNITS := $(addprefix tests/,app bisect cli docs gpu graph iree kernels ops passes text themes test_recipe.py test_scratch.py \
-  test_step_options.py test_packaging.py test_contracts.py)
+UNITS := $(addprefix tests/,app cli codegen/gpu codegen/iree docs graph ops passes protocol themes tools/bisect \
+  test_scratch.py test_packaging.py test_contracts.py test_renamed_modules.py)
 # Processes that share the tests (0: none but pytest's own); `auto` is as many as cores and memory allow.
 WORKERS ?= auto
 

@@ -1,4 +1,4 @@
-"""Seconds until a planted fault is named, and until the search ends, in BERT-base, for each plant of tests/bisect.
+"""Seconds until a planted fault is named, and until the search ends, in BERT-base (plants: tests/tools/bisect).
 
 A plant is a plug-in: a pass that flips a sign, crashes, never ends, leaves IR that does not verify, makes loops scalar;
 a lowering with another epsilon. The clock runs from the request through the engine, on a program that is open: `named`
@@ -22,9 +22,9 @@ from support.engine import BERT, TimedEngine, empty_object_cache, run, warm_engi
 from buddy.compiler.protocol import Bisect, Bisected, Captured, Criterion, Finding, Open, Progress
 from buddy.compiler.protocol.presets import default_recipe
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "bisect"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from planted import PLANTS, Plant
+from tests.tools.bisect.planted import PLANTS, Plant
 
 WANTED = {"seconds": 60.0, "found": 1.0}
 # Seconds for a step of a trial: what never ends takes this long at first; other plants do not come near it.

@@ -25,15 +25,14 @@ import torch
 from support import printing
 from support.timing import Call, in_turn, ratios, spread
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kernels"))
-
-from convolution_calls import weights_of
-from mlir_jit import Compiled
-from windows import Array, Window
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.tools.bench import limits
+from tests.passes.convolution_calls import weights_of
+from tests.passes.windows import Array, Window
+from tests.support.mlir_jit import Compiled
 
 
 def _square(size: int, channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1) -> Window:

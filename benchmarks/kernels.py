@@ -25,11 +25,10 @@ import torch
 from support import printing
 from support.timing import Call, in_turn, ratios, spread
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kernels"))
-
-from mlir_jit import Compiled
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from tests.support.mlir_jit import Compiled
 
 
 @dataclass(frozen=True)

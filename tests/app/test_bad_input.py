@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.engine_processes import children, command
+from tests.support.engine_processes import children, command
 
 pytestmark = pytest.mark.slow
 resource = pytest.importorskip("resource")

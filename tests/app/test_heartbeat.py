@@ -19,7 +19,7 @@ from buddy.app.session.ssh import Remote
 from buddy.app.session.state import State
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import WorkerState
-from tests.engine.engine_processes import children, command, lives
+from tests.support.engine_processes import children, command, lives
 
 Open = Callable[..., Any]
 

@@ -23,7 +23,7 @@ from buddy.app.session.transport import EngineLost
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets, Presets
 from buddy.compiler.support.machine_load import waited
-from tests.engine.engine_processes import gone, lives, stopped
+from tests.support.engine_processes import gone, lives, stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.

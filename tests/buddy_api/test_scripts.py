@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ARGUMENTS: dict[str, Callable[[Path], list[str]]] = {

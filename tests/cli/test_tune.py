@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 Verb = Callable[..., Any]
-PLANTS = Path(__file__).parent.parent / "bisect" / "plants"
+PLANTS = Path(__file__).parent.parent / "tools" / "bisect" / "plants"
 ROWS = "contractions-to-kernels.rows"
 SMALL = "--vary", f"{ROWS}=1,8", "--within", "200"  # three recipes, and then it ends
 PROGRAM = """

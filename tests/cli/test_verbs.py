@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.engine.engine_processes import everything_below, gone
+from tests.support.engine_processes import everything_below, gone
 
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

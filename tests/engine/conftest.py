@@ -1,20 +1,16 @@
-"""Engines of the real kind; lets the tests here import the helpers that stand next to them."""
+"""Engines of the real kind."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from engine_bench import Bench, started
-
 from buddy.compiler.protocol import Cancel
+from tests.support.engine_bench import Bench, started
 
 ADD = """\
 import torch

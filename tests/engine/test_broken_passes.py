@@ -12,8 +12,8 @@ import pytest
 from buddy.compiler.protocol import Bisect, Cancel, Compile, Compiled, Criterion, Failed, Open, Progress
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe
 
-from engine_bench import Bench  # isort: skip  (stands beside this file)
-from engine_processes import forked_from_host, gone  # isort: skip
+from tests.support.engine_bench import Bench  # isort: skip  (stands beside this file)
+from tests.support.engine_processes import forked_from_host, gone  # isort: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -8,11 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from engine_bench import PATIENCE, Bench
-from engine_processes import children, command, gone
 
 from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import Cancel, Compare, Compile, Stage
+from tests.support.engine_bench import PATIENCE, Bench
+from tests.support.engine_processes import children, command, gone
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

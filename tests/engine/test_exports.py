@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_bench import started
-from engine_processes import gone
 
 from buddy.compiler.protocol import Cancel, Export, Failed, Progress
+from tests.support.engine_bench import started
+from tests.support.engine_processes import gone
 
 # A C compiler that says where it is and comes to no end.
 COMPILER = """\

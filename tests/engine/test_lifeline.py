@@ -13,8 +13,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine_bench import Bench
-from engine_processes import forked_from_host, gone, lives
 
 from buddy.app.session.client import EngineClient
 from buddy.compiler.engine import worker
@@ -22,6 +20,8 @@ from buddy.compiler.engine.worker import Listener, Worker
 from buddy.compiler.protocol import Bisect, Criterion, Open, Tune, Variation
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe
 from buddy.compiler.protocol.worker_messages import CompilerMessage
+from tests.support.engine_bench import Bench
+from tests.support.engine_processes import forked_from_host, gone, lives
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that is stopped with another")
 STARTS_ONE = """

@@ -11,8 +11,8 @@ import pytest
 
 from buddy.compiler.protocol import Bisect, Cancel, Criterion, Extract, Extracted, Failed, Progress, Ran, Run
 
-from engine_bench import Bench  # isort: skip  (stands beside this file)
-from engine_processes import forked_from_host, gone  # isort: skip
+from tests.support.engine_bench import Bench  # isort: skip  (stands beside this file)
+from tests.support.engine_processes import forked_from_host, gone  # isort: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -12,7 +12,7 @@ from buddy.app.session.client import EngineClient
 from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Ops, Passes, Run
 from buddy.compiler.protocol.recipe import EAGER, PassStep, PluginFile, Recipe
 
-from engine_bench import Bench  # isort: skip  (stands beside this file)
+from tests.support.engine_bench import Bench  # isort: skip  (stands beside this file)
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

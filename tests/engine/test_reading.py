@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_bench import Bench
 
 from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import (
@@ -25,6 +24,7 @@ from buddy.compiler.protocol import (
     Stage,
     Symbols,
 )
+from tests.support.engine_bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -19,14 +19,14 @@ from random import Random
 
 import pytest
 import pytest_asyncio
-from engine_bench import PATIENCE, Bench
-from engine_processes import everything_below, gone, lives, stopped
 
 from buddy.app.session.client import EngineClient, EngineLost
 from buddy.app.session.ssh import Remote, checked_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import engines_folder, log_path
 from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Printout, Ran, Run
+from tests.support.engine_bench import PATIENCE, Bench
+from tests.support.engine_processes import everything_below, gone, lives, stopped
 
 FAR = Path(__file__).resolve().parents[2] / "benchmarks" / "support" / "far.py"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_bench import Bench
-from engine_processes import command, everything_below
 
 from buddy.compiler.protocol import Cancel, Captured, Failed, Open, Printout, Ran, Run
+from tests.support.engine_bench import Bench
+from tests.support.engine_processes import command, everything_below
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine_bench import PATIENCE, Bench
 
 from buddy.app.session.client import RequestFailed
 from buddy.compiler.engine.compiler import MAX_GRAPHS
@@ -24,6 +23,7 @@ from buddy.compiler.protocol import (
     Search,
     StageDone,
 )
+from tests.support.engine_bench import PATIENCE, Bench
 
 # A graph between two breaks: one more than are kept.
 _PART = """\

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_bench import Bench
 
 from buddy.compiler.protocol import Cancel, Compile, Compiled, Failed, Ran, Run
+from tests.support.engine_bench import Bench
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine_bench import Bench
-from engine_processes import everything_below, gone, lives
 
 from buddy.app.session.client import EngineClient, EngineLost
 from buddy.app.session.log_file import Log
@@ -35,6 +33,8 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.recipe import PassStep, PluginFile
 from buddy.compiler.protocol.worker_messages import CompilerMessage
+from tests.support.engine_bench import Bench
+from tests.support.engine_processes import everything_below, gone, lives
 
 STAND_STILL = """\
 import time

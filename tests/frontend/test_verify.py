@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 
-PLANTS = Path(__file__).parent.parent / "bisect" / "plants"
+PLANTS = Path(__file__).parent.parent / "tools" / "bisect" / "plants"
 
 
 @pytest.fixture(autouse=True)

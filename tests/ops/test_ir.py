@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from buddy.compiler.ops.lowering import lower_top_level
-from tests.kernels.filecheck_text import filecheck
 from tests.programs import captured
+from tests.support.filecheck_text import filecheck
 
 
 def top_level(flavour: Any, function: Any, *shapes: tuple[int, ...]) -> str:

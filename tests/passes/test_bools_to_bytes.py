@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from filecheck_text import filecheck
-from mlir_jit import SIZES, Compiled
-from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.bools_to_bytes import BoolsToBytes
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import SIZES, Compiled
+from tests.support.mlir_text import entry_function, generic, memref
 
 
 def logic(n: int) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from filecheck_text import filecheck
-from mlir_jit import TO_BUFFERS, Compiled, random_arrays
-from mlir_text import generic
 
 from buddy.compiler.passes.choose_layouts import ChooseLayouts
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import TO_BUFFERS, Compiled, random_arrays
+from tests.support.mlir_text import generic
 
 # Shapes of images: the result of a convolution with 16 outputs, and an image of few channels.
 SHAPE, FEW = "1x16x8x10", "1x3x10x12"

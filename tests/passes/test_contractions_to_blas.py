@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from filecheck_text import filecheck
-from mlir_jit import Compiled
-from mlir_text import from_node
-from products import function, operands
 
 from buddy.compiler.passes.contractions_to_blas import ContractionsToBlas
 from buddy.compiler.support import blas
+from tests.passes.products import function, operands
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
+from tests.support.mlir_text import from_node
 
 SIZES = {"m": 13, "n": 7, "k": 31}
 

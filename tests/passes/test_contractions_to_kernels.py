@@ -8,13 +8,13 @@ import re
 
 import numpy as np
 import pytest
-from filecheck_text import filecheck
-from mlir_jit import SIZES, TARGETS, Compiled, random_arrays
-from mlir_text import entry_function, from_node, generic, memref
-from products import function, operands
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.fold_transposes import FoldTransposes
+from tests.passes.products import function, operands
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import SIZES, TARGETS, Compiled, random_arrays
+from tests.support.mlir_text import entry_function, from_node, generic, memref
 
 SHAPES = [*random.Random(2).sample(list(itertools.product(SIZES, SIZES, SIZES)), 16), (1, 1, 1), (0, 5, 3), (5, 3, 0)]
 

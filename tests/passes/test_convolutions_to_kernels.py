@@ -6,15 +6,15 @@ import random
 
 import numpy as np
 import pytest
-from convolution_calls import allowed, check, check_epilogue, weights_of, with_epilogue
-from filecheck_text import filecheck
-from mlir_jit import TARGETS, Compiled
-from mlir_text import from_node
-from windows import Window
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
+from tests.passes.convolution_calls import allowed, check, check_epilogue, weights_of, with_epilogue
+from tests.passes.windows import Window
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import TARGETS, Compiled
+from tests.support.mlir_text import from_node
 
 DIRECT = ConvolutionsToKernels(winograd="never")
 CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)

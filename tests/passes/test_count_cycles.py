@@ -5,14 +5,14 @@ from __future__ import annotations
 import platform
 
 import pytest
-from mlir_jit import Compiled
 
 from buddy.compiler.codegen.calling_convention import regions_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.count_cycles import CountCycles
 from buddy.compiler.protocol.artifact import Region
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="the counter's instructions below are those of x86-64"

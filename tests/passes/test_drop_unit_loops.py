@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from filecheck_text import filecheck
-from mlir_jit import Compiled
-
 from buddy.compiler.passes.drop_unit_loops import DropUnitLoops
 from buddy.compiler.passes.fold_transposes import FoldTransposes
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
 
 BATCH_OF_ONE = """
 func.func @f(%x: tensor<4x8xf32>, %w: tensor<16x8xf32>) -> tensor<1x4x16xf32> {

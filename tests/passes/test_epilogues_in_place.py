@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import TARGETS, Compiled, random_arrays
-from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.epilogues_in_place import EpiloguesInPlace
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.plan_memory import PlanMemory
+from tests.support.mlir_jit import TARGETS, Compiled, random_arrays
+from tests.support.mlir_text import entry_function, generic, memref
 
 PASSES = [FuseEpilogues(), EpiloguesInPlace(), ContractionsToKernels(), PlanMemory()]
 REMARK = "the result is written over an operand"

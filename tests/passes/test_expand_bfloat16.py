@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from filecheck_text import filecheck
-from mlir_jit import Compiled
 
 from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.passes.expand_bfloat16 import ExpandBfloat16
 from buddy.compiler.support.target import Target, from_features
 from tests.programs import Line, assert_same, default_recipe
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
 
 FUNC = "attributes {llvm.emit_c_interface}"
 WITHOUT = Target("avx2", 32, 16)

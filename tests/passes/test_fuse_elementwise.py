@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from mlir_jit import BUFFERIZE, Compiled, Upstream, random_array
-from mlir_text import generic
 
 from buddy.compiler.passes.fuse_elementwise import FuseElementwise
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+from tests.support.mlir_jit import BUFFERIZE, Compiled, Upstream, random_array
+from tests.support.mlir_text import generic
 
 MATRIX, CUBE, SQUARE = "tensor<6x40xf32>", "tensor<1x6x40xf32>", "%r = arith.mulf %in0, %in0 : f32"
 ADDED = generic(

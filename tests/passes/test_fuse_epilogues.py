@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from filecheck_text import filecheck
-from mlir_jit import SIZES, TARGETS, Compiled, random_arrays
-from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 from tests.programs import Line, assert_same
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import SIZES, TARGETS, Compiled, random_arrays
+from tests.support.mlir_text import entry_function, generic, memref
 
 BOTH = [FuseEpilogues(), ContractionsToKernels()]
 

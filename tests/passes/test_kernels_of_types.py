@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mlir_jit import SIZES, TARGETS, Compiled
-from products import function
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from tests.passes.products import function
+from tests.support.mlir_jit import SIZES, TARGETS, Compiled
 
 SUBSCRIPTS = {"mk,kn->mn": (False, False), "mk,nk->mn": (False, True), "km,kn->mn": (True, False)}
 _shapes = [*random.Random(3).sample(list(itertools.product(SIZES, SIZES, SIZES)), 9), (0, 5, 3), (5, 3, 0), (3, 0, 4)]

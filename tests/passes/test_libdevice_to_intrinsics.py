@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mlir_jit import Compiled
-
 from buddy.compiler.passes.libdevice_to_intrinsics import LibdeviceToIntrinsics
+from tests.support.mlir_jit import Compiled
 
 MODULE = """
 gpu.module @kernels {
@@ -26,7 +25,7 @@ gpu.module @kernels {
 
 
 def test_what_has_an_instruction_becomes_it_and_the_rest_is_told() -> None:
-    """By number they are tried as parts of kernels, in `tests/gpu`."""
+    """By number they are tried as parts of kernels, in `tests/codegen/gpu`."""
     compiled = Compiled(MODULE, [LibdeviceToIntrinsics()], nodes=["abs.0", "pow.0"])
     text = compiled.text
     for op in ("llvm.intr.fabs", "llvm.intr.fma", "llvm.intr.sqrt", "llvm.fdiv"):

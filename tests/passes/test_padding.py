@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from filecheck_text import filecheck
-from mlir_jit import BUFFERIZE, Compiled, Upstream
 
 from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 from buddy.compiler.passes.fill_borders import FillBorders
 from buddy.compiler.passes.pad_in_place import PadInPlace
 from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import BUFFERIZE, Compiled, Upstream
 
 PADDED = """
     #id = affine_map<(i, j, k) -> (i, j, k)>

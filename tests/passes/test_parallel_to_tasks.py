@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from mlir_jit import Compiled
 
 from buddy.compiler.codegen import functions
 from buddy.compiler.mlir.bindings import ir
@@ -18,7 +17,8 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.linker import Library
 from buddy.compiler.runtime.loaded import call
 from buddy.compiler.runtime.openmp import SEQUENTIAL, Fork, torch_fork
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
 
 _FIRST = "parallel-to-tasks"
 

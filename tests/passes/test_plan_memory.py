@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled, random_array
 
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.plan_memory import PlanMemory
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled, random_array
 
 # Three buffers of 4 KiB in a chain: the first is dead when the third is born.
 CHAIN = """

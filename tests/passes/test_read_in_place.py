@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from mlir_jit import Compiled
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.passes.read_in_place import ReadInPlace
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
+from tests.support.mlir_jit import Compiled
 
 KIND, STACK = "memref<1x8x16xf32>", "memref<3x8x16xf32>"
 SLICE = "memref<1x8x16xf32, strided<[128, 16, 1], offset: 256>>"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from mlir_jit import Compiled
 
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.results_to_out_params import ResultsToOutParams
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
 
 
 def after(text: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.pass_sizes import PassSizes
 from buddy.compiler.passes.tile_dynamic import TileDynamic
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
-from tests.kernels.filecheck_text import filecheck
+from tests.support.filecheck_text import filecheck
+from tests.support.mlir_jit import Compiled
 
 # Around the blocks of VECTORS (64, 8, 1), of ROWS (128) and LAST_ROWS (32), and of SQUARE (64).
 SIZES = (0, 1, 7, 31, 32, 64, 73, 128, 161)

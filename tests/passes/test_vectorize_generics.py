@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled, random_array
-from mlir_text import entry_function, generic, memref
 
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
+from tests.support.mlir_jit import Compiled, random_array
+from tests.support.mlir_text import entry_function, generic, memref
 
 SIZES = (1, 3, 16, 17, 33, 65, 130)
 NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i8": np.int8, "i64": np.int64}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import TO_BUFFERS, Compiled, random_arrays
 
 from buddy.compiler.passes.choose_layouts import ChooseLayouts
 from buddy.compiler.passes.fold_transposes import FoldTransposes
 from buddy.compiler.passes.windows_to_generics import WindowsToGenerics
+from tests.support.mlir_jit import TO_BUFFERS, Compiled, random_arrays
 
 # Name, shape of the second operand, of the result.
 OPS = {

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from convolution_calls import EPSILON, check, check_epilogue, weights_of, with_epilogue
-from mlir_jit import TARGETS, Compiled
-from windows import Array, Window
 
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
 from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS, transforms
+from tests.passes.convolution_calls import EPSILON, check, check_epilogue, weights_of, with_epilogue
+from tests.passes.windows import Array, Window
+from tests.support.mlir_jit import TARGETS, Compiled
 
 CHANNELS = (1, 2, 3, 7, 13, 17, 31, 33, 65)
 

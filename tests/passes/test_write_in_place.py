@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mlir_jit import Compiled, random_array
-from mlir_text import Operand, entry_function, generic, memref
 
 from buddy.compiler.passes.plan_memory import PlanMemory
 from buddy.compiler.passes.vectorize_generics import VectorizeGenerics
 from buddy.compiler.passes.write_in_place import WriteInPlace
+from tests.support.mlir_jit import Compiled, random_array
+from tests.support.mlir_text import Operand, entry_function, generic, memref
 
 KIND, FLAT = "memref<8x16xf32>", "memref<128xf32>"
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from buddy.app.session.client import EngineClient, RequestFailed, default_command
 from buddy.compiler.protocol import Cancel, Failed
-from tests.engine.engine_processes import children, command
+from tests.support.engine_processes import children, command
 
 Answer = TypeVar("Answer")
 # Address space of each process in KiB: what IR that explodes may take before its process is ended.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.support.terminal import Terminal, environment
-from tests.engine.engine_processes import command, everything_below, lives
+from tests.support.engine_processes import command, everything_below, lives
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ import pytest
 from buddy.app.cli import fuzz
 from buddy.compiler.support import json_lines
 from buddy.compiler.tools.fuzz import plan as fuzzing
-from tests.engine.engine_processes import command, lives
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Plan, Tried
 from tests.reliability.whole import Run, carried_out, programs
+from tests.support.engine_processes import command, lives
 
 ROOT = Path(__file__).resolve().parents[2]
 # Seconds that a start, and an end, may take on a loaded machine.

@@ -1,8 +1,0 @@
-"""Lets the tests here import what stands next to them."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]

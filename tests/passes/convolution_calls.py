@@ -1,0 +1,88 @@
+"""Calls of compiled convolutions: their packed weights, what they should give, and convolutions with an epilogue."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tests.passes.windows import Array, Window
+from tests.support.mlir_jit import Compiled
+from tests.support.mlir_text import memref
+
+EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
+
+
+def weights_of(compiled: Compiled, name: str, weights: Array) -> list[Array]:
+    """The arguments of function `name` that stand for `weights`: packed, as they are, or both."""
+    signature = re.search(rf"func.func @{name}\((.*)\)", compiled.text)
+    assert signature
+    found = []
+    for shape, flags in re.findall(r"memref<([\dx]+)xf\d\d> {(.*?)}", signature.group(1)):
+        pack = re.search(r'buddy.pack = "(\w+)"', flags)
+        if pack is None and "buddy.parameter" not in flags:
+            continue
+        found.append(weights)
+        if pack is not None:
+            found[-1] = np.full([int(size) for size in shape.split("x")], np.nan, weights.dtype)
+            compiled(pack.group(1), weights, found[-1])
+    return found
+
+
+def check(module: Compiled, number: int, window: Window, *, parameter: bool = True, start: float = np.nan) -> None:
+    """Function `f{number}` gives what PyTorch does, added to `start` where that is a number."""
+    image, weights = window.operands()
+    a, b, c = window.arrays(image, weights)
+    c[...] = start
+    name = f"f{number}"
+    module(name, a, *(weights_of(module, name, b) if parameter else [b]), c)
+    expected = window.expected(image, weights) + (0 if np.isnan(start) else start)
+    np.testing.assert_allclose(c, expected, rtol=0, atol=allowed(window), err_msg=str(window))
+
+
+def allowed(window: Window) -> float:
+    """Sums of `depth` products are around one, so their roundings add up to about the root of `depth` epsilons; results
+    up to eight times as large as that occur."""
+    depth = window.channels // window.groups * window.kernel**2
+    return 8 * EPSILON[window.element] * depth**0.5
+
+
+def with_epilogue(window: Window) -> str:
+    """`relu(convolution + shift per channel)`, inside of a buffer with a border of one pixel."""
+    batch, rows, columns, *channels = window.shapes[2]
+    result, shift = memref(batch, rows, columns, *channels), memref(*channels)
+    outer = memref(batch, rows + 2, columns + 2, *channels)
+    strides = [1]
+    for size in (*reversed(channels), columns + 2, rows + 2):
+        strides.insert(0, strides[0] * size)
+    inner = result.replace(">", f", strided<{strides}, offset: {strides[1] + strides[2]}>>")
+    dims = ["n", "h", "w", "g", "o"][: len(strides)]
+    every, last = (f"affine_map<({','.join(dims)})->({','.join(d)})>" for d in (dims, dims[3:]))
+    kinds = ",".join(['"parallel"'] * len(dims))
+    rest = ", 0" * len(channels)
+    epilogue = f"""
+      %in = memref.subview %out[0, 1, 1{rest}] {window.shapes[2]} {[1] * len(dims)} : {outer} to {inner}
+      linalg.generic {{indexing_maps = [{every}, {last}, {every}], iterator_types = [{kinds}]}}
+          ins(%c, %shift : {result}, {shift}) outs(%in : {inner}) {{
+        ^bb0(%x: f32, %y: f32, %t: f32):
+          %u = arith.addf %x, %y : f32
+          %v = arith.maximumf %u, %z : f32
+          linalg.yield %v : f32
+      }}
+      return""".replace(f" {window.shapes[2]} ", f" {list(window.shapes[2])} ")
+    text = window.function("f0").replace(f"%c: {result})", f"%shift: {shift}, %out: {outer} {{buddy.result}})")
+    text = text.replace("%z = arith", f"%c = memref.alloc() : {result}\n      %z = arith")
+    return epilogue.join(text.rsplit("\n      return", 1))
+
+
+def check_epilogue(module: Compiled, window: Window) -> None:
+    """The function of `with_epilogue` gives what PyTorch does, and leaves the border alone."""
+    image, weights = window.operands()
+    a, b, c = window.arrays(image, weights)
+    shift = np.linspace(-1, 1, window.out, dtype=np.float32).reshape(c.shape[3:])
+    out = np.full((c.shape[0], c.shape[1] + 2, c.shape[2] + 2, *c.shape[3:]), np.nan, np.float32)
+    module("f0", a, *weights_of(module, "f0", b), shift, out)
+    expected = np.maximum(window.expected(image, weights) + shift, 0)
+    np.testing.assert_allclose(out[:, 1:-1, 1:-1], expected, rtol=0, atol=allowed(window))
+    out[:, 1:-1, 1:-1] = np.nan
+    assert np.isnan(out).all(), "the border is another's"
