@@ -17,7 +17,7 @@ from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
 _EPILOG = """
 Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, by
 the C compiler that is here or that CC names), llvm-ir, mlir and bytecode, and wheel (a Python package that needs NumPy
-alone). docs/ways-out.md tells more. With --remote, DIR is on HOST.
+alone). docs/export.md tells more. With --remote, DIR is on HOST.
 """
 
 

@@ -1,8 +1,9 @@
-"""The same programs by every road in: captured, exported, imported by torch-mlir, or out of a file.
+"""The same programs by every frontend: captured, exported, imported by torch-mlir, or out of a file.
 
 Each is compiled and run on the script's own inputs, and compared with what the script's model gives in eager. Prints
-the table of docs/roads.md, an error a cell: the greatest difference of a result, by the greatest number in it; `--write
-FILE` puts it between that page's marks. Names of programs choose some of them; `--whole` takes them at full size.
+the table of docs/frontends.md, an error a cell: the greatest difference of a result, by the greatest number in it;
+`--write FILE` puts it between that page's marks. Names of programs choose some of them; `--whole` takes them at full
+size.
 """
 
 from __future__ import annotations
