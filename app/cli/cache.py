@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS
-from buddy.app.cli.console import Console, table
+from buddy.app.cli.console import Console
+from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import disk_cache
 

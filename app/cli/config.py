@@ -13,7 +13,7 @@ from buddy.app.actions import ACTIONS, PANE_TITLES
 from buddy.app.actions.key_map import Keymap, clashes
 from buddy.app.cli import FAILURE, VERBS
 from buddy.app.cli.arguments import Parser
-from buddy.app.cli.console import table
+from buddy.app.reports.formatting import table
 from buddy.app.workspace.settings import FIELDS, Settings, settings_path, take_up, themes_folder
 from buddy.themes.palette import DEFAULT, themes
 

@@ -10,10 +10,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import Console, table
+from buddy.app.cli.console import Console
 from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import UsageError, graph_numbers, preset_named, recipe_in
+from buddy.app.reports.formatting import table
 from buddy.app.reports.text.unified import unified
 from buddy.app.session.stages import keyed
 from buddy.compiler.protocol import Compared, ListPresets, Presets, Stage

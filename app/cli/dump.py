@@ -11,12 +11,12 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.recipes import UsageError
-from buddy.app.cli.report import nodes_text
+from buddy.app.reports.run_report import nodes_text
+from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 _COMMENTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
-_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
 
 
 def parser() -> arguments.Parser:
@@ -100,12 +100,6 @@ async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> Non
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror or error}") from error
     engine.console.note(f"{len(stages)} file{'s' * (len(stages) != 1)} in {folder}")
-
-
-def file_name(stage: Stage) -> str:
-    """Sorts as the stages follow each other: `07-canonicalize.mlir`."""
-    failed = ".failed" * (stage.state == "failed")
-    return f"{stage.index:02}-{stage.name}{failed}{_SUFFIXES[stage.language]}"
 
 
 def choose(stages: Sequence[Stage], wanted: str) -> Stage:

@@ -12,7 +12,7 @@ import msgspec
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.files import save_script
 from buddy.app.cli.headless import Headless, converse_on
-from buddy.app.cli.report import as_json, as_text
+from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.protocol import Extract, Extracted
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.catalogue import catalogue_parser, show
-from buddy.app.cli.console import Console, table
+from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, converse
+from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import DialectInfo, ListPasses, Passes, PassInfo
 
 

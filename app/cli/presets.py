@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import table
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import preset_named
+from buddy.app.reports.formatting import table
 from buddy.app.reports.preset_facts import PipelineFacts
 from buddy.compiler.protocol import ListPresets, Presets
 from buddy.compiler.protocol.recipe import Recipe

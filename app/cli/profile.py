@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import table
 from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.cli.report import failure_json
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.compile_times import by_function, compile_flame, compile_json
+from buddy.app.reports.formatting import table
+from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport, Sampling, Stage
 from buddy.compiler.protocol.recipe import Recipe
 

@@ -11,7 +11,6 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import UsageError
-from buddy.app.cli.report import as_text
 from buddy.app.reports.reproducer import (
     RECIPE,
     VALUES,
@@ -21,6 +20,7 @@ from buddy.app.reports.reproducer import (
     source_of,
     text_hash,
 )
+from buddy.app.reports.run_report import as_text
 from buddy.app.workspace.input_files import file_choice
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice

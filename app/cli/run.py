@@ -11,7 +11,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.cli.report import as_json, as_text, failure_json, in_eager
+from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 

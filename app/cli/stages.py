@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import table
 from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import Stage
 
 _LEFT = frozenset({"stage", "phase", "state"})

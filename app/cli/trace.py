@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import table
 from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import UsageError
+from buddy.app.reports.formatting import table
 from buddy.app.reports.frontend_comparison import Road, levels, roads
 from buddy.app.workspace.frontends import flavours_of
 from buddy.compiler.protocol import (

@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.console import table
 from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
+from buddy.app.reports.formatting import table
 from buddy.app.reports.trials import Attempt, candidates, deltas_text, ranked
 from buddy.compiler.protocol import ListPasses, Passes, Tried
 

@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.console import table
 from buddy.app.cli.headless import Compilation, Failure, Headless, converse_on
 from buddy.app.cli.recipes import UsageError
-from buddy.app.cli.report import failure_json
 from buddy.app.cli.trace import about, named, node_json
+from buddy.app.reports.formatting import table
 from buddy.app.reports.node_history import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
+from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import CodeExplained, ExplainCode, Followed, FollowNode, ListSymbols, NodeRow, Symbols
 from buddy.compiler.protocol.recipe import Recipe
 

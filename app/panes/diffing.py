@@ -10,7 +10,7 @@ from buddy.app.panes.painting import Painting
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRow, DiffRows, Layout
 from buddy.app.reports.text.folds import Folds
-from buddy.app.reports.text.word_diff import Spans, changed_words, marked
+from buddy.app.reports.text.word_diff import Spans, changed_words
 from buddy.app.session.lines import PAGE, Line
 from buddy.app.session.stages import StageRow
 from buddy.app.widgets.look import Cells, length
@@ -380,3 +380,13 @@ class Diffing(Painting):
         self.cursor = self.diff.row_of(line) if line < self.lines else self.cursor
         self.hold(offset)
         self.rows_changed()
+
+
+def marked(line: str, spans: Spans, role: str, word_role: str) -> Cells:
+    """`line` in `role`, the runs in `word_role`."""
+    cells: Cells = []
+    place = 0
+    for start, end in spans:
+        cells += [(line[place:start], role), (line[start:end], word_role)]
+        place = end
+    return [cell for cell in (*cells, (line[place:], role)) if cell[0]]

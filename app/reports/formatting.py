@@ -151,3 +151,18 @@ def clip(text: str, width: int, glyphs: Glyphs) -> str:
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left: frozenset[str] = frozenset()) -> str:
+    """Columns under their names; those in `left` start at their left edge, others end at their right."""
+    cells = [[str(cell) for cell in row] for row in (heading, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
+    return "\n".join(_row(row, widths, [name in left for name in heading]) for row in cells)
+
+
+def _row(cells: list[str], widths: list[int], left: list[bool]) -> str:
+    padded = (
+        cell.ljust(width) if at_left else cell.rjust(width)
+        for cell, width, at_left in zip(cells, widths, left, strict=True)
+    )
+    return "  ".join(padded).rstrip()

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from buddy.app.cli.dump import file_name
-from buddy.app.cli.report import as_json
+from buddy.app.reports.run_report import as_json
+from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 

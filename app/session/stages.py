@@ -10,6 +10,7 @@ from typing import NamedTuple
 from buddy.compiler.protocol import Stage
 
 Key = tuple[str, int]
+_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
 
 
 class StageRow(NamedTuple):
@@ -99,3 +100,9 @@ def phase_of(rows: Sequence[StageRow], index: int) -> str:
         if row.stage.phase:
             return row.stage.phase
     return ""
+
+
+def file_name(stage: Stage) -> str:
+    """Sorts as the stages follow each other: `07-canonicalize.mlir`."""
+    failed = ".failed" * (stage.state == "failed")
+    return f"{stage.index:02}-{stage.name}{failed}{_SUFFIXES[stage.language]}"

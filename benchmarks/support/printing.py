@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.app.cli.console import table
+from buddy.app.reports.formatting import table
 from buddy.compiler.support.target import cores, host
 
 

@@ -7,11 +7,12 @@ import random
 import pytest
 
 from buddy.app.panes.comparison import View, change_counts, no_change
+from buddy.app.panes.diffing import marked
 from buddy.app.reports import formatting
 from buddy.app.reports.text.diff_parts import Hunk
 from buddy.app.reports.text.differences import CONTEXT, DiffRow, DiffRows, Layout
 from buddy.app.reports.text.folds import Fold
-from buddy.app.reports.text.word_diff import changed_words, marked
+from buddy.app.reports.text.word_diff import changed_words
 
 LAYOUTS: tuple[Layout, ...] = ("unified", "beside")
 

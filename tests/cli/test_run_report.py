@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.app.cli.report import as_text
+from buddy.app.reports.run_report import as_text
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, Timing
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from buddy.app.widgets.look import Cells
-
 # Lines that have less in common are two lines, not one that was changed: marking most of both would say nothing.
 LEAST_ALIKE = 0.4
 # difflib's time grows with the square of the number of words; lines of this many take about a millisecond.
@@ -62,13 +60,3 @@ def _spans(words: list[str], runs: Iterable[tuple[int, int]]) -> Spans:
     for word in words:
         starts.append(starts[-1] + len(word))
     return tuple((starts[first], starts[end]) for first, end in runs if end > first)
-
-
-def marked(line: str, spans: Spans, role: str, word_role: str) -> Cells:
-    """`line` in `role`, the runs in `word_role`."""
-    cells: Cells = []
-    place = 0
-    for start, end in spans:
-        cells += [(line[place:start], role), (line[start:end], word_role)]
-        place = end
-    return [cell for cell in (*cells, (line[place:], role)) if cell[0]]

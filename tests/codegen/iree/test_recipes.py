@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.cli.report import as_json, as_text
+from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.catalogue import parsed_help
 from buddy.compiler.codegen.iree.flags import DEFAULTS, driver, merged, problem, targets

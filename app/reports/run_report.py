@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.app.cli.console import table
 from buddy.app.reports import formatting
+from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import (
     FOLDED,
     Assignment,
