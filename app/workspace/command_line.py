@@ -51,7 +51,8 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
     switched = _switches(recipe.steps, preset.steps)
     eager = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
-    if switched is None or len(eager) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
+    others = any(getattr(recipe, name) != getattr(preset, name) for name in ("opt_level", "checks"))
+    if switched is None or len(eager) < len(recipe.choices) or others:
         return ["--recipe", str(kept)]
     return words + switched + [word for node in eager for word in ("--eager", node)]
 

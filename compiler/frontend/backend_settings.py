@@ -25,7 +25,7 @@ Fallback = Literal["eager", "error"]
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Fields of a recipe that a caller may set; the others say what is compiled, which is the caller's own program.
-FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "threads")
+FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "checks", "threads")
 OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
 # Says what the option `verify` is where it is not given: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
@@ -158,7 +158,7 @@ def _recipe(given: Mapping[str, Any]) -> Recipe:
     recipe = _read(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
     recipe = replace(recipe, flavour=flavour) if base is None or "flavour" in given else recipe
     for name, value in given.items():
-        if name in ("partition", "steps", "choices", "opt_level"):
+        if name in ("partition", "steps", "choices", "opt_level", "checks"):
             recipe = replace(recipe, **{name: _field(name, value)})
         elif name not in OPTIONS:
             recipe = _varied(recipe, name, value)

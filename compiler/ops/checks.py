@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.ops.carried import Carried
-from buddy.compiler.ops.func import ask_eager
 from buddy.compiler.ops.loops import element, position
+from buddy.compiler.ops.ranges import refuse_where
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
@@ -21,5 +20,5 @@ def check(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if math.prod(meta.shape) != 1:
         raise LoweringError(f"a condition of shape {list(meta.shape)}, and not of one element")
     holds = element(value_of(node.args[0], symbol_table), [position(0) for _ in meta.shape], meta.dtype)
-    Carried([]).choose(holds.compare("eq", 0), lambda: ask_eager(node, symbol_table))
+    refuse_where(node, symbol_table, holds.compare("eq", 0))
     return [None]

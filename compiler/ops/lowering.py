@@ -18,6 +18,7 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.ranges import value_checks
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
     RESULTS,
@@ -344,7 +345,7 @@ def lower(
     found = {**registries(recipe.flavour), TORCH_MLIR: torch_mlir.ops_registry}
     ordered = {USER: first, **found} if first is not None else found
     lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
-    with context, locations.nowhere(context):
+    with context, locations.nowhere(context), value_checks(recipe.checks == "eager"):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in parts.functions:

@@ -6,7 +6,9 @@ What reads and writes by them stays inside its tensors anyhow (`bounds`), so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
@@ -21,6 +23,18 @@ from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 _FLAG = TensorDType.Int32
+# Whether values that eager refuses are looked for; a recipe says so for all that is lowered under it.
+_checking = ContextVar("checking", default=True)
+
+
+@contextmanager
+def value_checks(wanted: bool) -> Iterator[None]:
+    """Lower with the checks of this module, or without them."""
+    token = _checking.set(wanted)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
 
 
 def refuse_outside(
@@ -35,6 +49,8 @@ def refuse_outside(
     Where they may `wrap`, negative ones count from the end; `read` makes the index, from 0, of an element. Indices that
     no input tells are PyTorch's own, and right.
     """
+    if not _checking.get():
+        return
     told = [(op, size) for op, size in indices if 0 not in op.tensor_meta.shape and is_data(op, symbol_table)]
     for op, size in told:
         flag = element(_outside(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG)
@@ -43,6 +59,8 @@ def refuse_outside(
 
 def refuse_where(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
     """Ask eager for `node` where `wrong`, a bool, holds."""
+    if not _checking.get():
+        return
     Carried([]).choose(wrong, lambda: ask_eager(node, symbol_table))
 
 

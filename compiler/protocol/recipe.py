@@ -19,6 +19,7 @@ OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
 Backend = Literal["native", "iree"]
+Checks = Literal["eager", "none"]
 Flavour = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
 
@@ -121,6 +122,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `backend` says who takes top-level IR on: this compiler ("native"), by the passes of `steps`, or IREE, by its own
     phases and `backend_flags`, its compiler's. Another backend's recipe keeps its steps for the way back.
+
+    `checks` says whether values that eager refuses (indices out of range, what a program asserts)
+    are looked for and refused; with "none" results are then undefined, but no memory outside of a tensor is touched.
     """
 
     source: str = ""
@@ -138,6 +142,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frontend: Frontend = "dynamo"
     backend: Backend = "native"
     backend_flags: tuple[str, ...] = ()
+    checks: Checks = "eager"
 
     def choice_map(self) -> dict[str, str]:
         return {choice.node: choice.lowering for choice in self.choices}
@@ -212,7 +217,8 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     graph_steps = [_identity(step) for step in recipe.steps if step.level == "graph" and step.enabled]
     plugins = [plugin.hash for plugin in recipe.plugins]
     frontend = [recipe.frontend] * (recipe.frontend not in OWN_FRONTENDS)
-    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, graph_steps, plugins, *frontend)
+    checks = [recipe.checks] * (recipe.checks != "eager")
+    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, graph_steps, plugins, *frontend, *checks)
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
@@ -241,7 +247,10 @@ def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML text."""
     import tomli_w
 
-    return tomli_w.dumps(msgspec.to_builtins(recipe))
+    fields = msgspec.to_builtins(recipe)
+    if recipe.checks == "eager":
+        del fields["checks"]  # version 0.1 refuses fields that it does not know
+    return tomli_w.dumps(fields)
 
 
 def from_toml(text: str) -> Recipe:

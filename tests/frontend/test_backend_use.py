@@ -396,3 +396,28 @@ def test_what_eager_raises_is_raised() -> None:
     with pytest.raises(IndexError, match="out of"):
         run(torch.ones(3), torch.tensor([5]))
     agree(run(torch.ones(3), torch.tensor([1])), torch.tensor([2.0]))
+
+
+def test_checks_of_values_can_be_left_out_and_nothing_outside_is_read() -> None:
+    def rows(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return x[at] + 1
+
+    def outside(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((at < 4).all(), "beyond the rows")
+        return x.gather(0, at[:, None])
+
+    x = torch.arange(12.0).reshape(4, 3)
+    for function in (rows, outside):
+        run = torch.compile(function, backend="buddy", options={"checks": "none", "fallback": "error"})
+        inside = torch.tensor([0, 3])
+        torch.testing.assert_close(run(x, inside), function(x, inside))
+        found = run(x, torch.tensor([0, 1 << 40]))
+        assert bool(torch.isin(found, torch.cat([x, x + 1])).all()), "values of x alone"
+        checked = torch.compile(function, backend="buddy", options={"checks": "eager"})
+        with pytest.raises((IndexError, RuntimeError)):
+            checked(x, torch.tensor([0, 1 << 40]))
+
+
+def test_checks_are_of_two_kinds() -> None:
+    with pytest.raises(Exception, match="checks is 'no': it may be 'eager' or 'none'"):
+        torch.compile(lambda x: x + 1, backend="buddy", options={"checks": "no"})(torch.ones(2))

@@ -131,3 +131,10 @@ def test_another_number_of_threads_reruns_from_the_pass_that_shares_loops() -> N
     first = names.index(SHARING_PASS)
     assert one[:first] == two[:first]
     assert all(a != b for a, b in zip(one[first:], two[first:], strict=True))
+
+
+def test_a_recipe_with_checks_can_be_read_by_version_0_1_and_one_without_says_so() -> None:
+    assert "checks" not in to_toml(Recipe())
+    without = Recipe(checks="none")
+    assert from_toml(to_toml(without)) == without
+    assert prefix_keys(without, "graph").top != prefix_keys(Recipe(), "graph").top
