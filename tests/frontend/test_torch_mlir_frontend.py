@@ -20,7 +20,7 @@ from tests.programs import assert_same, captured
 from tests.support.tiers import sampled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-roads: Any = import_module("roads")
+frontends: Any = import_module("frontends")
 
 NEEDS_ONNX = ("ONNX",)
 # Sums of up to 1024 terms in f32 in another order than eager's, through two layers: measured 3e-7 to 5e-7.
@@ -35,14 +35,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("road", roads.ROADS)
+@pytest.mark.parametrize("road", frontends.ROADS)
 @pytest.mark.parametrize(
-    "name", sampled(roads.PROGRAMS, ["mlp"], "larger programs by the frontends that the MLP takes")
+    "name", sampled(frontends.PROGRAMS, ["mlp"], "larger programs by the frontends that the MLP takes")
 )
 def test_a_program_by_a_road_gives_eagers_numbers(name: str, road: str, tmp_path: Path) -> None:
     if road in NEEDS_ONNX:
         pytest.importorskip("onnx")
-    assert roads.error(list(roads.compared(roads.model_of(name), road, tmp_path))) < TOLERANCE
+    assert frontends.error(list(frontends.compared(frontends.model_of(name), road, tmp_path))) < TOLERANCE
 
 
 @pytest.mark.slow
@@ -50,7 +50,10 @@ def test_a_program_by_a_road_gives_eagers_numbers(name: str, road: str, tmp_path
 @pytest.mark.parametrize("road", ["torch-mlir, linalg", "torch-mlir, TOSA", "torch-mlir, StableHLO"])
 def test_the_whole_resnet_by_torch_mlir_gives_eagers_numbers(road: str, tmp_path: Path) -> None:
     # 18 layers of sums of up to 4608 terms: ten times what the tiny one is allowed.
-    assert roads.error(list(roads.compared(roads.model_of("resnet18", whole=True), road, tmp_path))) < 10 * TOLERANCE
+    assert (
+        frontends.error(list(frontends.compared(frontends.model_of("resnet18", whole=True), road, tmp_path)))
+        < 10 * TOLERANCE
+    )
 
 
 def _program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
