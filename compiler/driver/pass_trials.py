@@ -20,29 +20,12 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.pass_runner import StepError, run_step
+from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.processes.parent_death import die_with_parent
 
 
-class Trial(msgspec.Struct, frozen=True):
-    """A module, and the passes to try on it, each on a clone of its own."""
-
-    content: str
-    candidates: tuple[PassStep, ...]
-    threads: int = 1
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What candidate number `number` did: ops that came and went by name, or why it failed."""
-
-    number: int
-    changed: bool = False
-    deltas: tuple[tuple[str, int], ...] = ()
-    milliseconds: float = 0.0
-    problem: str = ""
-
-
-def outcome(module: Any, before: str, number: int, step: PassStep, threads: int) -> Outcome:
+def outcome(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
     """Try one pass on a clone of `module`, whose text is `before`."""
     locations = LocationSets()
     with locations.nowhere(module.context):
@@ -51,13 +34,13 @@ def outcome(module: Any, before: str, number: int, step: PassStep, threads: int)
         try:
             run_step(clone, step, PassContext(locations, threads=threads))
         except StepError as error:
-            return Outcome(number, problem=error.message.partition("\n")[0])
+            return TrialOutcome(number, problem=error.message.partition("\n")[0])
         milliseconds = (time.perf_counter() - start) * 1e3
         after = clone.get_asm(assume_verified=True)
-    return Outcome(number, after != before, count_deltas(op_counts(before), op_counts(after)), milliseconds)
+    return TrialOutcome(number, after != before, count_deltas(op_counts(before), op_counts(after)), milliseconds)
 
 
-def outcomes(trial: Trial, tell: Any) -> None:
+def outcomes(trial: PassTrials, tell: Any) -> None:
     """Try every candidate, telling before and after each: the last one told of is to blame for a crash."""
     with new_context():
         module = ir.Module.parse(trial.content).operation
@@ -78,6 +61,6 @@ if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
     _out = _answers()
     outcomes(
-        msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Trial),
+        msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PassTrials),
         lambda told: _out.write(msgspec.json.encode(told) + b"\n"),
     )

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.protocol import CheckIr, Diagnostic, IrChecked
+from buddy.compiler.protocol.one_shot_messages import IrProblem
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
 TIMEOUT = 60.0
 # A module run by name: importing it here would bring MLIR into the engine.
 _CHECK = "buddy.compiler.driver.ir_check"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """As `buddy.compiler.driver.ir_check.Problem`."""
-
-    line: int = 0
-    column: int = 0
-    message: str = ""
 
 
 class Probing:
@@ -32,9 +23,9 @@ class Probing:
 
     async def check(self, frame: CheckIr, job: Job) -> None:
         try:
-            found = await ask_apart(_CHECK, frame.content, Problem, TIMEOUT)
+            found = await ask_apart(_CHECK, frame.content, IrProblem, TIMEOUT)
         except TookTooLong as error:
             raise JobFailed(Diagnostic(str(error), "the check of the edited IR")) from error
         except ValueError:
-            found = Problem(message="MLIR crashed while it read this text; the log has more")
+            found = IrProblem(message="MLIR crashed while it read this text; the log has more")
         self._send(IrChecked(job.request, found.line, found.column, found.message))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.protocol import DescribeOp, Diagnostic, OpSummary, Reprint, Reprinted
+from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore, text_name
 from buddy.compiler.support.processes.jobs import Job, JobFailed
@@ -19,23 +19,6 @@ MAX_FORMS = 40
 # Modules run by name: importing them here would bring MLIR into the engine.
 _GENERIC_FORM = "buddy.compiler.mlir.generic_form"
 _DOCUMENTATION = "buddy.compiler.mlir.op_documentation"
-
-
-@dataclass(frozen=True)
-class Question:
-    """As `buddy.compiler.mlir.generic_form.Question`."""
-
-    content: str
-    line_sets: bytes
-
-
-@dataclass(frozen=True)
-class Answer:
-    """As `buddy.compiler.mlir.generic_form.Answer`."""
-
-    content: str = ""
-    line_sets: bytes = b""
-    problem: str = ""
 
 
 class Reprinting:
@@ -58,7 +41,7 @@ class Reprinting:
         text = self._store.get(name)
         if text is None:
             raise JobFailed(Diagnostic(f"the text {name!r} is no longer kept", todo="compile that recipe again"))
-        answer = await _asked(_GENERIC_FORM, Question(text.content, text.line_sets.tobytes()), Answer)
+        answer = await _asked(_GENERIC_FORM, GenericFormRequest(text.content, text.line_sets.tobytes()), GenericForm)
         if answer.problem:
             raise JobFailed(Diagnostic(f"this stage has no generic form: {answer.problem}", "the IR of the stage"))
         form = IndexedText(answer.content, array("I", answer.line_sets), text.sets, text.derived)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol import Diagnostic, Tried, TriedAll, TryPasses
-from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment
@@ -24,24 +24,6 @@ _MODULE = "buddy.compiler.driver.pass_trials"
 _LINE = 1 << 24
 # Importing MLIR and parsing the module, which comes before the first candidate, may take longer than a candidate.
 _START = 60.0
-
-
-class Question(msgspec.Struct, frozen=True):
-    """As `buddy.compiler.driver.pass_trials.Trial`."""
-
-    content: str
-    candidates: tuple[PassStep, ...]
-    threads: int = 1
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """As `buddy.compiler.driver.pass_trials.Outcome`."""
-
-    number: int
-    changed: bool = False
-    deltas: tuple[tuple[str, int], ...] = ()
-    milliseconds: float = 0.0
-    problem: str = ""
 
 
 class Trials:
@@ -58,11 +40,11 @@ class Trials:
         deadline = time.monotonic() + frame.timeout
         done = 0
         while done < len(frame.candidates) and time.monotonic() < deadline:
-            question = Question(text.content, frame.candidates[done:], frame.threads)
+            question = PassTrials(text.content, frame.candidates[done:], frame.threads)
             done += await self._round(question, frame, job, done, deadline)
         self._send(TriedAll(job.request, done, len(frame.candidates)))
 
-    async def _round(self, question: Question, frame: TryPasses, job: Job, first: int, deadline: float) -> int:
+    async def _round(self, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float) -> int:
         """How many candidates one process has dealt with, one that it died of or was killed for included."""
         command = [sys.executable, *safe_path(), "-m", _MODULE, str(os.getpid())]
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -78,7 +60,7 @@ class Trials:
                 await process.wait()
 
     async def _listen(
-        self, process: Any, question: Question, frame: TryPasses, job: Job, first: int, deadline: float
+        self, process: Any, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
         with contextlib.suppress(ConnectionError):
             process.stdin.write(msgspec.msgpack.encode(question))
@@ -98,7 +80,7 @@ class Trials:
                 await process.wait()
                 self._failed(job, first + told, f"crashed: {describe_exit(process.returncode)}")
                 return told + 1
-            found = msgspec.json.decode(line, type=int | Outcome)
+            found = msgspec.json.decode(line, type=int | TrialOutcome)
             if isinstance(found, int):
                 under_way = found
                 continue

@@ -7,31 +7,14 @@ from __future__ import annotations
 
 import re
 from array import array
-from dataclasses import dataclass
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_mlir
 from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
 from buddy.compiler.support.processes.one_shot import answer_apart
 
 _PLACE = re.compile(r'"[^"]*":(\d+):\d+')
-
-
-@dataclass(frozen=True)
-class Question:
-    """A printed module; `line_sets` holds native unsigned 32-bit numbers, one a line."""
-
-    content: str
-    line_sets: bytes
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The generic form, or why there is none."""
-
-    content: str = ""
-    line_sets: bytes = b""
-    problem: str = ""
 
 
 class _Lines(LocationSets):
@@ -51,18 +34,18 @@ class _Lines(LocationSets):
         return True
 
 
-def generic_form(question: Question) -> Answer:
+def generic_form(question: GenericFormRequest) -> GenericForm:
     """The module of a question anew; its lines have the numbers of the lines that they come from."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     try:
         module = ir.Module.parse(question.content, context)
     except ir.MLIRError as error:
-        return Answer(problem=str(error).splitlines()[0])
+        return GenericForm(problem=str(error).splitlines()[0])
     marked = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
     text = print_mlir(marked, _Lines(array("I", question.line_sets)))
-    return Answer(text.content, array("I", text.line_sets).tobytes())
+    return GenericForm(text.content, array("I", text.line_sets).tobytes())
 
 
 if __name__ == "__main__":
-    answer_apart(Question, generic_form)
+    answer_apart(GenericFormRequest, generic_form)

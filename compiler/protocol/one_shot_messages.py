@@ -1,0 +1,51 @@
+"""What the engine asks of processes that do one thing and end, and what they answer: each side reads these structs.
+
+The processes load MLIR, which may crash or never end, so that the engine need not (`support.processes.one_shot`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from buddy.compiler.protocol.recipe import PassStep
+
+
+class PassTrials(msgspec.Struct, frozen=True):
+    """A module as text, and the passes to try on it, each on a clone: `TrialOutcome`s, in order."""
+
+    content: str
+    candidates: tuple[PassStep, ...]
+    threads: int = 1
+
+
+class TrialOutcome(msgspec.Struct, frozen=True):
+    """What candidate number `number` changed: differences of op counts by name, or why it failed."""
+
+    number: int
+    changed: bool = False
+    deltas: tuple[tuple[str, int], ...] = ()
+    milliseconds: float = 0.0
+    problem: str = ""
+
+
+class GenericFormRequest(msgspec.Struct, frozen=True):
+    """A printed module: `GenericForm`. `line_sets` holds native unsigned 32-bit numbers, one per line."""
+
+    content: str
+    line_sets: bytes
+
+
+class GenericForm(msgspec.Struct, frozen=True):
+    """The module in MLIR's generic form, with `line_sets` as in the request, or the reason why it cannot be printed."""
+
+    content: str = ""
+    line_sets: bytes = b""
+    problem: str = ""
+
+
+class IrProblem(msgspec.Struct, frozen=True):
+    """The first error in a module: line and column from 1, or 0 if unknown. `message` is "" for a valid module."""
+
+    line: int = 0
+    column: int = 0
+    message: str = ""
