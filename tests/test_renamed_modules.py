@@ -1,4 +1,4 @@
-"""Scripts and plug-ins that import a module by its name of version 0.1 get today's module, and are told its name."""
+"""Imports by the module names of version 0.1 give the renamed module, with a warning that contains the new name."""
 
 from __future__ import annotations
 

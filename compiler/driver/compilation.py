@@ -21,10 +21,9 @@ from buddy.compiler.driver.graph_stages import GraphPassError, GraphStages
 from buddy.compiler.driver.notebook import html_of
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph import serialize
-from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
-from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.graph.transform import TransformError
 from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.graph.types import GraphError

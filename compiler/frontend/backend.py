@@ -26,10 +26,9 @@ from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
 from buddy.compiler.frontend.refusals import Suspected, SuspectedError, check_graph, refusing, watching
 from buddy.compiler.frontend.results import Results, converted
 from buddy.compiler.frontend.verify import Verified
-from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
-from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe

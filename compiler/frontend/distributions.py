@@ -1,4 +1,4 @@
-"""Random numbers of each distribution that PyTorch draws, made of random bits by a counter (`runner.philox`).
+"""Random numbers of each distribution that PyTorch draws, made of random bits by a counter (`runtime.philox`).
 
 Distributions are eager's, of element types and ranges too; the numbers are others.
 """

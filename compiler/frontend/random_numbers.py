@@ -1,4 +1,4 @@
-"""Random ops of an ATen graph in terms of random bits that compiled code makes by a counter (`runner.philox`).
+"""Random ops of an ATen graph in terms of random bits that compiled code makes by a counter (`runtime.philox`).
 
 Each graph has one seed, an input behind all others, which is drawn from PyTorch's default generator at each call, and
 each random node a stream of its own, so `torch.manual_seed` makes results repeatable. Distributions are eager's, the

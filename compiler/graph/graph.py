@@ -11,6 +11,7 @@ from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
+from buddy.compiler.protocol.artifact import Symbol
 from buddy.compiler.protocol.imported_ir import GivenIR
 
 Transform = Callable[["Graph"], object]
@@ -444,3 +445,9 @@ def _several(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:
 def _inherit(new: Op, node: Op) -> None:
     """Where a node comes from is where the one it replaces came from, unless it says so itself."""
     new.module, new.location = new.module or node.module, new.location or node.location
+
+
+def symbols_of(graph: Graph) -> list[Symbol]:
+    """Where a call of `graph` gives the values of its symbolic sizes."""
+    numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
+    return [Symbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]

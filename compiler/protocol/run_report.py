@@ -35,7 +35,7 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     said that NaN equals NaN. `nans` and `eager_nans` count them on either side; `zero_signs` are zeros that are of
     the other sign than eager's, which no comparison minds.
 
-    `spread` is how far two correct runs of the program may be apart, as `runner.sensitivity` measures it; -1 where
+    `spread` is how far two correct runs of the program may be apart, as `runtime.sensitivity` measures it; -1 where
     nobody has asked, since the result is within the tolerance of its element type.
 
     `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.sizes import Size, value_of
-from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.runtime.callbacks import resolve
 from buddy.compiler.runtime.sizes import bind

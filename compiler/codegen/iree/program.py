@@ -6,10 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, Convention, IreeProgram
-from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
-from buddy.compiler.graph.symbols import symbols_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.ops.func import eager_calls
