@@ -164,7 +164,7 @@ def error(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
 def table(names: Sequence[str], whole: bool) -> str:
     """The table in Markdown, a row for each road."""
     models = [model_of(name, whole) for name in names]
-    lines = ["| road | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    lines = ["| frontend | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for road in ROADS:
         with tempfile.TemporaryDirectory() as folder:
             cells = [f"{error(list(compared(model, road, Path(folder)))):.1e}" for model in models]
