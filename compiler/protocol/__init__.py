@@ -1,10 +1,10 @@
 """The frames that a client (workbench, command line) and the engine exchange. Imports neither torch nor MLIR.
 
 A frame on the wire is a 4-byte little-endian length and a MessagePack map whose `type` field names the frame. The first
-frame each way is a greeting that carries `PROTOCOL_VERSION`; a peer of another version is refused with both named.
-Requests carry a `request` number chosen by the client; every frame that answers one repeats it.
+frame in each direction is a greeting that carries `PROTOCOL_VERSION`; a peer with another version is rejected, and the
+error names both versions. Requests carry a `request` number chosen by the client; every answer repeats it.
 
-A module holds the frames of one subject, requests and answers together; what goes each way is listed here.
+Each module holds the frames of one subject, requests and answers; this one lists the frames of each direction.
 """
 
 from __future__ import annotations

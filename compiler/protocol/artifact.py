@@ -1,12 +1,12 @@
-"""What a compilation hands over to whoever runs it: objects, a calling convention, and what to prepare once.
+"""The result of a compilation: objects, their calling convention, and one-time preparation.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
 `arguments`, then the values of `symbols` (an `i64` each), then results in the order of `results`, then, unless `arena`
-is 0, that many bytes to work in, aligned to 64; the caller owns every buffer. Tensors without elements are passed to
-nobody, unless a call tells that they have none. Two calls at a time need two arenas.
+is 0, `arena` bytes of scratch memory, aligned to 64 bytes. The caller owns every buffer. Tensors that are known to be
+empty at compile time are not passed. Concurrent calls need separate arenas.
 
-Where `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it has to
-call `task(data, i, n)`, an `i32` each, for every `i` below some `n` of 1 to `threads`, at the same time if it can.
+If `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it has to call
+`task(data, i, n)`, with `i32` values, for every `i` below some `n` from 1 to `threads`, concurrently if possible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTERS = "buddy_counters"
 class TensorSpec(msgspec.Struct, frozen=True):
     """A dense row-major tensor; `dtype` is a `TensorDType` value such as "f32".
 
-    A size that only a call tells is the text of a `graph.sizes.Size`.
+    A symbolic size, known only at the call, is the text of a `graph.sizes.Size`.
     """
 
     shape: tuple[int | str, ...]
@@ -33,7 +33,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int | None:
-        """What it takes in memory; None where only a call tells."""
+        """The size in memory; None if it is known only at the call."""
         sizes = [size for size in self.shape if isinstance(size, int)]
         if len(sizes) < len(self.shape):
             return None
@@ -43,11 +43,11 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
 
 class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An argument of the entry: graph input number `source` as it is, or packed.
+    """An argument of the entry: graph input number `source`, unchanged or packed.
 
-    When `pack` is set, the argument is a buffer of `spec` that the caller allocates and fills by calling the function
-    `<pack>(source, buffer)` once, and again whenever the source tensor has changed. `streamed` is a weight that calls
-    read from end to end where it lies.
+    If `pack` is set, the argument is a buffer of `spec` that the caller allocates and fills by calling the function
+    `<pack>(source, buffer)` once, and again whenever the source tensor has changed. `streamed` marks a weight that
+    calls read in place from end to end.
     """
 
     source: int
@@ -57,13 +57,13 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EagerCall(msgspec.Struct, frozen=True):
-    """An op that stays in eager: a symbol the runner provides, which calls `target` on tensors at given addresses.
+    """An op that runs in eager: a symbol that the runner provides, which calls `target` on tensors at given addresses.
 
-    `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which
-    `{"t": i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then to each
-    of `results`, all dense and row-major, those without elements left out. Between the two come the values of
-    `symbols`, an `i64` each, of which sizes among shapes and arguments are made. A call that `asks` is made on values
-    that compiled code has no answer to: what comes after it is of no use, whether `target` raises or not.
+    `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which `{"t":
+    i}` stands for tensor argument `i` of the call. The symbol takes pointers to each of `inputs`, then the values of
+    `symbols` (an `i64` each) that occur in shapes and arguments, then pointers to each of `results`. All tensors are
+    dense and row-major; empty ones are left out. A call that `asks` is made on values for which compiled code has no
+    result: the results of the run are discarded, whether `target` raises or not.
     """
 
     symbol: str
@@ -77,8 +77,9 @@ class EagerCall(msgspec.Struct, frozen=True):
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """Where a call tells the value of symbol `name`: dim `index` of graph input number `source`, or, where that is -1,
-    number `index` among the numbers that the program is called with."""
+    """Where the value of symbol `name` comes from: dim `index` of graph input number `source`, or, if `source` is -1,
+    number `index` among the numbers that the program is called with.
+    """
 
     name: str
     source: int
@@ -86,9 +87,9 @@ class Symbol(msgspec.Struct, frozen=True):
 
 
 class Region(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of a function whose time is counted: what comes from `nodes`, at the call that region `parent` is.
+    """A timed part of a function: the code that comes from `nodes`, at the call that region `parent` is.
 
-    `what` names its first op, `@name` where it is a call. Regions of the entry have no parent.
+    `what` names its first op, `@name` for a call. Regions of the entry have no parent.
     """
 
     nodes: tuple[str, ...]
@@ -98,16 +99,15 @@ class Region(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """A compiled graph; one for a GPU is its `device`, and has no objects.
+    """A compiled graph; a graph for a GPU has `device` and no objects.
 
-    `threads` says how many its loops are shared by at most; `arena` is in bytes.
+    `threads` is the maximum number of threads that share its loops; `arena` is in bytes.
 
-    Where there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
-    word to work with, followed by an `i64` for each region, to which the ticks that pass in it are added. Such code is
-    called by one thread at a time.
+    If there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
+    scratch word, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
 
-    `observed` are the stable names of the nodes whose values a call shows, one after another. `target` is the recipe's:
-    where it is not "", the objects may be of another machine than this one.
+    `observed` are the stable names of the nodes whose values a call reports, one after another. `target` is the
+    recipe's: if it is not "", the objects may be for another machine than this one.
     """
 
     entry: str
@@ -125,7 +125,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
     @property
     def results_of_eager(self) -> bool:
-        """Whether eager gives something to compiled code; it is also asked for what it raises alone."""
+        """Whether eager computes values for compiled code. Eager calls that only raise errors do not count."""
         return any(call.results for call in self.eager_calls)
 
 

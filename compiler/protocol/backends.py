@@ -1,4 +1,4 @@
-"""Frames that ask what a backend other than this compiler's own takes."""
+"""Frames that ask about a backend other than this compiler's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from buddy.compiler.protocol.frame import Frame
 
-# What `iree-compile` goes through, in its own words and order: each is a stage of a recipe whose backend is IREE.
+# The phases of `iree-compile`, by its names and in its order: each is a stage of a recipe whose backend is IREE.
 IREE_PHASES = (
     "input",
     "abi",
@@ -24,14 +24,14 @@ IREE_PHASES = (
 
 
 class DescribeBackend(Frame, frozen=True):
-    """What backend `name` takes and finds: `BackendDescribed`."""
+    """Describe backend `name`; answered by `BackendDescribed`."""
 
     request: int
     name: str
 
 
 class CheckFlags(Frame, frozen=True):
-    """Whether backend `name` takes `flags`: `FlagsChecked`."""
+    """Check whether backend `name` accepts `flags`; answered by `FlagsChecked`."""
 
     request: int
     name: str
@@ -39,7 +39,7 @@ class CheckFlags(Frame, frozen=True):
 
 
 class FlagInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A flag without its dashes; `kind` is what its value is ("" for a flag without), `values` those to choose from."""
+    """A flag without its dashes; `kind` is the type of its value ("" if it has none), `values` the valid ones."""
 
     name: str
     kind: str = ""
@@ -56,7 +56,7 @@ class DeviceInfo(msgspec.Struct, frozen=True):
 
 
 class BackendDescribed(Frame, frozen=True):
-    """`versions` are those of its packages; `defaults` the flags that stand unless others are given."""
+    """`versions` are those of its packages; `defaults` are the flags that apply unless others are given."""
 
     request: int
     name: str
@@ -68,7 +68,7 @@ class BackendDescribed(Frame, frozen=True):
 
 
 class FlagsChecked(Frame, frozen=True):
-    """`problem` is what the backend says against them, "" when it takes them."""
+    """`problem` is the backend's error message, "" if it accepts the flags."""
 
     request: int
     problem: str = ""

@@ -1,4 +1,4 @@
-"""Frames that look for what makes a program fail, give wrong numbers, or slow."""
+"""Frames that search for the cause of a failure, wrong results, or slow code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Wrong = Literal["any", "fails", "differs", "slower"]
 
 
 class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What counts as wrong: that it fails or crashes, differs from eager, or is slower; `any` is whichever of the first
-    two it does.
+    """What counts as wrong: an error or a crash (`fails`), results that differ from eager (`differs`), slow code
+    (`slower`), or either of the first two (`any`).
 
-    `tolerance` is a multiple of what each element type is allowed. `slower` is how many times as fast it has to become
-    without a pass for that to be at fault. `each` is the seconds that one step of a trial may take (a pass, lowering,
-    machine code, the run), `within` those of all trials.
+    `tolerance` is a multiple of the tolerance of each element type. `slower` is the minimum speedup without a pass for
+    that pass to be the culprit. `each` is the limit in seconds for one step of a trial (a pass, lowering, code
+    generation, the run), `within` the limit for all trials.
     """
 
     kind: Wrong = "any"
@@ -29,7 +29,7 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bisect(Frame, frozen=True):
-    """Look for what makes the program of `recipe` wrong: `Progress`, then `Bisected` or `Failed`."""
+    """Find what makes the program of `recipe` wrong; answered by `Progress`, then `Bisected` or `Failed`."""
 
     request: int
     recipe: Recipe
@@ -37,7 +37,7 @@ class Bisect(Frame, frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step of the recipe that is at fault: its place, and the plug-in that it comes from, if it does."""
+    """A responsible step of the recipe: its index, and the plug-in that it comes from, if any."""
 
     place: int
     step: PassStep
@@ -45,9 +45,9 @@ class Culprit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WrongLowering(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A lowering that is at fault by itself: of op class `op` by `registry`, for these nodes.
+    """A lowering that is wrong by itself: the lowering of op class `op` by `registry`, for these nodes.
 
-    `right` are the other ways to lower them that give the right numbers.
+    `right` are the other lowerings with correct results.
     """
 
     op: str
@@ -58,14 +58,14 @@ class WrongLowering(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a search came to.
+    """The result of a bisection.
 
-    `wrong` says how the program fails, "" where it does not. `steps` are the passes that are at fault, or `lowerings`
-    where no pass is. `nodes` are the fewest that fail by themselves, with their real inputs; `in_eager` the fewest
-    that make the whole program right once they are computed in eager, equal layers together. `recipe` is right
-    (`confirmed` if that was tried on the whole program). `before` is the module of `nodes` before the pass at fault,
-    `after` what the pass made of it, `functions` those in which the two differ, and `command` runs that pass on the
-    file `name`.
+    `wrong` describes the failure, "" if there is none. `steps` are the responsible passes, or `lowerings` if no pass
+    is. `nodes` is the smallest subgraph that fails by itself, with its real inputs; `in_eager` the smallest set of
+    nodes that makes the whole program right if they run in eager, with identical layers together. `recipe` is right
+    (`confirmed` if that was tried on the whole program). `before` is the module of `nodes` before the culprit pass,
+    `after` the output of the pass, `functions` those in which the two differ, and `command` runs that pass on the file
+    `name`.
     """
 
     told: str
@@ -87,7 +87,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bisected(Frame, frozen=True):
-    """What was found."""
+    """The result of the search."""
 
     request: int
     finding: Finding

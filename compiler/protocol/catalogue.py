@@ -1,4 +1,4 @@
-"""Frames that list what there is to choose from: passes, ops, presets."""
+"""Frames that list passes, ops and presets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ListPresets(Frame, frozen=True):
 
 
 class Passes(Frame, frozen=True):
-    """The passes and dialects that there are, and where MLIR's come from."""
+    """The available passes and dialects, and the origin of the MLIR bindings."""
 
     request: int
     passes: tuple[PassInfo, ...]

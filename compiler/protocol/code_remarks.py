@@ -1,18 +1,18 @@
-"""Frames that ask what LLVM's own passes did while they made machine code."""
+"""Frames that ask for the remarks of LLVM's passes during code generation."""
 
 from __future__ import annotations
 
 from buddy.compiler.protocol.frame import Frame
 from buddy.compiler.protocol.recipe import Recipe
 
-# Who speaks where LLVM does: it prints no name of a pass.
+# The pass name of remarks from LLVM, which does not print which of its passes they come from.
 LLVM = "llvm"
 
 
 class ExplainCode(Frame, frozen=True):
-    """Have LLVM say what it does to each node's code under a recipe: `CodeExplained`, or `Failed` where it cannot.
+    """Collect LLVM's remarks on each node's code under a recipe; answered by `CodeExplained`, or `Failed`.
 
-    Functions are compiled once more for that, so it takes as long as generating machine code does.
+    The functions are compiled again for this, so it takes as long as code generation.
     """
 
     request: int
@@ -20,7 +20,7 @@ class ExplainCode(Frame, frozen=True):
 
 
 class CodeExplained(Frame, frozen=True):
-    """`remarks` are (`LLVM`, node, text), as those of `Compiled` are."""
+    """`remarks` are tuples (`LLVM`, node, text), like those of `Compiled`."""
 
     request: int
     graph: int

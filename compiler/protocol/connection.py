@@ -15,7 +15,7 @@ WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
-    """The greeting; its version is written out even where it is the default. `log` is the least that is logged."""
+    """The greeting; its version is written out even if it is the default. `log` is the minimum log level."""
 
     version: int = PROTOCOL_VERSION
     client: str = "buddy-tui"
@@ -23,13 +23,13 @@ class Hello(Frame, frozen=True, omit_defaults=False):
 
 
 class Cancel(Frame, frozen=True):
-    """Stop request number `target`; 0 stops everything under way. The request ends with `Failed(cancelled=True)`."""
+    """Cancel request number `target`; 0 cancels all. The request ends with `Failed(cancelled=True)`."""
 
     target: int = 0
 
 
 class Ping(Frame, frozen=True):
-    """Is anybody there? Answered by `Pong` before anything that comes behind it."""
+    """Check that the engine responds. It answers with `Pong` before it handles later frames."""
 
     request: int
 
@@ -48,13 +48,13 @@ class Welcome(Frame, frozen=True):
 
 
 class Pong(Frame, frozen=True):
-    """The engine's loop turns."""
+    """The engine's event loop is running."""
 
     request: int
 
 
 class Progress(Frame, frozen=True):
-    """What a request is doing now; `done` in 0..1 where it is known, else -1."""
+    """What a request is doing now; `done` is in 0..1 if known, else -1."""
 
     request: int
     what: str
@@ -62,14 +62,14 @@ class Progress(Frame, frozen=True):
 
 
 class Printout(Frame, frozen=True):
-    """Text that the user's program printed."""
+    """Output of the user's program."""
 
     text: str
     stream: Literal["stdout", "stderr"] = "stdout"
 
 
 class Failed(Frame, frozen=True):
-    """The request ended without its result. Stages sent before stay valid; `stages` may add the IR at the failure."""
+    """The request failed. Stages sent before stay valid; `stages` may add the IR at the failure."""
 
     request: int
     diagnostic: Diagnostic
@@ -78,11 +78,11 @@ class Failed(Frame, frozen=True):
 
 
 class WorkerState(Frame, frozen=True):
-    """A worker (`host`, `compiler`, `runner`) changed state; `what` says why, in words for a person.
+    """A worker (`host`, `compiler`, `runner`) changed state; `what` is the reason, as a sentence for the user.
 
-    `stopped`: by a signal, such as SIGSTOP or a debugger's; it goes on once it is continued.
-    `end` says when a `dead` one ended: when it was `asked` to, in a `request` that fails of it, `idle`, or at its
-    `start`, of which no failure tells; `again`, that another one is being started.
+    The state `stopped` means stopped by a signal, such as SIGSTOP or a debugger's; the worker can be continued. `end`
+    says when a `dead` worker exited: when it was `asked` to, during a `request` that therefore fails, while `idle`, or
+    at its `start`; no failure is sent for the last two. `again` means that the worker is being restarted.
     """
 
     worker: str

@@ -1,6 +1,6 @@
-"""What a compilation for a GPU hands over: the text of its kernels, and what the host does with them, in order.
+"""The result of a compilation for a GPU: the PTX of its kernels, and the host's actions, in order.
 
-Plain data, without torch and MLIR.
+Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Buffer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Device memory of `size` bytes that is neither an argument nor a result; `content` is what it begins with."""
+    """Device memory of `size` bytes that is neither an argument nor a result; `content` is its initial content."""
 
     size: int
     content: bytes = b""
@@ -24,7 +24,7 @@ class Pointer(msgspec.Struct, frozen=True, tag="pointer"):
 
 
 class Scalar(msgspec.Struct, frozen=True, tag="scalar"):
-    """A number, as a kernel takes it."""
+    """A number passed by value to a kernel."""
 
     kind: Literal["i1", "i8", "i16", "i32", "i64", "f32", "f64"]
     value: int | float
@@ -34,7 +34,9 @@ Word = Pointer | Scalar
 
 
 class Launch(msgspec.Struct, frozen=True, tag="launch"):
-    """Run kernel `kernel` on `grid` blocks of `block` threads each, along x, y and z, with `shared` bytes a block."""
+    """Run kernel `kernel` on `grid` blocks of `block` threads (x, y, z), with `shared` bytes of shared memory per
+    block.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -52,7 +54,7 @@ class Copy(msgspec.Struct, frozen=True, tag="copy"):
 
 
 class DeviceProgram(msgspec.Struct, frozen=True):
-    """`modules` are texts of PTX, each with kernels of names of their own, made for `chip` (`sm_75`) and all later."""
+    """`modules` are texts of PTX, each with kernels of distinct names, for `chip` (`sm_75`) and all later chips."""
 
     chip: str
     modules: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""The pipeline of a program that begins as IR: steps that its phase is past are off, what its dialects need is first.
+"""Adapts a pass pipeline to a program that starts as IR. Imports neither torch nor MLIR.
 
-Neither torch nor MLIR.
+Disables the passes of earlier phases and prepends the passes that the program's dialects need.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.protocol.steps import FUNC, steps_of
 from buddy.compiler.protocol.torch_mlir_pipelines import FROM_BACKEND, FROM_ONNX, FROM_STABLEHLO, TO_BACKEND
 
-# What can be undone is switched off, not taken out: a user may switch it on again.
+# Passes are disabled rather than removed, so that a user can enable them again.
 _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
-# Passes that make buffers of tensors.
+# Passes that convert tensors to buffers.
 _BUFFERIZING = frozenset({"one-shot-bufferize"})
-# Passes of these phases that have work to do on IR whose loops and buffers are given: memory is still to be planned,
-# results and copies to be lowered, threads to be made of parallel loops.
+# Passes of these phases that still apply to IR on loops and buffers: they plan memory, lower results and copies, and
+# turn parallel loops into threads.
 _ON_BUFFERS = frozenset({
     "results-to-out-params", "canonicalize", "cse", "scf-forall-to-parallel", "read-in-place", "write-in-place",
     "parallel-to-tasks", "plan-memory", "pass-sizes",
 })  # fmt: skip
-# Passes that what is put around a function of the LLVM dialect needs.
+# Passes that the wrapper of a function in the LLVM dialect needs.
 _AROUND_LLVM = frozenset({"copies-to-loops", "convert-linalg-to-loops"})
-# Passes that take apart ops on numbers as well as on tensors.
+# Passes that decompose ops on scalars as well as on tensors.
 _ON_ANYTHING = frozenset({"expand-math-to-polynomials"})
 _FRONT_PHASE = "fused"
 
 
 def entering(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
-    """`recipe`, a preset's, for a program whose IR is at phase `enters` and has ops of `dialects`.
+    """Returns `recipe`, a preset's, adapted to a program whose IR is at phase `enters` and has ops of `dialects`.
 
-    A program that was captured (`enters` is "") takes it as it is.
+    Returns the recipe unchanged for a captured program (`enters` is "").
     """
     if not enters:
         return recipe
@@ -43,8 +43,8 @@ def entering(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Rec
 
 
 def _front(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
-    """What makes tensors in dialects of MLIR's own of what comes from elsewhere, in order."""
-    # Functions that the one to be called does not call are none of the program.
+    """Returns the passes that convert imported dialects to tensors in MLIR's own dialects, in order."""
+    # Functions that the entry function does not call are not part of the program.
     found: list[PassStep] = steps_of(_FRONT_PHASE, "symbol-dce")
     if "onnx" in dialects:
         found += FROM_ONNX
@@ -68,7 +68,7 @@ def _from_hlo(dialects: Collection[str]) -> Iterable[PassStep]:
 
 
 def _has_work(step: PassStep, enters: str) -> bool:
-    """Whether a step that is on has anything to do on IR at that phase."""
+    """Whether an enabled step applies to IR at that phase."""
     if not step.enabled or step.level == "graph":
         return False
     if enters == "toplevel" or step.phase not in _PHASES:

@@ -1,4 +1,4 @@
-"""Frames that write a compiled program as files."""
+"""Frames that export a compiled program as files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ EXPORT_KINDS: tuple[ExportKind, ...] = ("asm", "object", "static", "shared", "ll
 
 
 class ExportedFile(msgspec.Struct, frozen=True):
-    """A file that was written, by its name in the folder, and its size in bytes."""
+    """A written file: its name in the folder, and its size in bytes."""
 
     name: str
     size: int
 
 
 class Export(Frame, frozen=True):
-    """Write the graph of `recipe` as files of these kinds to `folder`, on the engine's machine: `Exported`.
+    """Write the graph of `recipe` as files of these kinds to `folder`, on the engine's machine; answered by `Exported`.
 
-    `directory` is what `folder` is relative to, "" for the engine's own. Functions and files are called after `name`,
-    "" stands for the source's. `stage` names the text that `mlir` and `bytecode` are of, "" the first of MLIR. What is
-    in the way is written over by `force` alone; `command` is told in the README.
+    `folder` is relative to `directory`, or to the engine's current directory if that is "". Functions and files are
+    named after `name`, or after the source if it is "". `stage` names the text for `mlir` and `bytecode`; "" is the
+    first stage of MLIR. Existing files are overwritten only with `force`. `command` is printed in the README.
     """
 
     request: int
@@ -40,7 +40,7 @@ class Export(Frame, frozen=True):
 
 
 class Exported(Frame, frozen=True):
-    """What was written, and where."""
+    """The written files, and their folder."""
 
     request: int
     folder: str

@@ -1,4 +1,4 @@
-"""Frames that make a program of some nodes of a graph, and a script of a graph."""
+"""Frames that extract a subgraph, and that write a graph as a script."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from buddy.compiler.protocol.recipe import Recipe
 
 
 class Extract(Frame, frozen=True):
-    """Make a graph of the `nodes`, stable or FX names, of the graph of `recipe`, with their real inputs: `Extracted`.
+    """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs; answered by
+    `Extracted`.
 
-    It is one more graph of the program until that is opened again; the same nodes give the same graph.
+    It becomes another graph of the program until the program is opened again; the same nodes give the same graph.
     """
 
     request: int
@@ -27,14 +28,14 @@ class Extracted(Frame, frozen=True):
 
 
 class WriteScript(Frame, frozen=True):
-    """The graph of `recipe` as a script that needs nothing but torch: `Script`."""
+    """Write the graph of `recipe` as a script that needs only torch; answered by `Script`."""
 
     request: int
     recipe: Recipe
 
 
 class Script(Frame, frozen=True):
-    """A script to be saved as `name`.py, and the tensors that it reads, to be saved beside it as `name`.npz."""
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved next to it as `name`.npz."""
 
     request: int
     name: str

@@ -1,4 +1,4 @@
-"""What all frames are, and the version of the set."""
+"""The base class of frames, and the protocol version."""
 
 from __future__ import annotations
 

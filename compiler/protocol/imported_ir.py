@@ -1,4 +1,4 @@
-"""IR that a graph comes with, instead of being lowered node by node."""
+"""IR that comes with a graph, instead of being lowered node by node."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class GivenIR(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A module as text, which has the graph's placeholders for arguments and the graph's results for results.
+    """A module as text, whose arguments are the graph's placeholders and whose results are the graph's results.
 
-    `phase` is the phase of the line that it enters at, `entry` the name of the function that is called ("" where there
-    is only one that is public). Every op says by a name location, `loc("linear_1")`, or by several fused, which nodes
-    it comes from.
+    `phase` is the phase of the pipeline that it enters, `entry` the name of the entry function ("" if only one function
+    is public). Every op names the nodes that it comes from by a name location, `loc("linear_1")`, or by several fused
+    ones.
 
-    `frontend` is the frontend that made it beside the nodes, which a recipe may compile instead; where it is "", there
-    is nothing else to compile.
+    `frontend` is the frontend that produced it in addition to the nodes; a recipe may compile the nodes instead. If it
+    is "", only the IR can be compiled.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Frames that hold every node of a compiled program against eager."""
+"""Frames that compare every node of a compiled program with eager."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from buddy.compiler.protocol.run_report import InputChoice
 
 
 class CompareNodes(Frame, frozen=True):
-    """Compile a recipe so that its program shows its values, and compare each with eager: `Progress`, `NodesCompared`.
+    """Compile a recipe so that its program reports its values, and compare each with eager; answered by `Progress`,
+    `NodesCompared`.
 
-    What is on the screen stays. With `every`, values that are fused are put into memory to be seen; with `own`, each
-    node is compiled alone as well. The comparison is stopped after `timeout` seconds, compiling included.
+    The compilation on the screen is not replaced. With `every`, fused values are written to memory to be compared; with
+    `own`, each node is also compiled alone. The comparison is stopped after `timeout` seconds, including compilation.
     """
 
     request: int

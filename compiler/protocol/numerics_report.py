@@ -1,4 +1,4 @@
-"""What comparing every node with eager gave, as plain values that frames carry. Neither torch nor MLIR."""
+"""The result of comparing every node with eager, as plain values that frames carry. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import msgspec
 
 from buddy.compiler.protocol.recipe import Recipe
 
-# How a node's value came to be seen: it lies in memory as the program is; it is in none, being fused into what reads
-# it; it was put into memory to be seen, which makes the program another one; a graph pass has taken the node out.
+# How a node's value is observed. "observed": it is in memory anyway. "fused": it is in no memory, because it is fused
+# into its users. "materialised": it was written to memory for the comparison, which changes the program. "folded": a
+# graph pass has removed the node.
 Seen = Literal["observed", "fused", "materialised", "folded"]
 Reference = Literal["eager", "float64"]
 
 
 class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a tensor is from the one it should be, over elements where both are finite.
+    """The error of a tensor with respect to its reference, over elements where both are finite.
 
-    `largest` is the greatest absolute difference, `relative` the root mean square of the differences over that of the
-    reference. `share` is the greatest difference as a share of what is tolerated (an upper bound where it is below 1),
-    -1 where an element is infinite or NaN on one side alone; `where` is the first index beyond it. `nans` and `infs`
-    are those of the tensor.
+    `largest` is the greatest absolute difference, `relative` the root mean square of the differences divided by that of
+    the reference. `share` is the greatest difference divided by the tolerance (an upper bound if it is below 1), -1 if
+    an element is infinite or NaN on one side only; `where` is the first index out of tolerance. `nans` and `infs` are
+    the counts of the tensor.
     """
 
     largest: float = 0.0
@@ -38,7 +39,8 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's errors: `error` of its value in the compiled program, `own` of the node alone on the reference's inputs.
 
-    Either is absent where it was not measured; `why` says why `own` was not. `nans` and `infs` are the reference's.
+    Either is absent if it was not measured; `why` is the reason for a missing `own`. `nans` and `infs` are the
+    reference's.
     """
 
     node: str
@@ -56,7 +58,7 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NanOrigin(msgspec.Struct, frozen=True):
-    """The first node whose result has a NaN, or an infinity, while nothing that it reads has one."""
+    """The first node whose result has a NaN (or an infinity) while none of its inputs has one."""
 
     kind: Literal["nan", "inf"]
     side: Literal["compiled", "eager"]
@@ -65,12 +67,13 @@ class NanOrigin(msgspec.Struct, frozen=True):
 
 
 class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Every node of a graph beside the reference.
+    """Every node of a graph compared with the reference.
 
-    `first` is the first node that leaves its tolerance, `first_by` whether by its own error or by what has come to it;
-    `suspects` are the nodes fused into it whose values nobody sees. `results` are the nodes that the graph returns.
-    `seconds` is what the comparison took, compiled program and reference included; `compile_seconds` what making the
-    programs for it took. `peak` is in bytes, on top of weights and inputs; 0 where it was not asked for.
+    `first` is the first node out of tolerance; `first_by` says whether its own error or an error of its inputs is the
+    cause; `suspects` are the nodes fused into it whose values were not observed. `results` are the nodes that the graph
+    returns. `seconds` is the duration of the comparison, including compiled program and reference; `compile_seconds`
+    the time to compile the programs for it. `peak` is memory in bytes on top of weights and inputs; 0 if it was not
+    requested.
     """
 
     graph: int
@@ -87,7 +90,7 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def compared(self) -> int:
-        """How many nodes have a value that was held beside the reference."""
+        """The number of nodes whose value was compared with the reference."""
         return sum(found.error is not None or found.own is not None for found in self.nodes)
 
     @property
@@ -100,11 +103,11 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OwnProgram(msgspec.Struct, frozen=True):
-    """A node compiled alone: an artifact, which of the captured graph's values it takes, and which it gives.
+    """A node compiled alone: an artifact, the values of the captured graph that it takes, and those that it returns.
 
     `uses` has an entry for each node that it stands for: the names of the inputs, and stable names of the results with
-    their number in the node's tuple of results, -1 where it gives a single one. What only `moves` elements does so
-    whatever they are.
+    their index in the node's tuple of results, -1 for a single result. If it only `moves` elements, its result does not
+    depend on their values.
     """
 
     artifact: bytes
@@ -113,9 +116,10 @@ class OwnProgram(msgspec.Struct, frozen=True):
 
 
 class ObservedProgram(msgspec.Struct, frozen=True):
-    """The compiled program with what shows its values, and each node compiled alone.
+    """The instrumented program, and each node compiled alone.
 
-    `recipe` is the one that it was compiled by; `seen` and `why` (no program of its own) are by stable name.
+    `recipe` is the recipe of the instrumented program; `seen` and `why` (the reason why a node is not compiled alone)
+    are keyed by stable name.
     """
 
     recipe: Recipe

@@ -1,6 +1,6 @@
-"""What the engine asks of processes that do one thing and end, and what they answer: each side reads these structs.
+"""Requests to one-shot processes, which answer one request and exit, and their answers. Both sides use these structs.
 
-The processes load MLIR, which may crash or never end, so that the engine need not (`support.processes.one_shot`).
+The processes load MLIR, which may crash or never return, so that the engine need not (`support.processes.one_shot`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from buddy.compiler.protocol.recipe import PassStep
 
 
 class PassTrials(msgspec.Struct, frozen=True):
-    """A module as text, and the passes to try on it, each on a clone: `TrialOutcome`s, in order."""
+    """A module as text, and passes to try on clones of it; answered by `TrialOutcome`s, in order."""
 
     content: str
     candidates: tuple[PassStep, ...]
@@ -19,7 +19,7 @@ class PassTrials(msgspec.Struct, frozen=True):
 
 
 class TrialOutcome(msgspec.Struct, frozen=True):
-    """What candidate number `number` changed: differences of op counts by name, or why it failed."""
+    """The changes by candidate number `number`: differences of op counts by name, or the reason of its failure."""
 
     number: int
     changed: bool = False
@@ -29,7 +29,7 @@ class TrialOutcome(msgspec.Struct, frozen=True):
 
 
 class GenericFormRequest(msgspec.Struct, frozen=True):
-    """A printed module: `GenericForm`. `line_sets` holds native unsigned 32-bit numbers, one per line."""
+    """A printed module; answered by `GenericForm`. `line_sets` holds native unsigned 32-bit numbers, one per line."""
 
     content: str
     line_sets: bytes

@@ -1,4 +1,6 @@
-"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, passes, ops. Neither torch nor MLIR."""
+"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, passes, ops. Imports neither torch nor
+MLIR.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message for a person: what happened, where, and what to do."""
+    """A message for the user: what happened, where, and what to do."""
 
     what: str
     where: str = ""
@@ -30,8 +32,8 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A row of the FX table. `stable` survives renumbering; shapes are printed as `128x768`, several joined by `, `.
 
-    `strides` are printed alike; `bytes` are those of all results, 0 where only a call tells. `inputs` are the rows of
-    the nodes that it reads.
+    `strides` have the same format; `bytes` is the size of all results, 0 if it is known only at the call. `inputs` are
+    the rows of the nodes that it reads.
     """
 
     index: int
@@ -51,7 +53,7 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a node is lowered under a recipe: the chosen registry, those that could, its function, and why."""
+    """The lowering of a node under a recipe: the chosen registry, the possible ones, its function, and the reason."""
 
     node: str
     lowering: str
@@ -63,11 +65,11 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured graph of a program.
 
-    `broke` says why Dynamo ended it before its function ended, `broke_at` on which line (`file:line`). `strict` graphs
-    come from a script that allows no node in eager (`fallback="error"`). `code` names the text of the graph as Python.
+    `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`). `strict` graphs come from a script
+    that allows no fallback (`fallback="error"`). `code` names the text of the graph as Python.
 
-    A graph that begins as IR `enters` the line in that phase, with ops of `dialects`. `compared` says whether there is
-    anything to compare its results with.
+    A graph that starts as IR enters the pipeline at the phase `enters`, with ops of `dialects`. `compared` says whether
+    its results can be compared with a reference.
     """
 
     name: str
@@ -85,14 +87,14 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One snapshot of the program on its way down.
+    """The IR after one pass.
 
-    `step` is the index of the recipe's step that made it, or -1 for the line's own acts (`fx`, `graph`, `lower`,
-    `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` is the
-    number of ops that are gone, `added` of those that are new, since the stage before; `deltas` says which, by name,
-    the greatest first. `origins` are how many ops, or bytes of machine code, lead to nodes of their own, to
-    derived ones alone, and to none; `lost` of them led to none when the pass was done, and were given derived ones.
-    `functions` are those whose machine code was made, with the milliseconds each took: in processes side by side.
+    `step` is the index of the recipe's step that made it, or -1 for the built-in steps (`fx`, `graph`, `lower`,
+    `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` and
+    `added` are the numbers of ops removed and added since the previous stage; `deltas` lists them by op name, the
+    greatest change first. `origins` counts the ops, or bytes of machine code, with nodes of their own, with derived
+    nodes only, and without nodes; `lost` is the number of ops that had none after the pass and were given derived ones.
+    `functions` are those whose machine code was generated, with the milliseconds each took, in parallel processes.
     """
 
     index: int
@@ -115,7 +117,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An option of a pass; `words` are all that it takes where it takes one of a few words."""
+    """An option of a pass; `words` are its valid values if it takes one of a few words."""
 
     name: str
     default: str
@@ -124,7 +126,7 @@ class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry of the pass catalogue; `origin` names the plug-in that it comes from, if it does."""
+    """An entry of the pass catalogue; `origin` names the plug-in that it comes from, if any."""
 
     name: str
     level: str
@@ -136,7 +138,7 @@ class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A dialect that the bindings have registered, with how many ops it has; `module` is that of its Python classes."""
+    """A dialect that the bindings have registered, with its number of ops; `module` is that of its Python classes."""
 
     name: str
     ops: int
@@ -144,9 +146,10 @@ class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BindingsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where MLIR comes from: the bindings' package, whether a variable names it, its version and folder.
+    """The origin of MLIR: the bindings' package, whether a variable selects it, its version and folder.
 
-    `tool` is the `mlir-opt` that is used beside them, "" without one; `tool_problem` why the one asked for is not.
+    `tool` is the `mlir-opt` that is used in addition, "" without one; `tool_problem` is the reason why the requested
+    one is not used.
     """
 
     package: str
@@ -160,7 +163,7 @@ class BindingsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An ATen target that can be compiled, its op class, and the registries that lower the class.
 
-    The class is "" for a target that a plug-in decomposes; `origin` names the plug-ins that had a part in it.
+    The class is "" for a target that a plug-in decomposes; `origin` names the plug-ins that contribute to it.
     """
 
     target: str
@@ -170,9 +173,9 @@ class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A named pipeline and the phases it goes through, in order: `(name, language)`.
+    """A named pipeline and its phases, in order: `(name, language)`.
 
-    `device` names what its programs run on where that is not the CPU that compiles them.
+    `device` names the device that its programs run on, if that is not the CPU of this machine.
     """
 
     name: str
@@ -182,5 +185,5 @@ class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str = ""
 
     def suits(self, recipe: Recipe) -> bool:
-        """Whether the program of `recipe` can go down by it as it was opened, and run on this CPU."""
+        """Whether the preset can compile the program of `recipe` as it was opened, for this CPU."""
         return not self.device and (self.recipe.frontend in OWN_FRONTENDS) == (recipe.frontend in OWN_FRONTENDS)

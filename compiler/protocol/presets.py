@@ -25,7 +25,7 @@ PHASES = (
     ("asm", "asm"),
 )
 
-# TOSA and tensor-level math become linalg; what the flavour did not use changes nothing here.
+# TOSA and tensor-level math become linalg. Passes for dialects that the program does not use change nothing.
 _TO_LINALG = _steps(
     "fused",
     ("tosa-to-linalg-named", FUNC),
@@ -44,7 +44,7 @@ _FUSION = _steps(
     "fold-transposes",
     "fuse-elementwise",
     "canonicalize",
-    # After fusion: what is computed in place is then the whole of what lies between two windows.
+    # After fusion, so that an in-place computation covers everything between two windows.
     "pad-in-place",
 )
 _UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
@@ -52,7 +52,7 @@ _MATH = _steps("fused", "expand-math-to-polynomials")
 
 _BUFFERS = _steps(
     "buffers",
-    # Identity layouts at function boundaries: with strided ones nothing vectorises.
+    # Identity layouts at function boundaries: strided ones prevent vectorization.
     ("one-shot-bufferize", MODULE, {
         "bufferize-function-boundaries": True, "function-boundary-type-conversion": "identity-layout-map",
     }),
@@ -60,14 +60,14 @@ _BUFFERS = _steps(
     "canonicalize",
     "cse",
     "tile-dynamic",
-    # Loops over tensors whose iterations are independent, as buffers have them: threads may share these.
+    # Loops over tensors with independent iterations, in the form that they have on buffers: threads may share these.
     ("scf-forall-to-parallel", FUNC),
 )  # fmt: skip
 
-# Off at first: a library's products, to compare the kernels with.
+# Off by default: a library's products, to compare the kernels with.
 _LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), enabled=False)]
 
-# Before the plan: what lives within a row, or only in registers, needs no buffer of its own.
+# Before memory planning: values that live within a row, or only in registers, need no buffer.
 _ROWS = _steps("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
 _KERNELS = _steps(
     "kernels",
@@ -82,11 +82,10 @@ _KERNELS = _steps(
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
 
-# Off at first: a profile switches it on. Functions have their memory by then, and loops are still whole.
+# Off by default: a profile enables it. At this point functions have their memory, and loops are not yet split.
 _COUNTING = [msgspec.structs.replace(_step("kernels", "count-cycles"), enabled=False)]
 
-# The passes that pack weights unless told not to.
-# The option by which these passes leave weights to be packed before the call.
+# The passes that pack weights by default, and their option that packs weights before the call.
 PACK_WEIGHTS = "pack-weights"
 _PACKING = ("contractions-to-kernels", "convolutions-to-kernels")
 
@@ -99,7 +98,7 @@ _LLVM = _steps(
     "convert-scf-to-cf",
     "expand-strided-metadata",
     "lower-affine",
-    # Before vectors go: libm knows scalars only, so a vector of them is taken apart and put together again.
+    # Before vectors are lowered: libm has only scalar functions, so a vector argument is split and reassembled.
     "convert-math-to-llvm",
     "convert-math-to-libm",
     "convert-vector-to-llvm",
@@ -107,7 +106,7 @@ _LLVM = _steps(
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",
     "convert-index-to-llvm",
-    # Shapes are static, so a pointer says all of a buffer; descriptors make 7 arguments of one, and LLVM slow.
+    # Shapes are static, so a bare pointer describes a buffer; descriptors expand to 7 arguments and slow down LLVM.
     ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
     "convert-tasks-to-llvm",
     "convert-cf-to-llvm",
@@ -133,16 +132,16 @@ _GPU_PHASES = (
 )
 KERNELS = "gpu.module"
 
-# One function: the host launches kernels one after another, and calls nothing.
+# One function: the host launches kernels one after another, and calls no functions.
 _ONE_FUNCTION = _steps("fused", "inline", "symbol-dce")
 _GPU_BUFFERS = _BUFFERS[: next(i for i, step in enumerate(_BUFFERS) if step.name == "tile-dynamic")]
 _GPU_LOOPS = _steps(
     "gpu",
     ("convert-linalg-to-parallel-loops", FUNC),
-    # Tiles become blocks, what is in a tile becomes threads: 256 of them where there are two loops.
-    # A tile is whole, with a condition inside: one that is cut short has a size that no block could be given.
+    # Tiles become blocks, iterations inside a tile become threads: 256 of them for two loops. Every tile is full, with
+    # a condition inside: a partial tile would have a size that no block can have.
     ("scf-parallel-loop-tiling", FUNC, {"parallel-loop-tile-sizes": "8,32", "no-min-max-bounds": True}),
-    # Threads side by side, which are those of x, read what lies side by side.
+    # Neighbouring threads (along x) read neighbouring elements.
     ("gpu-map-parallel-loops", FUNC, {"mapping-policy": "innermost-first"}),
     "convert-parallel-loops-to-gpu",
     "lower-affine",
@@ -150,7 +149,7 @@ _GPU_LOOPS = _steps(
     "cse",
     ("gpu-launch-sink-index-computations", MODULE),
     "gpu-kernel-outlining",
-    # The oldest chip that drivers of today serve: newer ones compile the text for themselves.
+    # The oldest chip that current drivers support: drivers compile the PTX for newer ones.
     ("nvvm-attach-target", MODULE, {"chip": "sm_75", "O": 3}),
     "canonicalize",
 )
@@ -171,7 +170,7 @@ _TO_DEVICE = [*_ONE_FUNCTION, *_GPU_BUFFERS, *_GPU_LOOPS, *_NVVM]
 
 
 def _graph_passes(*enabled: str) -> list[PassStep]:
-    """All graph passes, in an order in which all of them may be on."""
+    """All graph passes, in an order in which all of them may be enabled."""
     names = (
         "drop-identities", "slice-parts", "maxpool2d-simplify", "eliminate-transpose",
         "eliminate-matmul-transpose-reshape", "gqa-attention-fusion", "flash-attention-prefill",
@@ -180,10 +179,10 @@ def _graph_passes(*enabled: str) -> list[PassStep]:
     return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
 
 
-# Attention by blocks of keys is exact, as fast as the whole matrix of scores at 128 tokens and faster beyond;
-# grouped heads need no copies of keys and values, nor does a cache that only attention reads with what is new. The
-# others change no machine code (later passes fold transposes, copies and views) or hand products to torch's library,
-# and make nodes and ops correspond less plainly.
+# Blockwise attention is exact, as fast as the full matrix of scores at 128 tokens, and faster beyond. Grouped heads
+# need no copies of keys and values, and neither does a cache that only attention reads together with the new entries.
+# The other passes do not change machine code (later passes fold transposes, copies and views) or call torch's library
+# for products, and they blur the correspondence of nodes and ops.
 _GRAPH = _graph_passes("slice-parts", "gqa-attention-fusion", "flash-attention-prefill")
 _UPSTREAM_GRAPH = _graph_passes()
 
@@ -194,12 +193,12 @@ def _preset(
     return Preset(name, summary, Recipe(preset=name, steps=tuple(steps)), phases, device)
 
 
-# What all programs share once they are linalg on tensors.
+# The common pipeline of all programs from linalg on tensors.
 _SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM]
 
 
 def _by_torch_mlir(flavour: Flavour, what: str) -> Preset:
-    """torch-mlir's road to one of its three dialects, and what is shared from there."""
+    """torch-mlir's pipeline to one of its three dialects, followed by the common pipeline."""
     name = preset_of(TORCH_MLIR, flavour)
     steps = (*TO_BACKEND, *FROM_BACKEND[flavour], *_TO_LINALG, *_SHARED)
     phases = (*PHASES[:2], *import_phases(flavour), *PHASES[3:])
@@ -242,7 +241,7 @@ def default_recipe(
 ) -> Recipe:
     """The recipe of a preset for a source.
 
-    Raises `ValueError` that names the presets there are.
+    Raises `ValueError` that lists the presets if `preset` is unknown.
     """
     known = presets()
     if preset not in known:
@@ -251,7 +250,7 @@ def default_recipe(
 
 
 def unpacked(recipe: Recipe) -> Recipe:
-    """The recipe with no weight packed before the call."""
+    """The recipe without packing of weights before the call."""
     steps = [
         msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if s.name in _PACKING else s
         for s in recipe.steps

@@ -1,4 +1,4 @@
-"""Frames that tell where the time of a run goes."""
+"""Frames of a profile of a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from buddy.compiler.protocol.run_report import InputChoice
 
 
 class Profile(Frame, frozen=True):
-    """Compile a recipe with counters in its code, and run it: `Progress`, then `Profiled` or `Failed`.
+    """Compile a recipe with counters in its code, and run it; answered by `Progress`, then `Profiled` or `Failed`.
 
-    What is on the screen stays. With `peak`, what the machine can do at most is measured, once.
+    The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, once.
     """
 
     request: int

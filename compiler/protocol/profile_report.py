@@ -1,4 +1,4 @@
-"""Where the time of a run went, as plain values that frames carry."""
+"""The profile of a run, as plain values that frames carry."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from buddy.compiler.protocol.run_report import Load, Timing
 
 
 class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one node took in a run.
+    """The time of one node in a run.
 
-    `seconds` are those of all code that comes from it. Code that comes from several nodes has one time, which is told
-    at the node that works most; the others are `fused`, and their own `into` names that node. `operations` and `bytes`
-    are what it has to do and to move at least, with all that is fused into it, by shapes alone; -1 where that is not
-    known. `regions` are how many parts of the code that is.
+    `seconds` is the time of all code that comes from it. Code of several nodes has one time, which is reported for the
+    node with the most work; the others are `fused`, and their `into` names that node. `operations` and `bytes` are the
+    minimum work and traffic of the node with everything fused into it, by shapes alone; -1 if unknown. `regions` is the
+    number of its timed regions.
     """
 
     node: str
@@ -26,7 +26,7 @@ class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RegionTime(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a part of a function took in a run, as `artifact.Region` describes it; calls include what they call."""
+    """The time of a part of a function in a run, as described by `artifact.Region`; calls include their callees."""
 
     nodes: tuple[str, ...]
     function: str
@@ -36,8 +36,9 @@ class RegionTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the machine can do at most, in billions a second, a multiply-add being two operations: of operations in f32,
-    of bytes read, of operations in f64 and in i32. 0 where it was not measured."""
+    """The machine's peak rates in 1e9 per second, with a multiply-add as two operations: f32 operations, bytes read,
+    f64 and i32 operations. 0 if not measured.
+    """
 
     gflops: float = 0.0
     gbytes: float = 0.0
@@ -45,8 +46,9 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
     giops_i32: float = 0.0
 
     def arithmetic(self, dtype: str) -> float:
-        """The most in an element type, by the name that rows have for it. Halves are computed in f32 here, and wider
-        integers are at most as fast as those of 32 bits."""
+        """The peak for an element type, by the name that rows use for it. Here, half precision is computed in f32, and
+        wider integers are at most as fast as those of 32 bits.
+        """
         if dtype == "f64":
             return self.gflops_f64
         return self.giops_i32 if dtype.lstrip("u").startswith("i") else self.gflops
@@ -55,8 +57,8 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
 class HotSpot(msgspec.Struct, frozen=True, omit_defaults=True):
     """An instruction, `offset` bytes into a function, at which `samples` found a thread.
 
-    The engine adds what stands there (`text`), in which line of the assembly (`line`, -1 where that is not known), and
-    of which nodes. It may have been the instruction before that took the time.
+    The engine adds its text (`text`), its line in the assembly (`line`, -1 if unknown), and its nodes. The time may
+    belong to the previous instruction.
     """
 
     function: str
@@ -68,11 +70,11 @@ class HotSpot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where threads were at `hertz` samples a second of their time in user space, in the code without counters.
+    """Samples of the code without counters, at `hertz` samples per second of user time of its threads.
 
-    Of `samples`, so many were `inside` compiled code; `spots` are its instructions with most of them, `elsewhere` the
-    files whose code had the others ("" for code that is generated, as trampolines are). `problem` says why there are
-    none.
+    Of `samples`, `inside` were in compiled code; `spots` are the instructions with the most of them, `elsewhere` the
+    files whose code had the others ("" for generated code, such as trampolines). `problem` is the reason if there are
+    no samples.
     """
 
     samples: int = 0
@@ -85,13 +87,13 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the time of a graph's runs went.
+    """The profile of a graph's runs.
 
-    `plain` are runs of the code without counters, `counted` of that with them, taken in turn; `overhead` is by how much
-    the faster half of the latter takes longer than that of the former (0.01: a hundredth). Times of nodes and regions
-    are the means of the faster half of the latter, so that they add up: `whole` is what these runs took, `inside` what
-    all nodes took in them, `outside` what of compiled code belongs to none: calls of functions. Results of both are the
-    same bits where `same`.
+    `plain` are runs of the code without counters, `counted` those with them, interleaved; `overhead` is the relative
+    slowdown of the faster half of `counted` against the faster half of `plain` (0.01: 1 %). Times of nodes and regions
+    are means over the faster half of `counted`, so that they add up: `whole` is the duration of these runs, `inside`
+    the time of all nodes in them, `outside` the time of compiled code that belongs to no node: function calls. `same`
+    says whether both gave bitwise equal results.
     """
 
     graph: int

@@ -7,19 +7,18 @@ from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, RunReport
 
-# Who remarks on a choice of the recipe that could not be followed; all other remarks come from passes.
+# The pass name of remarks on a choice of the recipe that could not be applied; all other remarks come from passes.
 IN_VAIN = "recipe"
-# How a node that a graph pass took out is lowered: others do its work.
+# The lowering of a node that a graph pass removed: other nodes do its work.
 FOLDED = "folded"
 
 
 class Open(Frame, frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
-    `plugins` are loaded first. One that has another hash than its file is told of in the notes. `shapes`, each as
-    `x=4x128`, stand in for those of the tensors that the script has its model called with. `frontend` is that of the
-    recipes to come: graphs are captured by it, or imported besides. Where the user `trusts` the file, pickles in it may
-    run code.
+    `plugins` are loaded first; the notes report one whose file has another hash. `shapes`, each as `x=4x128`, replace
+    those of the tensors that the script calls its model with. `frontend` is that of the following recipes: graphs are
+    captured by it, or imported in addition. If the user `trusts` the file, pickles in it may run code.
     """
 
     request: int
@@ -33,10 +32,10 @@ class Open(Frame, frozen=True):
 
 
 class Compile(Frame, frozen=True):
-    """Compile a recipe: `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
+    """Compile a recipe; answered by `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
-    A newer `Compile` replaces one that has not begun; one that runs is finished unless cancelled. One `beside` the
-    recipe on the screen, for comparing, replaces none and is replaced by none.
+    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. A `beside`
+    compilation, made to compare with the recipe on the screen, replaces none and is replaced by none.
     """
 
     request: int
@@ -45,9 +44,9 @@ class Compile(Frame, frozen=True):
 
 
 class Run(Frame, frozen=True):
-    """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`.
+    """Compile if needed, run, and compare with eager; answered by the frames of `Compile`, then `Ran` or `Failed`.
 
-    `beside` is as for `Compile`. With `values`, `Ran` brings inputs and outputs, too; with `keep`, the engine keeps
+    `beside` is as for `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`, the engine stores
     them for `FetchValues` until the graph's next such run. NaN equals NaN only with `equal_nan`.
     """
 
@@ -63,9 +62,9 @@ class Run(Frame, frozen=True):
 
 
 class Captured(Frame, frozen=True):
-    """The graphs of a program, and the plug-ins as they were loaded, which recipes of it must name.
+    """The graphs of a program, and the loaded plug-ins, which recipes of it must name.
 
-    `files` are whole paths of the script and of what it imports that belongs to no installed package.
+    `files` are the absolute paths of the script and of its imports outside installed packages.
     """
 
     request: int
@@ -89,9 +88,9 @@ class StageDone(Frame, frozen=True):
 
 
 class Compiled(Frame, frozen=True):
-    """The compilation is whole: all its stages in order, and how long it took (`reused` stages cost nothing).
+    """The compilation is complete: all its stages in order, and its duration (`reused` stages took no time).
 
-    `remarks` are (pass or `IN_VAIN`, node, text).
+    `remarks` are tuples (pass or `IN_VAIN`, node, text).
     """
 
     request: int
@@ -103,7 +102,7 @@ class Compiled(Frame, frozen=True):
 
 
 class Ran(Frame, frozen=True):
-    """`values` is a `.npz` of `input/NAME`, `output/NAME` and `eager/NAME`, where it was asked for."""
+    """`values` is a `.npz` of `input/NAME`, `output/NAME` and `eager/NAME`, if requested."""
 
     request: int
     report: RunReport

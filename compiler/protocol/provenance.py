@@ -1,4 +1,4 @@
-"""Frames about where things come from: a node's lines in every stage, the nodes of lines, Python sources, jumps."""
+"""Frames about provenance: a node's lines in every stage, the nodes of lines, Python sources, jumps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from buddy.compiler.protocol.frame import Frame
 
 
 class FollowNode(Frame, frozen=True):
-    """The lines of each of `texts` that come from the node with the stable name `node`: `Followed`."""
+    """Find the lines of each of `texts` that come from the node with the stable name `node`; answered by `Followed`."""
 
     request: int
     texts: tuple[str, ...]
@@ -17,10 +17,9 @@ class FollowNode(Frame, frozen=True):
 
 
 class NodeTrace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of `text` comes from a node: `own` lines and `derived` ones, of which the first are in `lines`.
+    """The lines of `text` that come from a node: counts of `own` and `derived` ones; the first of them are in `lines`.
 
-    `marks` says of each of `lines` whether it is derived, `excerpts` what stands there; lines of the node's own come
-    first.
+    `marks` says of each of `lines` whether it is derived, `excerpts` is its text; the node's own lines come first.
     """
 
     text: str
@@ -32,7 +31,7 @@ class NodeTrace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Followed(Frame, frozen=True):
-    """One entry for each text that was asked for and is still kept, in order; equal texts have one."""
+    """One entry for each requested text that is still stored, in order; equal texts have one entry."""
 
     request: int
     node: str
@@ -40,7 +39,7 @@ class Followed(Frame, frozen=True):
 
 
 class FindOrigins(Frame, frozen=True):
-    """The nodes that lines `first` to `last` of `text` come from: `OriginsFound`."""
+    """Find the nodes that lines `first` to `last` of `text` come from; answered by `OriginsFound`."""
 
     request: int
     text: str
@@ -49,7 +48,7 @@ class FindOrigins(Frame, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of the lines asked for, `own` come from the node itself; for `derived` ones a pass had dropped the location."""
+    """Of the requested lines, `own` come from the node itself; for `derived` ones a pass had dropped the location."""
 
     node: str
     own: int
@@ -66,7 +65,9 @@ class OriginsFound(Frame, frozen=True):
 
 
 class OpenPython(Frame, frozen=True):
-    """The Python file `path` that nodes of the program come from, each line with its nodes: `PythonOpened`."""
+    """Open the Python file `path` that nodes of the program come from, each line with its nodes; answered by
+    `PythonOpened`.
+    """
 
     request: int
     source: str
@@ -85,7 +86,7 @@ class PythonOpened(Frame, frozen=True):
 
 
 class FindJumps(Frame, frozen=True):
-    """The jumps inside the function of assembly that line `line` of `text` is in: `Jumps`."""
+    """Find the jumps in the assembly function that contains line `line` of `text`; answered by `Jumps`."""
 
     request: int
     text: str
@@ -93,7 +94,7 @@ class FindJumps(Frame, frozen=True):
 
 
 class Jumps(Frame, frozen=True):
-    """Pairs of lines, a jump and where it goes, of the function in lines `first` to `last`."""
+    """Pairs of lines, a jump and its target, of the function in lines `first` to `last`."""
 
     request: int
     text: str

@@ -27,7 +27,7 @@ FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 FRONTENDS: tuple[Frontend, ...] = get_args(Frontend)
 
 EAGER: Lowering = "eager"
-# The road of ops that no registry here lowers.
+# The lowering of ops that no registry here lowers.
 TORCH_MLIR: Literal["torch-mlir"] = "torch-mlir"
 # The frontends whose graphs are lowered here, node by node.
 OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
@@ -35,11 +35,11 @@ OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
 NATIVE: Backend = "native"
 IREE: Backend = "iree"
 BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
-# Graph passes that make what is lowered as loops over blocks for this compiler's own kernels: other backends fuse the
-# parts of an attention by themselves, and have no place for such loops.
+# Graph passes whose results are lowered as loops over blocks for this compiler's own kernels: other backends fuse the
+# parts of an attention themselves and have no use for such loops.
 FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
-# Machines that a recipe's target may name beside triples, with what is told of each.
+# Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
     "x86-64": "any CPU of 64 bits by AMD or Intel: SSE2",
     "x86-64-v2": "SSE4.2",
@@ -51,11 +51,11 @@ TARGETS = {
 
 MAX_THREADS = 1024
 MAX_GRAPHS = 2**31
-# What frames and kept files carry of whole numbers.
+# The range of integers in frames and saved files.
 LEAST_NUMBER, GREATEST_NUMBER = -(2**63), 2**64 - 1
-# The pass that reads the recipe's threads; what comes before it is the same for any number of them.
+# The pass that reads the recipe's threads; the passes before it give the same result for any number of threads.
 SHARING_PASS = "parallel-to-tasks"
-# What is done beside the steps of a recipe, where the number of a step says what is under way.
+# Values for `StepNote.step` during the parts of a compilation that are not steps of the recipe.
 LOWERING, CODE = -1, -2
 
 
@@ -74,13 +74,13 @@ class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
     phase: str = ""
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for an option that is a number which nothing can carry, or which never equals itself."""
+        """Raises `ValueError` for an option that is an integer out of range, or NaN."""
         for key, value in self.options:
             if not is_plain_number(value):
                 raise ValueError(f"option {key} of {self.name}: a number is finite and has at most 64 bits")
 
     def spelling(self) -> str:
-        """The step as it would stand in an `mlir-opt --pass-pipeline`, without its anchor."""
+        """The step in the syntax of `mlir-opt --pass-pipeline`, without its anchor."""
         if not self.options:
             return self.name
         text = " ".join(f"{key}={_option_text(value)}" for key, value in self.options)
@@ -95,9 +95,9 @@ class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
 
 
 class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A user's file that adds to the registries: its path, and a hash of what it says ("" where nobody has looked).
+    """A user's file that adds to the registries: its path, and a hash of its content ("" if it has not been read).
 
-    One that is there for its `passes` has to register some.
+    A file that is listed for its `passes` must register at least one.
     """
 
     path: str
@@ -106,25 +106,24 @@ class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What determines a compilation of graph number `graph` of the program that `source` gives.
+    """Everything that determines a compilation of graph number `graph` of the program in `source`.
 
     `plugins` are loaded before the source, in order.
 
-    `threads` is how many threads compiled code and eager, beside which it is timed, may use. It is 1 unless said
-    otherwise: the IR is then plain loops, the same on every machine, and timings say what the code is worth rather than
-    how busy the other cores are.
+    `threads` is the maximum number of threads for compiled code, and for eager when it is timed. It is 1 by default:
+    the IR is then plain loops, the same on every machine, and timings do not depend on how busy the other cores are.
 
-    `target` is the machine that code is for, as `machines.machine_of` reads it; "" is the one that compiles.
+    `target` is the target machine, as `machines.machine_of` parses it; "" is this machine.
 
-    `frontend` says how the program becomes IR: captured by TorchDynamo or by torch.export and lowered here, or captured
-    by TorchDynamo and imported by torch-mlir, whose passes take it to the dialect of `flavour`. StableHLO is a flavour
-    of torch-mlir's alone.
+    `frontend` is how the program becomes IR: captured by TorchDynamo or by torch.export and lowered here, or captured
+    by TorchDynamo and imported by torch-mlir, whose passes lower it to the dialect `flavour`. Only torch-mlir supports
+    StableHLO.
 
-    `backend` says who takes top-level IR on: this compiler ("native"), by the passes of `steps`, or IREE, by its own
-    phases and `backend_flags`, its compiler's. Another backend's recipe keeps its steps for the way back.
+    `backend` compiles top-level IR: this compiler ("native"), by the passes of `steps`, or IREE, by its own phases and
+    with `backend_flags`. A recipe for another backend keeps its steps, for switching back.
 
-    `checks` says whether values that eager refuses (indices out of range, what a program asserts)
-    are looked for and refused; with "none" results are then undefined, but no memory outside of a tensor is touched.
+    `checks` says whether values that eager rejects (indices out of range, failed assertions of the program) are
+    detected and rejected; with "none" results are then undefined, but no access is out of bounds.
     """
 
     source: str = ""
@@ -148,14 +147,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {choice.node: choice.lowering for choice in self.choices}
 
     def with_choice(self, node: str, lowering: str | None) -> Recipe:
-        """This recipe with `node` lowered by `lowering`; `None` goes back to the flavour's own choice."""
+        """Returns this recipe with `node` lowered by `lowering`; `None` restores the dialect's default."""
         kept = [choice for choice in self.choices if choice.node != node]
         if lowering is not None:
             kept.append(OpChoice(node, lowering))
         return msgspec.structs.replace(self, choices=tuple(sorted(kept)))
 
     def with_step(self, index: int, **changes: object) -> Recipe:
-        """This recipe with fields of step `index` replaced, for example `enabled=False`."""
+        """Returns this recipe with fields of step `index` replaced, for example `enabled=False`."""
         steps = list(self.steps)
         steps[index] = msgspec.structs.replace(steps[index], **changes)
         return msgspec.structs.replace(self, steps=tuple(steps))
@@ -164,7 +163,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.with_step(index, enabled=not self.steps[index].enabled)
 
     def handed_over(self) -> Recipe:
-        """This recipe as far as it is for its backend: graph passes for our own kernels are off where it is another."""
+        """Returns the part of this recipe for its backend: for another backend, graph passes for our own kernels are
+        off.
+        """
         if self.backend == NATIVE:
             return self
         steps = (
@@ -173,32 +174,33 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, steps=tuple(steps))
 
     def natively(self) -> Recipe:
-        """This recipe with this compiler as its backend."""
+        """Returns this recipe with this compiler as its backend."""
         return msgspec.structs.replace(self, backend=NATIVE, backend_flags=())
 
 
 def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
-    """The passes of `pipeline` for the graph of `program`, with the latter's choices of lowerings, threads and target,
-    and its backend."""
+    """Returns the passes of `pipeline` for the graph of `program`, with the choices of lowerings, threads, target and
+    backend of `program`.
+    """
     names = ("source", "arguments", "graph", "choices", "threads", "plugins", "target", "backend", "backend_flags")
     return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
 
 
 def preset_of(frontend: Frontend, flavour: Flavour) -> str:
-    """The preset by which a frontend's program goes down: torch-mlir has a pipeline of its own to each flavour."""
+    """The preset for a frontend and dialect: torch-mlir has a separate pipeline for each dialect."""
     if frontend in OWN_FRONTENDS:
         return "default"
     return frontend if flavour == "linalg" else f"{frontend}-{flavour}"
 
 
 def flavours_of(frontend: Frontend) -> tuple[Flavour, ...]:
-    """The flavours that a frontend gives: StableHLO is torch-mlir's alone."""
+    """The target dialects that a frontend supports: StableHLO only with torch-mlir."""
     return FLAVOURS if frontend == TORCH_MLIR else ("linalg", "tosa")
 
 
 @dataclass(frozen=True)
 class PrefixKeys:
-    """Hashes of growing prefixes of a recipe, each naming the state of the compilation after one more step."""
+    """Hashes of growing prefixes of a recipe, each identifying the state of the compilation after one more step."""
 
     top: str
     after_step: tuple[str, ...]
@@ -210,9 +212,10 @@ def digest(*parts: object) -> str:
 
 
 def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
-    """Keys for memoisation: `top` covers what makes top-level IR, `after_step[i]` that and the enabled steps to `i`.
+    """Keys for memoisation: `top` covers everything up to top-level IR, `after_step[i]` that and the enabled steps to
+    `i`.
 
-    A disabled step has the key of the step before it, so switching it off leaves what precedes it untouched.
+    A disabled step has the key of the step before it, so disabling it does not invalidate the preceding stages.
     """
     graph_steps = [_identity(step) for step in recipe.steps if step.level == "graph" and step.enabled]
     plugins = [plugin.hash for plugin in recipe.plugins]
@@ -233,7 +236,7 @@ def _identity(step: PassStep) -> tuple[str, str, str, tuple[tuple[str, OptionVal
 
 
 def is_plain_number(value: OptionValue) -> bool:
-    """Whether an option's value, if it is a number, is finite and of 64 bits, with its sign or without."""
+    """Whether an option's value, if it is a number, is finite and fits into a signed or unsigned 64-bit integer."""
     if isinstance(value, int):
         return LEAST_NUMBER <= value <= GREATEST_NUMBER
     return not isinstance(value, float) or math.isfinite(value)
@@ -249,14 +252,14 @@ def to_toml(recipe: Recipe) -> str:
 
     fields = msgspec.to_builtins(recipe)
     if recipe.checks == "eager":
-        del fields["checks"]  # version 0.1 refuses fields that it does not know
+        del fields["checks"]  # version 0.1 rejects unknown fields
     return tomli_w.dumps(fields)
 
 
 def from_toml(text: str) -> Recipe:
-    """The recipe in `text`.
+    """Parses a recipe from TOML.
 
-    Raises `ValueError` that names the field and the reason when the text is not a recipe.
+    Raises `ValueError` that names the field and the reason if the text is not a recipe.
     """
     try:
         found = msgspec.convert(_parse_toml(text), Recipe, strict=True)

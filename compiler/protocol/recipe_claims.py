@@ -1,4 +1,4 @@
-"""What a recipe that somebody else wrote would do beyond computing: run code, or touch files that its options name.
+"""What a recipe from somebody else would do besides computing: run code, or access files that its options name.
 
 Imports neither torch nor MLIR.
 """
@@ -10,23 +10,25 @@ from collections.abc import Iterable, Iterator
 
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
-# Options of MLIR's passes that name a file or folder: to write, to read, or to run what lies there (its
-# `gpu-module-to-binary` starts `ptxas` of the toolkit that it is told).
+# Options of MLIR's passes that name a file or folder to write, to read, or to execute (MLIR's `gpu-module-to-binary`
+# starts `ptxas` of the given toolkit).
 _PLACES = re.compile(
     r"(?:^|[-_])(?:file|filename|path|paths|dir|directory|library|libraries|toolkit|plugin|link-files|l|opts|cmd-options)$"
 )
-# A step is handed to MLIR's parser as text, so names have to be no more than that, and a value may hold further options
-# or a pipeline of passes with their own. What the edited IR of this one says is read as a module.
+# A step is passed to MLIR's parser as text, so names must be plain, and a value may contain further options or a
+# pipeline of passes with options. The edited IR of this step is parsed as a module.
 _NAME, _BREAKS, _INNER = re.compile(r"[\w.-]+"), re.compile(r"[\s{}()<>\"',;=]+"), re.compile(r"([\w.-]+)=\S+")
 _EDITED = "replace-ir"
-# Flags of IREE's compiler that start programs, load plug-ins, or read and write files. What these take is a place,
-# however it is spelled, so of all other flags only values that are no path are let through.
+# Flags of IREE's compiler that start programs, load plug-ins, or read and write files. Their values are paths in any
+# spelling; so for all other flags only values that are not paths are accepted.
 _FLAGS = re.compile(r"dump|path|file|dir|plugin|toolkit|linker|command|load|preprocess|-to(?:$|-)|bitcode|save|trace")
 _PLAIN = re.compile(r"[\w.,:+\[\]=-]*")
 
 
 def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
-    """What `recipe` asks for that needs trust in who wrote it, a phrase each; plug-ins of `allowed` paths need none."""
+    """Returns what `recipe` asks for that needs trust in its author, a phrase each; plug-ins of `allowed` paths need
+    none.
+    """
     paths = set(allowed)
     found = [f"plug-in {each.path}, which is Python code" for each in recipe.plugins if each.path not in paths]
     found += [claim for step in recipe.steps for claim in _of_step(step)]
@@ -35,12 +37,12 @@ def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
 
 
 def refusal(found: Iterable[str]) -> str:
-    """Why a recipe with these claims is not used, and what to do, in a line."""
+    """The error message for a recipe with these claims, with what to do, in one line."""
     return f"it asks for {'; '.join(found)} · --trust allows it, if you trust who wrote it"
 
 
 def _of_step(step: PassStep) -> Iterator[str]:
-    """Steps that are switched off count too: a key switches them on."""
+    """Includes disabled steps, because a key enables them."""
     if step.level != "mlir" or step.name == _EDITED:
         return
     words = (step.name, step.anchor or "any", *(name for name, _ in step.options))
@@ -53,7 +55,7 @@ def _of_step(step: PassStep) -> Iterator[str]:
 
 
 def _place(name: str, text: str) -> str:
-    """The option that names a file: this one, or one inside its text, which MLIR parses as it stands; "" for none."""
+    """The option that names a file: this one, or one inside its text, which MLIR also parses; "" for none."""
     if text and (_PLACES.search(name) or any(map(_is_path, _BREAKS.split(text)))):
         return f"{name}={text}"
     return next((found[0] for found in _INNER.finditer(text) if _PLACES.search(found[1])), "")

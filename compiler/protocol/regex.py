@@ -1,19 +1,19 @@
-"""Regular expressions as people type them, and what those of types share: read in one way by application and engine."""
+"""Regular expressions from user input, and the shared parts of those for types, for application and engine."""
 
 from __future__ import annotations
 
 import re
 import warnings
 
-# A character between angle brackets, or an arrow, whose head never closes a bracket: so there is one way to read a text
-# by it. Where there are two, the time that a line of arrows takes grows with the cube of its length, or worse.
+# A character between angle brackets, or an arrow, whose head never closes a bracket: so a text matches in only one way.
+# With two ways, matching a line of arrows takes cubic time or worse.
 INSIDE = r"[^<>\n-]|->|-(?!>)"
-# Characters of a wrong pattern that a message repeats.
+# Maximum number of characters of an invalid pattern in a message.
 _SHOWN = 200
 
 
 class PatternError(ValueError):
-    """A regular expression that cannot be read; `reason` says where it goes wrong, the text of which pattern too."""
+    """An invalid regular expression; `reason` says where it goes wrong, and includes the pattern."""
 
     def __init__(self, reason: str, pattern: str) -> None:
         shown = repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."
@@ -22,10 +22,10 @@ class PatternError(ValueError):
 
 
 def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """The regular expression. Raises `PatternError`, also for one that is too much for `re`."""
+    """Compiles a regular expression. Raises `PatternError`, also for one that exceeds the limits of `re`."""
     try:
         with warnings.catch_warnings():
-            # What some later Python may read otherwise is nothing that a person at the keyboard can do about.
+            # The user cannot do anything about changes in a future Python.
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:

@@ -1,22 +1,23 @@
-"""A stream of bytes that outlives the link it goes over. No sockets here: bytes in, bytes out.
+"""A byte stream that survives lost connections. Contains no sockets: bytes in, bytes out.
 
-Each side keeps what it has written until the other says that it has it. Over a new link both greet with how much of the
-other's stream they hold, and what is missing goes out again. A link begins with a line of text each way,
+Each side keeps what it has written until the other confirms it. After a reconnect both sides say how much of the
+other's stream they have received, and the missing part is sent again. A connection begins with a line of text in each
+direction,
 
     buddy-link 1 COUNT      or      buddy-link 1 gone REASON
 
-so that whatever a shell prints at login can stand before it. Records follow: `D`, a 4-byte little-endian length, bytes
-of the stream; or `A`, an 8-byte count of the bytes received so far, which also says, every `BEAT` seconds, that the
-link lives.
+which may come after output that a shell prints at login. Records follow: `D`, a 4-byte little-endian length, bytes of
+the stream; or `A`, an 8-byte count of the bytes received so far, which is also the heartbeat, sent every `BEAT`
+seconds.
 """
 
 from __future__ import annotations
 
 LINK_VERSION = 1
 BEAT = 3.0
-# Five beats: a link that loses a packet now and then is not given up, one that is dead is found out before users do.
+# Five heartbeats: tolerates occasional packet loss, and detects a dead connection before users notice it.
 SILENCE = 15.0
-# The exit code of the far end's process where the link is well and the engine says nothing (`EX_TEMPFAIL`).
+# The exit code of the remote process if the connection works but the engine does not respond (`EX_TEMPFAIL`).
 UNANSWERED = 75
 
 _MARK = b"buddy-link "
@@ -26,39 +27,39 @@ _DATA, _COUNT = b"D"[0], b"A"[0]
 
 
 class LinkError(Exception):
-    """What came over the link is not the other side's; the text says what it is."""
+    """The received data is not from the expected peer; the text describes it."""
 
 
 class GoneError(Exception):
-    """The other side has not got what this side would go on with."""
+    """The other side no longer has the data that this side needs to resume."""
 
 
 def greeting(received: int) -> bytes:
-    """The first line over a link from a side that has `received` bytes of the other's stream."""
+    """The first line over a connection from a side that has `received` bytes of the other's stream."""
     return b"%s%d %d\n" % (_MARK, LINK_VERSION, received)
 
 
 def refusal(reason: str) -> bytes:
-    """The first line from a side that cannot go on, and why, in one line."""
+    """The first line from a side that cannot resume, with the reason."""
     return b"%s%d gone %s\n" % (_MARK, LINK_VERSION, " ".join(reason.split()).encode())
 
 
 class Greeted:
-    """Finds the other side's greeting in the bytes of a link."""
+    """Finds the other side's greeting in the received bytes."""
 
     def __init__(self) -> None:
         self._bytes = b""
 
     @property
     def noise(self) -> str:
-        """What has come so far that is no greeting."""
+        """The bytes received before the greeting."""
         return self._bytes.decode(errors="replace").strip()
 
     def feed(self, data: bytes) -> tuple[int, bytes] | None:
-        """How much the other side has received, and the bytes behind its greeting; `None` while it is not whole.
+        """Returns how much the other side has received, and the bytes after its greeting; `None` if incomplete.
 
-        Raises `LinkError` when there is none in as many bytes as a shell may print, or it is of another version, and
-        `GoneError` when the other side cannot go on.
+        Raises `LinkError` if there is no greeting within the number of bytes that a shell may print, or if its version
+        differs, and `GoneError` if the other side cannot resume.
         """
         self._bytes += data
         place = self._bytes.find(_MARK)
@@ -82,7 +83,7 @@ def _greeting(line: str) -> int:
 
 
 class ResumableStream:
-    """One side of the stream. `received` bytes of the other's have come, whatever the links they came over."""
+    """One side of the stream. `received` counts the other side's bytes over all connections."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -93,29 +94,29 @@ class ResumableStream:
 
     @property
     def unconfirmed(self) -> int:
-        """Bytes that are kept because the other side has not said that it has them."""
+        """The number of bytes that the other side has not confirmed."""
         return len(self._kept)
 
     def write(self, data: bytes) -> bytes:
-        """`data` as it goes over the link, if there is one; it is kept until it is confirmed."""
+        """Returns `data` in the form sent over the connection, if there is one; it is kept until it is confirmed."""
         self._kept += data
         return _records(data)
 
     def count(self) -> bytes:
-        """The record that says how much has been received."""
+        """The record with the number of received bytes."""
         self._told = self.received
         return b"A" + self.received.to_bytes(8, "little")
 
     @property
     def owes_count(self) -> bool:
-        """Whether so much has come since the last count that the other side should hear of it now."""
+        """Whether enough has arrived since the last count that it should be confirmed now."""
         return self.received - self._told >= _PIECE
 
     def feed(self, data: bytes) -> bytes:
-        """What `data` brings of the other side's stream.
+        """Returns the bytes of the other side's stream in `data`.
 
-        Raises `LinkError` when it is no record, or at the next call where records come before what is none: they count
-        as received, so they must not be lost.
+        Raises `LinkError` if `data` is not a record. If valid records come first, it raises only at the next call:
+        those records count as received, so they must not be lost.
         """
         self._incoming += data
         found = bytearray()
@@ -128,9 +129,9 @@ class ResumableStream:
         return bytes(found)
 
     def resume(self, theirs: int) -> bytes:
-        """Begin over a new link with a side that has `theirs` bytes of this stream: what goes out first.
+        """Resumes over a new connection with a side that has `theirs` bytes of this stream; returns what to send first.
 
-        Raises `GoneError` when what it lacks is no longer kept, or has never been.
+        Raises `GoneError` if the missing bytes are no longer kept, or never were.
         """
         if not self._first <= theirs <= self._first + len(self._kept):
             raise GoneError(f"the stream stands at another place there ({theirs:,}) than here ({self._first:,})")

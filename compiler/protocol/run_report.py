@@ -1,4 +1,4 @@
-"""What running a graph gave beside eager, as plain values that frames carry."""
+"""The result of running a graph and comparing it with eager, as plain values that frames carry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from buddy.compiler.protocol.recipe import NATIVE, Backend
 
 
 class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a graph is run on: the script's own inputs, random ones by `seed`, or those that the file `title` holds.
+    """The inputs of a run: the script's own, random ones from `seed`, or those in the file `title`.
 
-    `content` is the file, which is the client's: a `.npy`, `.npz` or `.pt`.
+    `content` is the content of the client's file: a `.npy`, `.npz` or `.pt`.
     """
 
     kind: Literal["script", "random", "file"] = "script"
@@ -29,14 +29,14 @@ OWN_INPUTS = InputChoice()
 
 
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One output compared with eager. `where` is the first index that differs beyond tolerance.
+    """One output compared with eager. `where` is the first index out of tolerance.
 
-    The verdict `nan` is that of an output that has NaN just where eager's has, and is right otherwise, while nobody has
-    said that NaN equals NaN. `nans` and `eager_nans` count them on either side; `zero_signs` are zeros that are of
-    the other sign than eager's, which no comparison minds.
+    The verdict `nan` means that the output has NaN exactly where eager has it, and is right otherwise, but NaN was not
+    declared equal to NaN. `nans` and `eager_nans` count them on either side; `zero_signs` counts zeros with another
+    sign than eager's, which no comparison rejects.
 
-    `spread` is how far two correct runs of the program may be apart, as `runtime.sensitivity` measures it; -1 where
-    nobody has asked, since the result is within the tolerance of its element type.
+    `spread` is how far two correct runs of the program may differ, as `runtime.sensitivity` measures it; -1 if it was
+    not measured because the result is within the tolerance of its element type.
 
     `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of
     the output, laid out as rows of its last dim.
@@ -76,10 +76,10 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes at the peak of one run, results among them: of compiled code, and of eager.
+    """Peak memory in bytes of one run, including results: of compiled code, and of eager.
 
-    `packed` are those of packed weights, which stay from run to run and are in neither figure. Weights and inputs
-    themselves are nobody's.
+    `packed` is the size of packed weights, which persist between runs and are not in the other numbers. Weights and
+    inputs are not counted.
     """
 
     compiled: int
@@ -88,12 +88,12 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How busy the machine was while something was timed.
+    """The load of the machine during a timing.
 
-    `average` is that of the last minute, in processes; `others` are the cores that other processes kept at work just
-    then, of `cores` that there are for this one; `waited` is the share (0..1) of the time in which threads of this
-    process could have worked and had no core. All are -1 where nobody tells, `others` also where the timing took too
-    short for it to be told, and `megahertz` is 0.
+    `average` is the load average of the last minute, in processes; `others` is the number of cores that other processes
+    used, of the `cores` available to this one; `waited` is the share (0..1) of the time in which threads of this
+    process were ready to run and had no core. All are -1 if unavailable, `others` also if the timing was too short to
+    measure it; `megahertz` is then 0.
     """
 
     average: float
@@ -104,12 +104,12 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def disturbs(self) -> bool:
-        """Whether others had a tenth of a core or more, or kept this process waiting: timings are then theirs too."""
+        """Whether others used a tenth of a core or more, or this process had to wait: the timings are then affected."""
         return self.others >= 0.1 or self.waited >= 0.02
 
 
 class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What another compiler's code gave in the same run, timed in turn with the rest; or `problem`, why it did not."""
+    """The result of another compiler's code in the same run, with interleaved timings; `problem` if it failed."""
 
     name: Backend
     outputs: tuple[OutputReport, ...] = ()
@@ -120,20 +120,21 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def max_abs(self) -> float:
-        """The greatest difference from eager of any output."""
+        """The greatest difference of any output from eager."""
         return max((output.max_abs for output in self.outputs), default=0.0)
 
     @property
     def verdict(self) -> str:
-        """The worst of its outputs' verdicts, `unchecked` where it has no outputs."""
+        """The worst verdict of its outputs, `unchecked` without outputs."""
         found = {output.verdict for output in self.outputs}
         return next((verdict for verdict in ("mismatch", "missing", "nan", "ok") if verdict in found), "unchecked")
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What running a graph gave, beside eager; without it (`compared`), outputs have figures and no verdict.
+    """The result of running a graph and comparing it with eager; without a comparison (`compared`), outputs have no
+    verdict.
 
-    `equal_nan` is whether NaN was to equal NaN; `load` is that of the machine while the timings were taken.
+    `equal_nan` says whether NaN counts as equal to NaN; `load` is that of the machine during the timings.
     """
 
     graph: int
@@ -156,19 +157,19 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def not_compared(self) -> str:
-        """Why nothing says whether the run is right, "" where something does."""
+        """The reason why the run was not compared with a reference, "" if it was."""
         if not self.compared:
             return "there is no eager program beside it"
         return "" if self.outputs else "the graph returns no tensor"
 
     @property
     def ok(self) -> bool:
-        """Whether every output was compared and is right, and there is one."""
+        """Whether there is an output, and every output was compared and is right."""
         return not self.not_compared and self.inputs_unchanged and all(each.verdict == "ok" for each in self.outputs)
 
     @property
     def word(self) -> str:
-        """The run in a word or two."""
+        """The verdict in one or two words."""
         if self.wrong:
             unasked = self.inputs_unchanged and all(each.verdict in ("ok", "nan") for each in self.outputs)
             return "NaN" if unasked else "MISMATCH"
@@ -176,6 +177,5 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def wrong(self) -> bool:
-        """Whether something is wrong, NaN that nobody asked for included. A run without anything to compare with is
-        neither right nor wrong."""
+        """Whether something is wrong, including unexpected NaN. False for a run without a comparison."""
         return not self.inputs_unchanged or any(output.verdict not in ("ok", "unchecked") for output in self.outputs)

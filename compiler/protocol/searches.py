@@ -10,7 +10,7 @@ from buddy.compiler.protocol.frame import Frame
 
 
 class Search(Frame, frozen=True):
-    """Line numbers in `text` that hold `pattern` (a plain string, or a regular expression)."""
+    """Find the lines of `text` that contain `pattern` (a plain string, or a regular expression)."""
 
     request: int
     text: str
@@ -21,9 +21,10 @@ class Search(Frame, frozen=True):
 
 
 class SearchEach(Frame, frozen=True):
-    """Search several texts, equal ones once: `FoundEach`, with the first `excerpts` lines found in each text.
+    """Search several texts, equal ones once; answered by `FoundEach`, with the first `excerpts` matching lines of each
+    text.
 
-    Texts that are no longer kept are left out.
+    Texts that are no longer stored are left out.
     """
 
     request: int
@@ -36,9 +37,9 @@ class SearchEach(Frame, frozen=True):
 
 
 class Compare(Frame, frozen=True):
-    """Where the text `after` differs from `before`: line by line, or `structural`; answered by `Compared`.
+    """Find where the text `after` differs from `before`: line by line, or `structural`; answered by `Compared`.
 
-    Structural differences leave out lines of `language` in which only numbering, the order of attributes, locations or
+    Structural differences ignore lines of `language` in which only numbering, the order of attributes, locations or
     comments changed.
     """
 
@@ -57,7 +58,7 @@ class Found(Frame, frozen=True):
 
 
 class Hits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was found in a text: the lines' numbers (`more` if there are others), and the first of the lines."""
+    """The matches in a text: the lines' numbers (`more` if there are others), and the first of the lines."""
 
     text: str
     lines: tuple[int, ...]
@@ -66,14 +67,15 @@ class Hits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FoundEach(Frame, frozen=True):
-    """The texts that hold the pattern, in the order in which they were given."""
+    """The texts that contain the pattern, in the requested order."""
 
     request: int
     hits: tuple[Hits, ...]
 
 
 class Compared(Frame, frozen=True):
-    """Runs of lines that differ, in order: `removed` lines from line `before` on stand against `added` from `after` on.
+    """Runs of lines that differ, in order: `removed` lines from line `before` on correspond to `added` lines from
+    `after` on.
 
     `hunks` are `(before, removed, after, added)`; between them the lines correspond one to one. `before_lines` and
     `after_lines` are the lengths of the texts.

@@ -1,4 +1,4 @@
-"""Shapes as words of a command line: `x=4x128`, or with an element type `x=4x128xi64`. Neither torch nor MLIR."""
+"""Shapes in command-line syntax: `x=4x128`, or with an element type `x=4x128xi64`. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z]+[0-9][a-z0
 
 @dataclass(frozen=True)
 class ShapeWord:
-    """`name` is a parameter's, or its number counted from 0; `dtype` is spelled as in MLIR, "" where none is said."""
+    """`name` is a parameter's name, or its index from 0; `dtype` is spelled as in MLIR, "" if not given."""
 
     name: str
     shape: tuple[int, ...]
@@ -19,7 +19,7 @@ class ShapeWord:
 
 
 def shape_word(text: str) -> ShapeWord:
-    """What `text` says. Raises `ValueError`."""
+    """Parses a shape word. Raises `ValueError`."""
     found = _SHAPE.fullmatch(text.strip())
     if found is None or not (found[2] or found[3]):
         raise ValueError(f"{text!r} is no shape")
@@ -27,12 +27,12 @@ def shape_word(text: str) -> ShapeWord:
 
 
 def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
-    """What was said of a parameter, by its name or its number."""
+    """The shape given for a parameter, by its name or its index; None if there is none."""
     return next((word for word in words if word.name in (name, str(number))), None)
 
 
 def check_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
-    """Raises `ValueError` for a word that is of none of the parameters, which are called `names`, in order."""
+    """Raises `ValueError` for a word that names none of the parameters, which are called `names`, in order."""
     known = {*names, *map(str, range(len(names)))}
     for word in words:
         if word.name not in known:

@@ -1,4 +1,4 @@
-"""The options that a recipe gives a pass written here, as values of the types that its defaults have."""
+"""Converts a recipe's options for a pass written here to the types of the pass's defaults."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: 
 def typed_options(
     name: str, known: Mapping[str, OptionValue], given: Mapping[str, OptionValue]
 ) -> dict[str, OptionValue]:
-    """`given` for pass `name`, whose options have the defaults `known`.
+    """Returns `given` for pass `name`, whose options have the defaults `known`.
 
-    Raises `ValueError` that names an option it does not have and those it has, or what an option takes.
+    Raises `ValueError` for an unknown option, listing the known ones, or for a value of the wrong type.
     """
     for key in given:
         if key not in known:
@@ -24,7 +24,7 @@ def typed_options(
 
 
 def _typed(name: str, key: str, default: OptionValue, value: OptionValue) -> OptionValue:
-    """The value as the type of `default`: a text, or another number, may mean the same."""
+    """The value converted to the type of `default`: a text, or another number, may represent the same value."""
     if isinstance(default, str):
         return str(value).lower() if isinstance(value, bool) else str(value)
     kind = type(default)

@@ -1,4 +1,6 @@
-"""Steps of a pipeline from short entries, for the modules that hold pipelines as data. Neither torch nor MLIR."""
+"""Builds steps of a pipeline from short entries, for the modules that hold pipelines as data. Imports neither torch nor
+MLIR.
+"""
 
 from __future__ import annotations
 

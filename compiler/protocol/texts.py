@@ -17,14 +17,14 @@ class FetchLines(Frame, frozen=True):
 
 
 class FetchText(Frame, frozen=True):
-    """The whole of a text in one `Text` frame: for `dump` and for writing a stage to a file."""
+    """Get the full text in one `Text` frame: for `dump` and for writing a stage to a file."""
 
     request: int
     text: str
 
 
 class ListSymbols(Frame, frozen=True):
-    """The functions, globals and graphs of `text`: `Symbols`."""
+    """List the functions, globals and graphs of `text`; answered by `Symbols`."""
 
     request: int
     text: str
@@ -32,14 +32,14 @@ class ListSymbols(Frame, frozen=True):
 
 
 class ListTypes(Frame, frozen=True):
-    """The long types that stand more than once in `text`, a text of MLIR: `Types`."""
+    """List the long types that occur more than once in `text`, a text of MLIR; answered by `Types`."""
 
     request: int
     text: str
 
 
 class FindRegion(Frame, frozen=True):
-    """The region that line `line` of `text` opens, or else is in: `Region`."""
+    """Find the region that line `line` of `text` opens, or the enclosing one; answered by `Region`."""
 
     request: int
     text: str
@@ -47,7 +47,7 @@ class FindRegion(Frame, frozen=True):
 
 
 class FetchCharacters(Frame, frozen=True):
-    """`count` characters of a line from `start`, constants and all: `Characters`."""
+    """Get `count` characters of a line from `start`, constants included; answered by `Characters`."""
 
     request: int
     text: str
@@ -57,21 +57,21 @@ class FetchCharacters(Frame, frozen=True):
 
 
 class Reprint(Frame, frozen=True):
-    """Print a text of MLIR anew in MLIR's generic form, as a text of its own: `Reprinted`."""
+    """Print a text of MLIR in MLIR's generic form, as another text; answered by `Reprinted`."""
 
     request: int
     text: str
 
 
 class DescribeOp(Frame, frozen=True):
-    """What the dialect's own documentation says of the op `name`, such as `linalg.generic`: `OpSummary`."""
+    """Get the dialect's own documentation of the op `name`, such as `linalg.generic`; answered by `OpSummary`."""
 
     request: int
     name: str
 
 
 class FindNode(Frame, frozen=True):
-    """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
+    """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `Found`."""
 
     request: int
     text: str
@@ -80,10 +80,10 @@ class FindNode(Frame, frozen=True):
 
 
 class FindPlace(Frame, frozen=True):
-    """Where to look for a node in `text`, and what is to be seen there, in one answer.
+    """Find a node in `text` and get the lines around it, in one answer.
 
-    The pages of `page` lines that hold the `around` lines on both sides of the line that is most the node's own come as
-    `Lines`, then that line in a `Found`. Where the text has no line of the node, there is the first page.
+    The pages of `page` lines that contain the `around` lines on both sides of the node's own line come as `Lines`, then
+    that line in a `Found`. If the text has no line of the node, the first page is sent.
     """
 
     request: int
@@ -96,8 +96,8 @@ class FindPlace(Frame, frozen=True):
 class Lines(Frame, frozen=True):
     """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from.
 
-    Indices in `derived` stand for nodes that are not the line's own: a pass had dropped the location of its op.
-    `machine` is the machine code of each line, in hexadecimal digits, for texts that have some.
+    Indices in `derived` are nodes that are not the line's own: a pass had dropped the location of its op. `machine` is
+    the machine code of each line, in hexadecimal digits, for texts that have it.
     """
 
     request: int
@@ -118,7 +118,7 @@ class Text(Frame, frozen=True):
 
 
 class Symbol(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A named piece of a text, with its first and last line."""
+    """A named part of a text, with its first and last line."""
 
     name: str
     kind: Literal["function", "global", "graph"]
@@ -133,7 +133,7 @@ class Symbols(Frame, frozen=True):
 
 
 class LongType(msgspec.Struct, frozen=True):
-    """A type as the text has it, how often it stands there, and the first line that has it, counted from 0."""
+    """A type as printed in the text, its number of occurrences, and the first line that has it, counted from 0."""
 
     text: str
     uses: int
@@ -147,7 +147,7 @@ class Types(Frame, frozen=True):
 
 
 class Region(Frame, frozen=True):
-    """The lines that open and close a region; -1 where there is none."""
+    """The lines that open and close a region; -1 if there is none."""
 
     request: int
     text: str
@@ -167,7 +167,7 @@ class Characters(Frame, frozen=True):
 
 
 class Reprinted(Frame, frozen=True):
-    """The text `form` says what `text` says, in `lines` lines."""
+    """The text `form` is the generic form of `text`, with `lines` lines."""
 
     request: int
     text: str
@@ -176,7 +176,7 @@ class Reprinted(Frame, frozen=True):
 
 
 class OpSummary(Frame, frozen=True):
-    """`text` is the documentation of op `name` as the dialect has it, "" where the bindings have none."""
+    """`text` is the dialect's documentation of op `name`, "" if the bindings have none."""
 
     request: int
     name: str

@@ -1,7 +1,7 @@
 """torch-mlir's own pipelines as data: from the torch dialect to linalg on tensors, TOSA, StableHLO; from ONNX to torch.
 
-They are what `torch_mlir.fx` runs, pass by pass, so that each is a step of a recipe. What it has no name for outside
-of a pipeline stays in that pipeline, which is then one step.
+They are the pipelines that `torch_mlir.fx` runs, pass by pass, so that each pass is a step of a recipe. Passes without
+a registered name stay inside their pipeline, which is then one step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from buddy.compiler.protocol.recipe import Flavour, PassStep
 from buddy.compiler.protocol.steps import FUNC, MODULE, steps_of
 
-# The phases that an import goes through; the last is named by what it ends in.
+# The phases of an import; the last one is named after its dialect.
 IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
 ON_TENSORS: dict[Flavour, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
@@ -20,7 +20,7 @@ FROM_ONNX = steps_of(
     ("torch-lower-to-backend-contract", MODULE, {"decompose": True, "shape-dtype-refine": True}),
 )
 
-# From the importer's ops to those that torch-mlir's conversions know: `torchdynamo-export-to-torch-backend-pipeline`.
+# From the importer's ops to those that torch-mlir's conversions accept: `torchdynamo-export-to-torch-backend-pipeline`.
 TO_BACKEND = steps_of(
     BACKEND,
     "inline",
@@ -69,7 +69,7 @@ _TO_TOSA = steps_of(
     "torch-verify-tosa-backend-contract",
 )
 
-# CHLO's and StableHLO's own passes of the pipeline have no names to call them by.
+# CHLO's and StableHLO's own passes of the pipeline have no registered names.
 _TO_STABLEHLO = steps_of(
     ON_TENSORS["stablehlo"],
     "torch-backend-to-stablehlo-backend-pipeline",

@@ -1,4 +1,4 @@
-"""Frames that try out IR written by hand, and passes."""
+"""Frames that check edited IR, and that preview passes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from buddy.compiler.protocol.recipe import PassStep
 
 
 class CheckIr(Frame, frozen=True):
-    """Whether `content` is a module that parses and verifies; answered by `IrChecked`."""
+    """Check that `content` is a module that parses and verifies; answered by `IrChecked`."""
 
     request: int
     content: str
 
 
 class TryPasses(Frame, frozen=True):
-    """What each of `candidates` would do to the module `text`: a `Tried` each, then `TriedAll`.
+    """Preview what each of `candidates` would change in the module `text`; answered by a `Tried` each, then `TriedAll`.
 
-    A candidate gets `each` seconds, all of them together `timeout`.
+    A candidate may take `each` seconds, all of them together `timeout`.
     """
 
     request: int
@@ -28,7 +28,7 @@ class TryPasses(Frame, frozen=True):
 
 
 class IrChecked(Frame, frozen=True):
-    """What is wrong with a module, "" where nothing is; line and column count from 1, 0 where none is known."""
+    """The first error in a module, "" if it is valid; line and column count from 1, 0 if unknown."""
 
     request: int
     line: int = 0
@@ -37,7 +37,7 @@ class IrChecked(Frame, frozen=True):
 
 
 class Tried(Frame, frozen=True):
-    """What candidate `number` would do: ops by how many more there are, or why it failed."""
+    """The changes by candidate `number`: differences of op counts by name, or the reason of its failure."""
 
     request: int
     number: int
@@ -48,7 +48,7 @@ class Tried(Frame, frozen=True):
 
 
 class TriedAll(Frame, frozen=True):
-    """How many of the candidates were tried before the time was up."""
+    """The number of candidates that were tried within the time limit."""
 
     request: int
     tried: int

@@ -9,11 +9,11 @@ from buddy.compiler.protocol.recipe import OptionValue, Recipe
 
 
 class Variation(msgspec.Struct, frozen=True):
-    """Something of a recipe, and the values it may have.
+    """A parameter of a recipe, and its possible values.
 
     `what` is `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, or one of the recipe's fields `threads`, `opt-level`,
     `flavour`, `partition`; `PASS#2` is the second step of that name. An empty text stands for the pass's default, or
-    the flavour's own lowering.
+    the dialect's default lowering.
     """
 
     what: str
@@ -21,10 +21,11 @@ class Variation(msgspec.Struct, frozen=True):
 
 
 class Tune(Frame, frozen=True):
-    """Search for the fastest recipe around `recipe`: an `Attempted` for each one tried, then `Tuned` or `Failed`.
+    """Search for the fastest recipe around `recipe`; answered by an `Attempted` for each one tried, then `Tuned` or
+    `Failed`.
 
-    `jobs` processes try recipes, each on its own copy of the program; with `cluster`, the address of a Dask scheduler,
-    its workers do. No new recipe is begun after `seconds`; one that takes more than `each` is given up.
+    `jobs` processes try recipes, each on a copy of the program; with `cluster`, the address of a Dask scheduler, its
+    workers do. No new recipe is started after `seconds`; a recipe that takes more than `each` seconds is stopped.
     """
 
     request: int
@@ -38,10 +39,10 @@ class Tune(Frame, frozen=True):
 
 
 class Attempted(Frame, frozen=True):
-    """Recipe number `number` of the search: how long a run took (`median`, in seconds) and how that is to eager's.
+    """Recipe number `number` of the search: the median time of a run (`median`, in seconds) and its ratio to eager's.
 
-    `ratio` is the median of compiled over eager in paired runs, `problem` why there is none. `best` says that it is
-    the fastest so far.
+    `ratio` is the median of compiled over eager in paired runs, `problem` the reason if it is missing. `best` marks the
+    fastest so far.
     """
 
     request: int
@@ -57,11 +58,11 @@ class Attempted(Frame, frozen=True):
 
 
 class Tuned(Frame, frozen=True):
-    """The end of a search: the fastest recipe, which is the one that it began with where none was clearly faster.
+    """The end of a search: the fastest recipe, or the first one if none was clearly faster.
 
-    `ratio` is that recipe's to eager, as it was tried; `gain` is how many times as fast as the first recipe it is, both
-    run once more in turn, with the interval that holds it with 95 % certainty (1 where it is the first one, 0 where
-    that cannot be timed). `tried` recipes of a space of `size` were run.
+    `ratio` is that recipe's time relative to eager, as it was tried; `gain` is its speedup over the first recipe, from
+    final interleaved runs of both, with the 95 % confidence interval (1 if it is the first one, 0 if it cannot be
+    timed). `tried` recipes of a space of `size` were run.
     """
 
     request: int

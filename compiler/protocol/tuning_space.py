@@ -1,4 +1,4 @@
-"""What may vary in a recipe, and how. Imports neither torch nor MLIR."""
+"""The parameters of a recipe that may vary, and their values. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
-# A choice for each variation of a space, by its place among the variation's values.
+# A choice for each variation of a space, by its index among the variation's values.
 Point = tuple[int, ...]
 
 THREADS, OPT_LEVEL, FLAVOUR, PARTITION = "threads", "opt-level", "flavour", "partition"
 _FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", FLAVOUR: "flavour", PARTITION: "partition"}
-# Before the stable name of a node: how it is lowered.
+# Prefix of a node's stable name: the variation of its lowering.
 LOWERING = "lowering:"
 
-# What is tried where nobody says what to vary. 0 is the pass's own choice.
+# The default variations. 0 is the pass's own choice.
 USUAL = (
     Variation("contractions-to-kernels.rows", (0, 4, 6, 8, 12, 14)),
     Variation("contractions-to-kernels.vectors", (0, 1, 2, 3, 4)),
@@ -40,12 +40,12 @@ _OWN_CHOICE = ("", 0, "auto")
 
 
 class SpaceError(ValueError):
-    """A variation that the recipe has nothing for; the text says which, and what there is."""
+    """A variation that does not apply to the recipe; the text names it, and the valid ones."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """All recipes that differ from `base` by some of `variations`."""
+    """All recipes that differ from `base` only by `variations`."""
 
     base: Recipe
     variations: tuple[Variation, ...]
@@ -55,7 +55,7 @@ class Space:
         return reduce(lambda recipe, pair: varied(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
 
     def words(self, point: Point) -> tuple[str, ...]:
-        """What a point is, one choice after another, such as `contractions-to-kernels.rows=4`."""
+        """A point as text, one choice after another, such as `contractions-to-kernels.rows=4`."""
         chosen = zip(self.variations, point, strict=True)
         return tuple(f"{variation.what}={spelled(variation.values[place])}" for variation, place in chosen)
 
@@ -65,7 +65,7 @@ class Space:
 
     @cached_property
     def start(self) -> Point:
-        """The point that `base` itself is: its own value is the first of each variation."""
+        """The point of `base` itself: its own value is the first of each variation."""
         return (0,) * len(self.variations)
 
     @cached_property
@@ -82,9 +82,9 @@ def _chosen_by_pass(variation: Variation) -> int:
 
 
 def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
-    """The space around `base`, which is one of its points whether a variation has its value or not.
+    """The space around `base`, which is one of its points even if a variation does not list its value.
 
-    Without `variations`, what there is of the usual ones. Raises `SpaceError`.
+    Without `variations`, the usual ones that apply. Raises `SpaceError`.
     """
     if not variations:
         variations = [usual for usual in USUAL if _applies(base, usual.what)]
@@ -114,7 +114,7 @@ def _applies(recipe: Recipe, what: str) -> bool:
 
 
 def present(recipe: Recipe, what: str) -> OptionValue:
-    """The value that `what` has in a recipe; an option that it leaves to its pass is `DEFAULT`. Raises `SpaceError`."""
+    """The value of `what` in a recipe; an option that is left to its pass is `DEFAULT`. Raises `SpaceError`."""
     if what in _FIELDS:
         own: OptionValue = getattr(recipe, _FIELDS[what])
         return own
@@ -125,12 +125,12 @@ def present(recipe: Recipe, what: str) -> OptionValue:
     return dict(step.options).get(option, DEFAULT) if dot else step.enabled
 
 
-# An option's value that is not said, and a node's lowering that is the flavour's own.
+# The value of an option that is not given, and of a node with the default lowering.
 DEFAULT = ""
 
 
 def varied(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
-    """The recipe with `what` put to `value`. Raises `SpaceError` for a value of another kind than `what` has."""
+    """The recipe with `what` set to `value`. Raises `SpaceError` for a value of the wrong type."""
     if what in _FIELDS:
         own = present(recipe, what)
         if type(value) is not type(own):
@@ -152,7 +152,7 @@ def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple
 
 
 def _step(recipe: Recipe, what: str) -> int:
-    """The step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
+    """The index of the step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
     name, _, number = what.partition(".")[0].partition("#")
     places = [index for index, step in enumerate(recipe.steps) if step.name == name]
     wanted = int(number) - 1 if number.isdecimal() and int(number) else 0

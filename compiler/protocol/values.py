@@ -1,4 +1,4 @@
-"""Frames that look into what the latest run of a graph took and gave: its tensors, by windows of their values."""
+"""Frames that read the tensors of the latest run of a graph, inputs and outputs, in windows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Element = bool | int | float | str
 
 
 class ListValues(Frame, frozen=True):
-    """The tensors of the latest run of graph number `graph` that was to keep them: `ValueList`."""
+    """List the tensors of the latest run of graph number `graph` with `keep`; answered by `ValueList`."""
 
     request: int
     graph: int = 0
 
 
 class FetchValues(Frame, frozen=True):
-    """A window of a tensor: `Values`.
+    """Get a window of a tensor; answered by `Values`.
 
-    `slices` is as in `tensor[...]` ("" for all of it): `0, :, 3:8`. What is left of the dims is shown as a matrix, the
-    last dim along its rows. A `difference` is the output less eager.
+    `slices` is as in `tensor[...]` ("" for all of it): `0, :, 3:8`. The remaining dims are shown as a matrix, with the
+    last dim along its rows. A `difference` is the output minus eager.
     """
 
     request: int
@@ -38,7 +38,9 @@ class FetchValues(Frame, frozen=True):
 
 
 class MapDifferences(Frame, frozen=True):
-    """Where output `name` differs from eager: `DifferenceMap`, of at most `rows` x `columns` blocks of the matrix."""
+    """Compare output `name` with eager block by block; answered by `DifferenceMap`, of at most `rows` x `columns`
+    blocks of the matrix.
+    """
 
     request: int
     graph: int
@@ -49,7 +51,7 @@ class MapDifferences(Frame, frozen=True):
 
 
 class KeptTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor of a run. One that was too long to be kept has no values: `kept` is false."""
+    """A tensor of a run. A tensor that was too large to store has no values: `kept` is false."""
 
     which: Which
     name: str
@@ -66,8 +68,8 @@ class ValueList(Frame, frozen=True):
 class Values(Frame, frozen=True):
     """`cells` of the matrix from `row` and `column` on; complex numbers are text.
 
-    `height` and `width` are the matrix's. `row_names` are the indices of the rows' dims as `0,3`, `column_names` those
-    of the last dim.
+    `height` and `width` are the matrix's. `row_names` are the indices of the rows' dims, such as `0,3`, `column_names`
+    those of the last dim.
     """
 
     request: int
@@ -81,10 +83,10 @@ class Values(Frame, frozen=True):
 
 
 class DifferenceMap(Frame, frozen=True):
-    """The greatest absolute difference in each block, infinite where one side alone is finite.
+    """The greatest absolute difference in each block, infinite if only one side is finite.
 
     Block `(i, j)` begins at row `row_starts[i]` and column `column_starts[j]` of the matrix; the last entry of each is
-    where the matrix ends.
+    the end of the matrix.
     """
 
     request: int

@@ -6,9 +6,9 @@ from buddy.compiler.protocol.frame import Frame
 
 
 class Watch(Frame, frozen=True):
-    """Wait until one of `files` (relative to `directory`) holds something else than when the program was last opened.
+    """Wait until the content of one of `files` (relative to `directory`) differs from when the program was last opened.
 
-    The answer is `FilesChanged`; another `Watch` waits for the next change.
+    Answered by `FilesChanged`; another `Watch` waits for the next change.
     """
 
     request: int
@@ -17,7 +17,7 @@ class Watch(Frame, frozen=True):
 
 
 class FilesChanged(Frame, frozen=True):
-    """The files, as they were named, that hold something else, or are gone for longer than an editor would take."""
+    """The names of the files whose content changed, or that have been missing for longer than an atomic save takes."""
 
     request: int
     changed: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Frames as bytes: a 4-byte little-endian length, then a MessagePack map. Imports neither torch nor MLIR.
+"""Encodes frames as bytes: a 4-byte little-endian length, then a MessagePack map. Imports neither torch nor MLIR.
 
-Two kinds of fault are told apart: a stream that is no sequence of frames at all (`WireError`, nothing after it can be
-trusted), and a whole frame that this side does not understand (`FrameError`, the next frame is fine).
+There are two kinds of errors: a stream that is not a sequence of frames (`WireError`, the rest of the stream is
+unusable), and a complete frame that this side does not understand (`FrameError`, the next frame is valid).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class WireError(Exception):
-    """The stream does not hold frames, or ends inside one."""
+    """The stream does not consist of frames, or ends inside one."""
 
 
 class FrameError(Exception):
-    """A whole frame that this side cannot read."""
+    """A complete frame that this side cannot decode."""
 
 
 def encode(message: Any) -> bytes:
-    """`message` as it goes over the wire.
+    """Returns the encoded frame.
 
-    Raises `FrameError` when it is longer than a frame may be.
+    Raises `FrameError` if it is longer than a frame may be.
     """
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
@@ -36,13 +36,13 @@ def encode(message: Any) -> bytes:
 
 
 class FrameDecoder:
-    """Turns the body of a frame into one of the message types it was made for."""
+    """Decodes the body of a frame to one of the given message types."""
 
     def __init__(self, types: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(types)
 
     def decode(self, body: bytes) -> Any:
-        """The message in `body`; raises `FrameError` that says what is wrong with it."""
+        """Returns the message in `body`. Raises `FrameError` with the reason."""
         try:
             return self._decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -50,15 +50,15 @@ class FrameDecoder:
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes, however it arrives, into the bodies of frames."""
+    """Splits a stream of bytes, in pieces of any size, into the bodies of frames."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that are whole now.
+        """Returns the bodies that are complete now.
 
-        Raises `WireError` when what came cannot be the beginning of a frame.
+        Raises `WireError` if the bytes cannot be the beginning of a frame.
         """
         self._bytes += data
         bodies = []
@@ -68,7 +68,7 @@ class FrameBuffer:
         return bodies
 
     def finish(self) -> None:
-        """Say that the stream has ended; raises `WireError` when it ended inside a frame."""
+        """Ends the stream. Raises `WireError` if it ends inside a frame."""
         if not self._bytes:
             return
         wanted = f"{self._length():,}" if len(self._bytes) >= HEADER else "unknown"
@@ -88,7 +88,7 @@ class FrameBuffer:
 
 
 def _starts_a_map(byte: int) -> bool:
-    """Whether MessagePack begins a map with `byte`: without this, a login banner reads as a huge length."""
+    """Whether `byte` starts a MessagePack map: without this check, a login banner reads as a huge length."""
     return 0x80 <= byte <= 0x8F or byte in (0xDE, 0xDF)
 
 

@@ -1,7 +1,7 @@
-"""What the engine and its workers say to each other, framed as everything else is (`buddy.compiler.protocol.wire`).
+"""The messages between the engine and its workers, in the same framing as all others (`buddy.compiler.protocol.wire`).
 
-A worker answers each request with any number of notes and then exactly one `Reply`; `Refused` is the reply of a request
-that failed. Graphs and artifacts go through the engine as bytes that it never looks into.
+A worker answers each request with any number of notes and then exactly one `Reply`; `Refused` is the reply to a request
+that failed. The engine passes graphs and artifacts on as opaque bytes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
 
 class Reply(Message, frozen=True):
-    """Base of those that end a request."""
+    """Base of the messages that end a request."""
 
 
 class TextData(msgspec.Struct, frozen=True):
-    """A stage's text, as `StageText`; `line_sets` holds native unsigned 32-bit numbers.
+    """A stage's text, like `StageText`; `line_sets` holds native unsigned 32-bit numbers.
 
-    `machine` is the machine code of all lines, `machine_sizes` a byte a line that has some or none of it.
+    `machine` is the machine code of all lines, `machine_sizes` one byte per line, or empty without machine code.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TextData(msgspec.Struct, frozen=True):
 
 
 class StageData(msgspec.Struct, frozen=True):
-    """A stage, and its text unless the engine has said that it holds it."""
+    """A stage, and its text unless the engine already has it."""
 
     stage: Stage
     text: TextData | None = None
@@ -62,7 +62,7 @@ class StageData(msgspec.Struct, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """Load plug-ins, run a source and capture its graphs: `Loaded`."""
+    """Load plug-ins, run a source and capture its graphs; answered by `Loaded`."""
 
     source: str
     arguments: tuple[str, ...]
@@ -74,13 +74,13 @@ class Load(Message, frozen=True):
 
 
 class ImportGraph(Message, frozen=True):
-    """Have torch-mlir import a graph that was captured for this compiler: `GraphWithImport`."""
+    """Have torch-mlir import a graph that was captured for this compiler; answered by `GraphWithImport`."""
 
     graph: int
 
 
 class NativeCode(msgspec.Struct, frozen=True):
-    """What this compiler made of a recipe, and in what time, or why it made nothing."""
+    """This compiler's code for a recipe and the compile time, or the reason why there is none."""
 
     artifact: bytes = b""
     seconds: float = 0.0
@@ -88,10 +88,11 @@ class NativeCode(msgspec.Struct, frozen=True):
 
 
 class Execute(Message, frozen=True):
-    """Run graph number `graph` of the loaded program and compare with eager, in a process of its own: `Executed`.
+    """Run graph number `graph` of the loaded program in a separate process and compare it with eager; answered by
+    `Executed`.
 
-    `keep` is a folder to leave inputs and outputs in, "" for none. An artifact of
-    another backend than this compiler runs beside the `native` code.
+    `keep` is a folder for inputs and outputs, "" for none. An artifact of another backend runs together with the
+    `native` code.
     """
 
     graph: int
@@ -109,7 +110,9 @@ class Execute(Message, frozen=True):
 
 
 class Measure(Message, frozen=True):
-    """Run graph number `graph` of the loaded program with counters and without, in a process of its own: `Measured`."""
+    """Run graph number `graph` of the loaded program with and without counters, in a separate process; answered by
+    `Measured`.
+    """
 
     graph: int
     plain: bytes
@@ -121,7 +124,8 @@ class Measure(Message, frozen=True):
 
 
 class WatchNodes(Message, frozen=True):
-    """Compile graph number `graph` so that it shows its values, run it and compare, in a process of its own: `Watched`.
+    """Compile graph number `graph` with instrumentation, run it and compare it, in a separate process; answered by
+    `Watched`.
 
     The fields are those of `protocol.CompareNodes`.
     """
@@ -136,7 +140,7 @@ class WatchNodes(Message, frozen=True):
 
 
 class CompileHere(Message, frozen=True):
-    """Compile graph number `graph` of the loaded program with what its script registered, as `CompileGraph` does."""
+    """Compile graph number `graph` of the loaded program with its script's registrations, like `CompileGraph`."""
 
     graph: int
     recipe: Recipe
@@ -144,7 +148,8 @@ class CompileHere(Message, frozen=True):
 
 
 class ExportProgram(Message, frozen=True):
-    """Write graph number `graph` of the loaded program, compiled by `recipe`, as files: `ProgramExported`.
+    """Export graph number `graph` of the loaded program, compiled with `recipe`, as files; answered by
+    `ProgramExported`.
 
     `llvm_ir` and `mlir` are texts of stages; the fields from `kinds` on are those of `protocol.Export`.
     """
@@ -164,20 +169,20 @@ class ExportProgram(Message, frozen=True):
 
 
 class ExtractNodes(Message, frozen=True):
-    """Make one more graph of some nodes of graph number `graph` of the loaded program: `NodesExtracted`."""
+    """Extract nodes of graph number `graph` of the loaded program as another graph; answered by `NodesExtracted`."""
 
     graph: int
     nodes: tuple[str, ...]
 
 
 class MakeScript(Message, frozen=True):
-    """Graph number `graph` of the loaded program as a script: `ScriptMade`."""
+    """Write graph number `graph` of the loaded program as a script; answered by `ScriptMade`."""
 
     graph: int
 
 
 class BeginBisection(Message, frozen=True):
-    """Bisect graph number `graph` in a process of its own, which speaks to the socket `address`: `Done` at once."""
+    """Bisect graph number `graph` in a separate process that uses the socket `address`; answered by `Done` at once."""
 
     graph: int
     recipe: Recipe
@@ -186,33 +191,33 @@ class BeginBisection(Message, frozen=True):
 
 
 class BeginTuning(Message, frozen=True):
-    """Try recipes on graph number `graph` in a process of its own, which speaks to the socket `address`: `Done`."""
+    """Try recipes on graph number `graph` in a separate process that uses the socket `address`; answered by `Done`."""
 
     graph: int
     address: str
 
 
 class StopRunner(Message, frozen=True):
-    """Kill the runner; the `Execute` or `CompileHere` under way is refused."""
+    """Kill the runner; the running `Execute` or `CompileHere` is refused."""
 
 
 class UsePlugins(Message, frozen=True):
-    """Load plug-ins, in a process that has loaded no others: `PluginsUsed`."""
+    """Load plug-ins, in a process that has loaded no others; answered by `PluginsUsed`."""
 
     plugins: tuple[PluginFile, ...]
 
 
 class AddGraph(Message, frozen=True):
-    """Keep a graph under `key`, in place of the one longest unused where there are many: `GraphsKept`."""
+    """Store a graph under `key`, evicting the least recently used one if there are many; answered by `GraphsKept`."""
 
     key: str
     graph: bytes
 
 
 class CompileGraph(Message, frozen=True):
-    """Compile graph `key`: `Assignments`, a `StageNote` per stage, then `CompileDone`.
+    """Compile graph `key`; answered by `Assignments`, a `StageNote` per stage, then `CompileDone`.
 
-    `known` names the texts that the engine holds.
+    `known` names the texts that the engine already has.
     """
 
     key: str
@@ -221,25 +226,25 @@ class CompileGraph(Message, frozen=True):
 
 
 class RemarkCode(Message, frozen=True):
-    """Have LLVM say what it does to the code of graph `key`: `CodeRemarks`."""
+    """Collect LLVM's remarks on the code of graph `key`; answered by `CodeRemarks`."""
 
     key: str
     recipe: Recipe
 
 
 class RemarkHere(Message, frozen=True):
-    """As `RemarkCode`, for graph number `graph` of the loaded program with what its script registered."""
+    """Like `RemarkCode`, for graph number `graph` of the loaded program with its script's registrations."""
 
     graph: int
     recipe: Recipe
 
 
 class DescribePasses(Message, frozen=True):
-    """The pass catalogue: `PassList`."""
+    """List the pass catalogue; answered by `PassList`."""
 
 
 class DescribeOps(Message, frozen=True):
-    """The table of ops: `OpList`."""
+    """List the ops; answered by `OpList`."""
 
 
 HostRequest = (
@@ -270,14 +275,14 @@ class Ready(Message, frozen=True):
 
 
 class Activity(Message, frozen=True):
-    """What the request is doing now; `done` in 0..1 where known, else -1."""
+    """What the request is doing now; `done` is in 0..1 if known, else -1."""
 
     what: str
     done: float = -1.0
 
 
 class Trouble(Message, frozen=True):
-    """A traceback or the like, for the log alone."""
+    """A traceback or a similar text, for the log only."""
 
     text: str
 
@@ -292,7 +297,7 @@ class Done(Reply, frozen=True):
 
 
 class GraphsKept(Reply, frozen=True):
-    """The keys of all graphs that the compiler worker has now."""
+    """The keys of all graphs that the compiler worker stores."""
 
     keys: tuple[str, ...]
 
@@ -305,9 +310,9 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
 
 
 class Loaded(Reply, frozen=True):
-    """`own` is a hash of the code with which the script added to the registries, "" where it added nothing.
+    """`own` is a hash of the code by which the script added to the registries, "" if it added nothing.
 
-    `files` are those that the program is made of.
+    `files` are the source files of the program.
     """
 
     graphs: tuple[CapturedGraphData, ...]
@@ -318,13 +323,13 @@ class Loaded(Reply, frozen=True):
 
 
 class GraphImported(Reply, frozen=True):
-    """What another frontend made of a graph beside its nodes."""
+    """A graph's import by another frontend."""
 
     given: GivenIR
 
 
 class GraphWithImport(Reply, frozen=True):
-    """A graph as it was captured, with what another frontend makes of it beside its nodes."""
+    """A captured graph together with its import by another frontend."""
 
     graph: CapturedGraphData
 
@@ -349,7 +354,7 @@ class BisectionDone(Reply, frozen=True):
 
 
 class RunnerState(Message, frozen=True):
-    """The runner began (`running`) or ended, or a signal has stopped it."""
+    """The runner started (`running`), exited, or was stopped by a signal."""
 
     running: bool
     what: str = ""
@@ -357,7 +362,7 @@ class RunnerState(Message, frozen=True):
 
 
 class Executed(Reply, frozen=True):
-    """`values` is a `.npz` of inputs and outputs, where it was asked for."""
+    """`values` is a `.npz` of inputs and outputs, if requested."""
 
     report: RunReport
     values: bytes = b""
@@ -376,7 +381,7 @@ class Assignments(Message, frozen=True):
 
 
 class StepNote(Message, frozen=True):
-    """The compiler begins step `step` of the recipe, or `LOWERING` or `CODE`."""
+    """The compiler starts step `step` of the recipe, or `LOWERING` or `CODE`."""
 
     step: int
 
@@ -395,13 +400,13 @@ class CompileDone(Reply, frozen=True):
 
 
 class CodeRemarks(Reply, frozen=True):
-    """As `Compiled.remarks`."""
+    """Like `Compiled.remarks`."""
 
     remarks: tuple[tuple[str, str, str], ...]
 
 
 class PluginsUsed(Reply, frozen=True):
-    """What was wrong with those that failed, installed ones among them."""
+    """The errors of plug-ins that failed, including installed ones."""
 
     problems: tuple[Diagnostic, ...]
 
@@ -432,7 +437,7 @@ HostMessage = (
     | Done
     | Refused
 )
-# What a process that bisects says.
+# The messages of a bisection process.
 BisectionMessage = Activity | Trouble | BisectionDone | Refused
 CompilerMessage = (
     Ready | CompilerNote | CompileDone | CodeRemarks | PluginsUsed | PassList | OpList | GraphsKept | Refused

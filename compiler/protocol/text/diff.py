@@ -1,4 +1,4 @@
-"""The difference of two stage texts, line by line or by structure, as runs of lines: none of the text itself."""
+"""The difference of two stage texts, line by line or by structure, as runs of lines without their text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ How = Literal["line", "structural"]
 
 
 class Difference(NamedTuple):
-    """`hunks` are what differs, in order; `before` and `after` are how many lines the texts have."""
+    """`hunks` are the differences, in order; `before` and `after` are the numbers of lines."""
 
     hunks: list[Hunk]
     before: int
@@ -20,9 +20,9 @@ class Difference(NamedTuple):
 
 
 def difference(before: str, after: str, how: How = "line", language: str = "mlir") -> Difference:
-    """What to change in the text `before` to get `after`.
+    """Returns what to change in the text `before` to get `after`.
 
-    A structural difference leaves out lines that differ only by renamed values, order of attributes, locations and
+    A structural difference ignores lines that differ only by renamed values, order of attributes, locations and
     comments. Lines are split at "\\n" alone, as in `IndexedText`.
     """
     one, other = _lines(before), _lines(after)
@@ -59,13 +59,13 @@ def _structural(before: Sequence[str], after: Sequence[str], language: str) -> l
 
 
 class _Renaming:
-    """Which name on the one side is which on the other, one to one, as far as the lines so far have it."""
+    """The one-to-one correspondence of names on both sides, according to the lines so far."""
 
     def __init__(self) -> None:
         self._there: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
     def takes(self, one: Shape, other: Shape, line: str) -> bool:
-        """Whether two lines of one key agree with it; what they name is theirs from now on either way."""
+        """Whether two lines with equal keys are consistent with it; their names correspond from now on in any case."""
         if one.fresh:
             self._begin_function()
         forth, back = self._there
@@ -86,7 +86,7 @@ class _Renaming:
         return agrees
 
     def forget(self, lines: Sequence[str], gone: Sequence[Shape], side: int) -> None:
-        """Lines that only one side has: what they name is not what had the name before."""
+        """Removes the names of lines that only one side has: a later use of a name is another value."""
         there, back = self._there[side], self._there[1 - side]
         for line, shape in zip(lines, gone, strict=True):
             if any(name in there for name in shape.names):
@@ -103,7 +103,7 @@ class _Renaming:
             forth.pop(back.pop(b), None)
 
     def _begin_function(self) -> None:
-        """Values and labels belong to a function; aliases and metadata to the whole text."""
+        """Values and labels are local to a function; aliases and metadata to the whole text."""
         for names in self._there:
             for name in [name for name in names if name[0] in "%^"]:
                 del names[name]

@@ -10,7 +10,7 @@ _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
 
 
 def jumps(lines: Sequence[str], first: int = 0) -> list[tuple[int, int]]:
-    """Pairs of a jump's line and that of the label it goes to, in order; `lines` are numbered from `first`."""
+    """Pairs of lines, a jump and its target label, in order; `lines` are numbered from `first`."""
     labels = {found[1]: number for number, line in enumerate(lines, first) if (found := _LABEL.match(line))}
     matches = ((number, _JUMP.match(line)) for number, line in enumerate(lines, first))
     return [(number, labels[match[1]]) for number, match in matches if match and match[1] in labels]

@@ -1,4 +1,4 @@
-"""A text with an index of its lines: any window of a million lines costs what the window costs."""
+"""A text with an index of its lines: reading a window takes time proportional to the window, not to the text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import accumulate, islice
 MAX_CONSTANT = 200
 MAX_LINE = 4000
 _KEPT = 32
-# How many lines from a node's first one are looked through for the one that is most its own.
+# How many lines from a node's first one are searched for its own line.
 _NEAR = 2000
 _CHUNK = 4 << 20
 _CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
@@ -22,7 +22,7 @@ _CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
 class Window:
     """Lines `start`… of a text; `nodes[i]` are indices into `names`, the nodes that line `start + i` comes from.
 
-    A node may stand twice in `names`: at an index in `derived` it was derived, at any other it is a line's own.
+    A node may occur twice in `names`: at an index in `derived` it is derived, at any other it is the line's own.
     """
 
     start: int
@@ -35,14 +35,14 @@ class Window:
 
 @dataclass
 class MachineCode:
-    """The machine code of each line of a text: `content` in one piece, `sizes` a byte for each line."""
+    """The machine code of each line of a text: `content` concatenated, with one byte per line in `sizes`."""
 
     content: bytes = b""
     sizes: bytes = b""
     _ends: array[int] | None = None
 
     def of_lines(self, first: int, last: int) -> tuple[str, ...]:
-        """The machine code of lines `first` to `last` in hexadecimal digits; none where the text has none."""
+        """The machine code of lines `first` to `last` in hexadecimal digits; empty if the text has none."""
         if not self.sizes:
             return ()
         if self._ends is None:
@@ -69,7 +69,7 @@ class IndexedText:
 
     @property
     def size(self) -> int:
-        """About how many bytes the text holds in memory."""
+        """The approximate size in memory, in bytes."""
         index = 0 if self._ends is None else len(self._ends) * 8
         return len(self.content) + len(self.line_sets) * 4 + len(self.machine.content) + index
 
@@ -79,7 +79,7 @@ class IndexedText:
 
     @property
     def ends(self) -> array[int]:
-        """For each line the offset just past its "\\n"; made when first asked for."""
+        """For each line the offset after its "\\n"; computed at the first use."""
         if self._ends is None:
             self._ends = line_ends(self.content)
         return self._ends
@@ -93,7 +93,7 @@ class IndexedText:
         return self.content[start : self.ends[number]].removesuffix("\n")
 
     def window(self, start: int, count: int) -> Window:
-        """At most `count` lines from `start`, with long constants elided; outside the text there are none."""
+        """At most `count` lines from `start`, with long constants elided; lines outside the text are left out."""
         first = min(max(0, start), self.total)
         last = min(first + max(0, count), self.total)
         numbers = [self._set_of(line) for line in range(first, last)]
@@ -105,7 +105,7 @@ class IndexedText:
         return Window(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
 
     def _marked(self, number: int) -> list[tuple[str, bool]]:
-        """The names of a set, each with whether it was derived."""
+        """The names of a set, each with whether it is derived."""
         derived = self.derived.get(number, ())
         return [(name, name in derived) for name in self.sets[number]]
 
@@ -115,7 +115,7 @@ class IndexedText:
         return [line for line, _ in found[:limit]], len(found) > limit
 
     def own_line(self, node: str) -> int:
-        """The line that is most the own one of `node`, -1 without any: a function comes from all of its nodes."""
+        """The line that belongs most directly to `node` (a function comes from all its nodes), -1 if none does."""
         found, _ = self.lines_of_node(node, _NEAR)
         near = [line for line in found if line < found[0] + _NEAR]
         return min(
@@ -123,13 +123,13 @@ class IndexedText:
         )
 
     def marked_lines(self, node: str) -> Iterator[tuple[int, bool]]:
-        """The lines that come from `node`, each with whether that was derived."""
+        """The lines that come from `node`, each with whether it is derived."""
         wanted = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
         if wanted:
             yield from ((line, wanted[k]) for line, k in enumerate(self.line_sets) if k in wanted)
 
     def nodes_of_lines(self, first: int, last: int) -> dict[str, tuple[int, int]]:
-        """For each node that lines `first` to `last` come from, how many are its own and how many were derived."""
+        """For each node that lines `first` to `last` come from, the numbers of own and of derived lines."""
         found: dict[str, tuple[int, int]] = {}
         for number, count in Counter(self.line_sets[max(first, 0) : last + 1]).items():
             for name, derived in self._marked(number):
@@ -140,7 +140,7 @@ class IndexedText:
     def chunks(self) -> Iterator[tuple[int, str]]:
         """The text in runs of whole lines of a few megabytes, each with the number of its first line.
 
-        A step over one run is short, so that other threads get their turn between steps.
+        Runs are short so that other threads can run between them.
         """
         position = number = 0
         for piece in _pieces(self.content):
@@ -153,7 +153,7 @@ class IndexedText:
 
 
 def line_ends(content: str) -> array[int]:
-    """For each line of `content` the offset just past its "\\n", or past its last character for an unfinished line."""
+    """For each line of `content` the offset after its "\\n", or after its last character for an unfinished line."""
     ends, start = array("Q"), 0
     for piece in _pieces(content):
         lengths = [len(line) + 1 for line in piece.split("\n")]
@@ -170,7 +170,7 @@ def line_count(content: str) -> int:
 
 
 def elide(line: str) -> str:
-    """`line` with long `dense<…>` constants cut, and cut itself where it is longer than any screen."""
+    """`line` with long `dense<…>` constants shortened, and truncated if it is longer than any screen."""
     if len(line) <= MAX_CONSTANT:
         return line
     short = _CONSTANT.sub(_shortened, line)

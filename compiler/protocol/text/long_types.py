@@ -1,6 +1,6 @@
-"""The long types of a text of MLIR: what a view may call by a short name, in the order in which they appear.
+"""The long types of an MLIR text that a view may abbreviate, in order of appearance.
 
-The text itself is left as it is: a view draws names in place of types, and everything else reads the types.
+The text itself is unchanged: only the view draws short names in place of types.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from buddy.compiler.protocol import LongType
 from buddy.compiler.protocol.regex import INSIDE
 from buddy.compiler.protocol.text.lines import IndexedText
 
-# Shorter types, such as `tensor<1x128x768xf32>`, say more than a name would.
+# Shorter types, such as `tensor<1x128x768xf32>`, are more readable than a name.
 SHORTEST = 32
-# A type that stands there once gains nothing by a name.
+# A type that occurs only once gains nothing from a name.
 LEAST_USES = 2
-# More names than anybody tells apart; the types of most uses are kept.
+# More names would be indistinguishable; the most frequent types are kept.
 MOST = 500
 _BODY = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
 _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_BODY}>")
@@ -23,14 +23,14 @@ _DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
 
 
 def long_types(text: IndexedText) -> list[LongType]:
-    """The types of at least `SHORTEST` characters that stand in `text` more than once, the first one first.
+    """The types of at least `SHORTEST` characters that occur in `text` more than once, in order of appearance.
 
-    The outermost of nested types counts; lines that define an alias do not.
+    Of nested types the outermost counts; lines that define an alias do not.
     """
     uses: dict[str, int] = {}
     first: dict[str, int] = {}
     for number, piece in text.chunks():
-        # Blank where an alias is defined, so that lines keep their numbers.
+        # Alias definitions are blanked, not removed, so that line numbers stay valid.
         for match in _TYPE.finditer(_DEFINITION.sub("", piece)):
             found = match[0]
             if len(found) < SHORTEST:

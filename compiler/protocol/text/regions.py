@@ -1,7 +1,7 @@
-"""Regions and symbols of a printed text, read off its indentation: what folds, and what an outline lists.
+"""Regions and symbols of a printed text, determined from its indentation, for folding and for the outline.
 
-A region begins behind a line that ends in `{` and ends before the next line of no deeper indentation that begins with
-`}`. In assembly a function is what stands between its label and the next one.
+A region starts after a line that ends in `{` and ends before the next line of the same or lower indentation that begins
+with `}`. In assembly a function extends from its label to the next one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _SYMBOL_NAME = re.compile(r'sym_name = "([^"]*)"')
 _DEFINE = re.compile(r'^(?:define|declare)\b[^@\n]*@([\w$.\-]+|"[^"\n]*")')
 _LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
 _GRAPH = re.compile(r"^graph (\S+) \{")
-# The parameters stand on lines of their own, and so does the brace behind them.
+# The parameters are on separate lines, and so is the brace after them.
 _PTX = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
 _FUNCTIONS = {"llvm": _DEFINE, "ptx": _PTX}
 
 
 class Symbol(NamedTuple):
-    """A named piece of a text: its first and last line, counted from 0."""
+    """A named part of a text: its first and last line, counted from 0."""
 
     name: str
     kind: SymbolKind
@@ -46,7 +46,7 @@ def symbols(text: IndexedText, language: str) -> list[Symbol]:
 
 
 def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
-    """The line that opens the region at `line`, and the line that closes it: its own region, or the one around it."""
+    """The lines that open and close the region at `line`: the region that it opens, or the enclosing one."""
     if not 0 <= line < text.total:
         return None
     if _opens(text.line(line)):
@@ -61,7 +61,7 @@ def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
 
 
 def _end_of(text: IndexedText, first: int) -> int:
-    """The line that closes what line `first` opens; itself where it opens nothing, the last line where none does."""
+    """The line that closes what line `first` opens; `first` if it opens nothing, the last line if nothing closes it."""
     start = text.line(first)
     if not _opens(start):
         return first

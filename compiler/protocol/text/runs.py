@@ -1,8 +1,8 @@
-"""Where two sequences differ: lines that occur once in both are the anchors, and Myers' algorithm is between them.
+"""The differences of two sequences: items that occur once in both are the anchors, with Myers' algorithm between them.
 
-The anchors are those of patience diff (Bram Cohen), the longest increasing run of pairs, found again within each gap.
-A gap without anchors is compared by the algorithm of E. Myers, "An O(ND) Difference Algorithm and Its Variations"
-(1986), a bounded number of edits at a time: where more are needed, it goes on from the furthest point it has reached.
+The anchors are those of patience diff (Bram Cohen), the longest increasing run of pairs, found again within each gap. A
+gap without anchors is compared by the algorithm of E. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986),
+with a bounded number of edits at a time: if more are needed, it continues from the furthest point it has reached.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-# Edits looked for at a time in a gap without anchors; the work grows with their square. Few where little is equal.
+# Maximum number of edits searched at a time in a gap without anchors; the work grows with its square. Kept small for
+# texts with little in common.
 MOST_EDITS = 128
 FEW_EDITS = 16
 
 
 class Hunk(NamedTuple):
-    """`removed` items from `before` on in the one sequence stand against `added` from `after` on in the other."""
+    """`removed` items from `before` on in one sequence correspond to `added` items from `after` on in the other."""
 
     before: int
     removed: int
@@ -29,7 +30,7 @@ Pair = tuple[int, int]
 
 
 def hunks(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Hunk]:
-    """What to replace in `before` to get `after`, in order; between the hunks both are equal."""
+    """Returns what to replace in `before` to get `after`, in order; between the hunks both are equal."""
     numbers: dict[Hashable, int] = {}
     one = [numbers.setdefault(item, len(numbers)) for item in before]
     other = [numbers.setdefault(item, len(numbers)) for item in after]
@@ -37,7 +38,7 @@ def hunks(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Hunk]:
 
 
 def between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
-    """The hunks that equal pairs leave of two sequences of those lengths."""
+    """The hunks between the equal pairs of two sequences of those lengths."""
     found: list[Hunk] = []
     i = j = 0
     for x, y in (*pairs, (before, after)):
@@ -100,7 +101,7 @@ def _anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d
 
 
 def _once(items: Sequence[int], start: int, end: int) -> dict[int, int]:
-    """Where the items are that occur once in the range, in order."""
+    """The positions of the items that occur once in the range, in order."""
     places: dict[int, int] = {}
     again: set[int] = set()
     for place in range(start, end):
@@ -111,7 +112,7 @@ def _once(items: Sequence[int], start: int, end: int) -> dict[int, int]:
 
 
 def _by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
-    """Equal pairs along short edits, `MOST_EDITS` of them at a time; items that one side lacks are left out first."""
+    """Equal pairs along short edits, `MOST_EDITS` of them at a time; items of one side only are left out first."""
     common = set(one).intersection(other)
     left = [place for place, item in enumerate(one) if item in common]
     right = [place for place, item in enumerate(other) if item in common]
@@ -126,7 +127,9 @@ def _by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
 
 
 def _path(one: Sequence[int], other: Sequence[int], most: int) -> tuple[list[Pair], int, int]:
-    """The pairs on a shortest edit, and where it ends: where both do, or as far as `most` edits lead."""
+    """The pairs on a shortest edit path, and its end: the end of both sequences, or the furthest point within `most`
+    edits.
+    """
     n, m = len(one), len(other)
     furthest = {1: 0}
     trail: list[dict[int, int]] = []
@@ -146,7 +149,7 @@ def _path(one: Sequence[int], other: Sequence[int], most: int) -> tuple[list[Pai
 
 
 def _entered(furthest: dict[int, int], k: int, edits: int) -> tuple[int, int]:
-    """Where diagonal `k` is entered by edit number `edits`, and from which diagonal."""
+    """Where edit number `edits` enters diagonal `k`, and from which diagonal."""
     if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
         return furthest[k + 1], k + 1
     return furthest[k - 1] + 1, k - 1

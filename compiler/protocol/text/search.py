@@ -1,4 +1,4 @@
-"""Which lines of a text, or of many texts, hold a pattern."""
+"""Finds the lines of one or more texts that match a pattern."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from buddy.compiler.protocol.regex import compiled
 from buddy.compiler.protocol.text.lines import IndexedText
 
-# A text without its index, and the lines found in it with whether there are more.
+# The lines found in a text, and whether there are more.
 Found = tuple[list[int], bool]
 Finder = Callable[[str], Iterable[int]]
 
@@ -20,9 +20,9 @@ _TAME = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[
 def search(
     text: IndexedText, pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
 ) -> Found:
-    """The numbers of the first `limit` lines that hold `pattern`, and whether there are more.
+    """The numbers of the first `limit` lines that match `pattern`, and whether there are more.
 
-    Raises `PatternError` for a regular expression that is none.
+    Raises `PatternError` for an invalid regular expression.
     """
     hits = _hits(text, _finder(pattern, regex, ignore_case)) if pattern else iter(())
     found = list(islice(hits, limit + 1))
@@ -32,7 +32,7 @@ def search(
 def search_each(
     contents: Sequence[str], pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
 ) -> list[Found]:
-    """What `search` finds in each text; equal texts are searched once."""
+    """The result of `search` for each text; equal texts are searched once."""
     found: dict[str, Found] = {}
     for content in contents:
         if content not in found:
@@ -42,21 +42,21 @@ def search_each(
 
 
 def is_literal(pattern: str) -> bool:
-    """Whether a regular expression means no more than its own characters."""
+    """Whether a regular expression matches only its own characters."""
     return re.escape(pattern) == pattern
 
 
 def keeps_to_lines(pattern: str) -> bool:
-    """Whether a regular expression finds the same in a text as in each line of it by itself.
+    """Whether a regular expression matches the same in a text as in each of its lines alone.
 
-    True only of what can neither match a line's end nor see past it: no negated class, no look-around, no flag, no
-    escape that stands for a newline or for an end of the text, and nothing that gives no character back.
+    True only if it can neither match a line's end nor look past it: no negated class, no look-around, no flag, no
+    escape that matches a newline or an end of the text, and no possessive or atomic construct.
     """
     return bool(_TAME.fullmatch(pattern))
 
 
 def check(pattern: str) -> None:
-    """Raise `PatternError` unless `pattern` is a regular expression."""
+    """Raises `PatternError` unless `pattern` is a valid regular expression."""
     compiled(pattern, False)
 
 
@@ -67,7 +67,7 @@ def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
 
 
 def _finder(pattern: str, regex: bool, ignore_case: bool) -> Finder:
-    """What gives the numbers of the lines of a piece of text that hold the pattern."""
+    """Returns a function that gives the numbers of the lines of a piece of text that match the pattern."""
     if regex:
         found = compiled(pattern, ignore_case)
         lines = re.compile(pattern, found.flags | re.MULTILINE)
@@ -75,7 +75,7 @@ def _finder(pattern: str, regex: bool, ignore_case: bool) -> Finder:
     if not ignore_case:
         return lambda piece: _with_text(piece, pattern)
     relaxed = _by_line(compiled(re.escape(pattern), ignore_case))
-    # Beyond ASCII, lower case is not a matter of single characters.
+    # Beyond ASCII, lower case does not map single characters to single characters.
     return lambda piece: (
         _with_text(piece.lower(), pattern.lower()) if piece.isascii() and pattern.isascii() else relaxed(piece)
     )
@@ -93,7 +93,7 @@ def _with_text(piece: str, pattern: str) -> Iterator[int]:
 
 
 def _by_piece(pattern: re.Pattern[str]) -> Finder:
-    """For a pattern that keeps to lines and begins lines anywhere (`MULTILINE`): many lines are a single search."""
+    """For a pattern that stays within lines, and begins lines anywhere (`MULTILINE`): one search covers many lines."""
 
     def lines(piece: str) -> Iterator[int]:
         number = start = 0

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Origins(NamedTuple):
-    """How many ops, or bytes of machine code, lead to a node of their own, to derived nodes alone, and nowhere."""
+    """The numbers of ops, or bytes of machine code, with own nodes, with derived nodes only, and without nodes."""
 
     direct: int = 0
     derived: int = 0
@@ -18,8 +18,8 @@ class Origins(NamedTuple):
 class StageText(msgspec.Struct, frozen=True):
     """`content` is the text without location marks; `line_sets[i]` indexes `sets` for line `i` (0: no node).
 
-    `sets[k]` are stable node names; `sets[0]` is empty. `derived[k]` are those of them that stand there because a pass
-    had dropped the op's own location. `machine[i]` is the machine code of line `i`, at most 255 bytes.
+    `sets[k]` are stable node names; `sets[0]` is empty. `derived[k]` are the names in it that were derived because a
+    pass had dropped the op's own location. `machine[i]` is the machine code of line `i`, at most 255 bytes.
     """
 
     content: str

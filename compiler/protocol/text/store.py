@@ -1,4 +1,4 @@
-"""The texts of the stages, each kept once under a name taken of its content, within a bound on memory."""
+"""The texts of the stages, each stored once under a hash of its content, within a memory limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def text_name(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: Mapping[int, tuple[str, ...]] | None = None, machine: bytes = b"",
 ) -> str:  # fmt: skip
-    """The name of a text: equal for equal contents, and machine code, that come from equal nodes."""
+    """The name of a text: equal for equal contents and machine code that come from equal nodes."""
     state = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
     state.update(line_sets)
     state.update("\0".join("\1".join(names) for names in sets).encode())
@@ -25,7 +25,7 @@ def text_name(
 
 
 class TextStore:
-    """Texts by name. Pinned texts stay; the others go, least recently used first, beyond `limit` bytes."""
+    """Texts by name. Pinned texts stay; the others are evicted, least recently used first, beyond `limit` bytes."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self._limit = limit
@@ -40,7 +40,7 @@ class TextStore:
 
     @property
     def size(self) -> int:
-        """Bytes that the texts hold."""
+        """The size of all texts in bytes."""
         return sum(text.size for text in self._texts.values())
 
     def put(self, name: str, text: IndexedText) -> None:
@@ -56,12 +56,12 @@ class TextStore:
         return text
 
     def drop(self, name: str) -> None:
-        """Let go of a text, unless somebody has pinned it."""
+        """Removes a text, unless it is pinned."""
         if not any(name in pinned for pinned in self._pins.values()):
             self._texts.pop(name, None)
 
     def pin(self, owner: Hashable, names: Iterable[str]) -> None:
-        """Keep the texts `names` for `owner`, instead of those kept for it so far."""
+        """Keeps the texts `names` for `owner`, instead of those pinned for it before."""
         self._pins[owner] = frozenset(names)
         self._evict()
 

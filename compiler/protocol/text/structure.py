@@ -1,8 +1,8 @@
-"""What a line of IR says beside its names: the key by which structural diffs match lines, and the names it holds.
+"""The structure of a line of IR without its names: the key by which structural diffs match lines, and the names in it.
 
-Two texts are structurally equal when their lines have equal keys and one renaming, each name to one name and back,
-turns the names of the one into those of the other. Names are SSA values, block labels, aliases of attributes, numbered
-metadata and local labels of assembly. Locations, addresses, comments and the order of attributes are no part of a key.
+Two texts are structurally equal if their lines have equal keys and a one-to-one renaming turns the names of one into
+those of the other. Names are SSA values, block labels, aliases of attributes, numbered metadata and local labels of
+assembly. Locations, addresses, comments and the order of attributes are not part of a key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEBUG = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
 _ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
 _LLVM_LABEL = re.compile(r"^([\w$.\-]+):")
 _FUNCTION = re.compile(r"\s*(?:(?:func|llvm)\.func|gpu\.func|define)\b")
-# Where a value gets its name: results, block and function arguments, induction variables.
+# Where a value is defined: results, block and function arguments, induction variables.
 _BOUND = re.compile(
     rf"(?P<name>{_SSA})(?=:\d+\s*[=,]|:\s|:$|\s=\s)"
     rf"|(?P<list>{_SSA}(?:,\s*{_SSA})*)(?=\)\s*(?:=|in)\s|\s*=\s)"
@@ -42,7 +42,7 @@ _NAME_OF_VALUE = re.compile(_SSA)
 
 
 class Shape(NamedTuple):
-    """A line's key, its names in the order in which the key has them, and whether names begin anew here."""
+    """A line's key, its names in the order in which they occur in the key, and whether a new scope starts here."""
 
     key: str
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ def shapes(lines: Iterable[str], language: str) -> Iterator[Shape]:
 
 
 def bound(line: str) -> set[str]:
-    """The names that `line` gives to something: its results, its block's arguments, its label."""
+    """The names that `line` defines: its results, its block's arguments, its label."""
     found: set[str] = set()
     for match in _BOUND.finditer(line):
         found.update(_NAME_OF_VALUE.findall(match["list"]) if match["list"] else [match[match.lastgroup or 0]])
@@ -72,7 +72,7 @@ def bound(line: str) -> set[str]:
 
 
 def _plain(line: str, language: str, comment: str) -> str:
-    """`line` without comment and locations, its attributes in order."""
+    """`line` without comment and locations, with its attributes sorted."""
     if comment and comment in line:
         line = _outside_strings(line, comment)
     if language == "mlir" and ("loc(" in line or line.startswith("#loc")):
@@ -80,7 +80,7 @@ def _plain(line: str, language: str, comment: str) -> str:
     if language == "asm":
         line = _ADDRESS.sub("", line)
     if language == "llvm":
-        # A label is written without the sign under which branches name it.
+        # A label is printed without the sign that branches use for it.
         line = _LLVM_LABEL.sub(r"%\1:", _DEBUG.sub("", line) if "!dbg" in line or "line:" in line else line)
     if "{" in line and "," in line and "}" in line:
         line = _sorted_once(line)
@@ -88,7 +88,7 @@ def _plain(line: str, language: str, comment: str) -> str:
 
 
 def _sorted_once(line: str) -> str:
-    """`line` with its attributes sorted; dictionaries that stand on many lines are read once."""
+    """`line` with its attributes sorted; dictionaries that occur on many lines are parsed once."""
     start, end = line.index("{"), line.rindex("}") + 1
     if end <= start or '"' in line[:start]:
         return with_sorted_attributes(line)
@@ -96,7 +96,7 @@ def _sorted_once(line: str) -> str:
 
 
 def _outside_strings(line: str, comment: str) -> str:
-    """`line` up to where a comment begins."""
+    """`line` up to the start of a comment."""
     kept: list[str] = []
     for place, part in enumerate(_STRING.split(line)):
         before, found, _ = part.partition(comment) if place % 2 == 0 else (part, "", "")
@@ -107,7 +107,7 @@ def _outside_strings(line: str, comment: str) -> str:
 
 
 def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> Shape:
-    """The shape of a line with strings, in which no names are looked for."""
+    """The shape of a line with strings, in which no names are searched."""
     parts, names = _STRING.split(line), []
     for place in range(0, len(parts), 2):
         names += name.findall(parts[place])
@@ -138,9 +138,9 @@ def without_locations(line: str) -> str:
 
 
 def with_sorted_attributes(line: str) -> str:
-    """`line` with the entries of each `{a = …, b}` in the order of their names, inner ones first.
+    """`line` with the entries of each `{a = …, b}` sorted by name, inner ones first.
 
-    Braces that hold anything else than attributes, or are open at the end of the line, stay as they are.
+    Braces that contain anything other than attributes, or are open at the end of the line, are unchanged.
     """
     stack: list[list[str]] = [[]]
     brackets: list[str] = []
