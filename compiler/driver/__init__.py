@@ -1,1 +1,1 @@
-"""Takes a graph through the recipe's passes to an artifact, with or without a record of every stage."""
+"""Runs the passes of a recipe on a graph, up to an artifact, with or without keeping a snapshot of every stage."""

@@ -1,4 +1,4 @@
-"""From a recipe to stages and an artifact, memoised by the hash of the recipe's prefix."""
+"""Compiles a recipe to stages and an artifact, memoised by the hash of the recipe's prefix."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.stage_text import StageText
 
-# Snapshots kept for reuse; beyond this the least recently used are made again when asked for.
+# Maximum number of cached snapshots; the least recently used are evicted, and recomputed when needed.
 MAX_SNAPSHOTS = 400
 MAX_ARTIFACTS = 64
 
 OnStage = Callable[[Stage, StageText], None]
-# Told of a step of the recipe, or `LOWERING` or `CODE`, before it is begun, unless what it makes is known.
+# Called with a step of the recipe, or `LOWERING` or `CODE`, before it starts, unless its result is cached.
 OnStep = Callable[[int], None]
 
 
 class CompilationError(Exception):
-    """A compilation that ended early. `stages` holds the IR at the failure, marked failed, when there is some."""
+    """A compilation failed. `stages` includes the IR at the failure, marked as failed, if there is any."""
 
     def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
         super().__init__(str(diagnostic))
@@ -63,7 +63,7 @@ class CompilationError(Exception):
 
 @dataclass(frozen=True)
 class Compilation:
-    """A finished compilation. `reused` counts the stages that were known already; `texts` are those of `stages`."""
+    """A finished compilation. `reused` is the number of stages from the cache; `texts` are those of `stages`."""
 
     stages: tuple[Stage, ...]
     artifact: Artifact
@@ -74,14 +74,15 @@ class Compilation:
     texts: tuple[StageText, ...] = field(default=(), repr=False)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """HTML representation for notebooks."""
         return html_of(self)
 
 
 @dataclass(frozen=True)
 class TopLevel:
-    """Top-level IR for another backend: the graph and the module (an operation, to be left as it is), and as much of a
-    `Compilation` as there is."""
+    """Top-level IR for another backend: the graph, the module (an operation that must not be changed), and the
+    `Compilation` so far.
+    """
 
     graph: Graph
     module: Any
@@ -95,7 +96,7 @@ class TopLevel:
 
 @dataclass
 class _Progress:
-    """What one compilation has come to."""
+    """The state of one compilation."""
 
     on_stage: OnStage
     on_step: OnStep = lambda _step: None
@@ -114,7 +115,7 @@ class _Progress:
 
 
 class Compiler:
-    """Compiles one captured graph under one recipe after another; `first` is a registry searched before all others."""
+    """Compiles one captured graph under different recipes; `first` is a registry with priority over all others."""
 
     def __init__(self, graph: Graph, first: Registry | None = None) -> None:
         self._first = first
@@ -130,13 +131,13 @@ class Compiler:
     def assignments(self, recipe: Recipe, on_step: OnStep = lambda _step: None) -> tuple[Assignment, ...]:
         """How each node is lowered under `recipe`.
 
-        Raises `CompilationError` for a node that can be neither compiled nor called in eager.
+        Raises `CompilationError` for a node that can neither be compiled nor run in eager.
         """
         lowered = self._lower(recipe, _Progress(lambda _s, _t: None, on_step))[1]
         return self._with_dropped(lowered.assignments)
 
     def _with_dropped(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
-        """The assignments of all captured nodes: those that a graph pass took out are said to be folded."""
+        """The assignments of all captured nodes; the lowering of nodes that a graph pass removed is `FOLDED`."""
         known = {assignment.node: assignment for assignment in assignments}
         return tuple(
             known.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
@@ -145,9 +146,9 @@ class Compiler:
     def compile(
         self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
     ) -> Compilation:
-        """Every stage of `recipe`, each given to `on_stage` as soon as it is there.
+        """Runs all stages of `recipe`, and passes each to `on_stage` as soon as it is finished.
 
-        Raises `CompilationError` when a pass fails, or what is left at the end is not machine code.
+        Raises `CompilationError` if a pass fails, or if the final result cannot be translated to machine code.
         """
         start = time.perf_counter()
         check_target(recipe)
@@ -163,9 +164,9 @@ class Compiler:
     def top_level(
         self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
     ) -> TopLevel:
-        """The stages of `recipe` up to top-level IR, and that, for a backend that has passes of its own.
+        """Runs the stages of `recipe` up to top-level IR, for a backend with its own passes.
 
-        Raises `CompilationError` as `compile` does.
+        Raises `CompilationError` like `compile`.
         """
         start, progress = time.perf_counter(), _Progress(on_stage, on_step)
         graph, lowered = self._lower(recipe, progress)
@@ -177,9 +178,11 @@ class Compiler:
         )
 
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-        """What LLVM says of each node's code under `recipe`, as (`LLVM`, node, text); none are of code of no node.
+        """LLVM's remarks on each node's code under `recipe`, as (`LLVM`, node, text).
 
-        Raises `CompilationError`, and `RemarksError` where LLVM cannot be asked, as for another machine's code.
+        Remarks on code without a node are left out.
+
+        Raises `CompilationError`, and `RemarksError` if LLVM gives no remarks, for example for another target.
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
@@ -193,7 +196,7 @@ class Compiler:
         )
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
-        """What snapshots are remembered by: the user's `mlir-opt`, which may make some, can be built anew meanwhile."""
+        """The cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt in the meantime."""
         tool = mlir_tool.identity()
         return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
 
@@ -236,7 +239,7 @@ class Compiler:
         return snapshot
 
     def _step(self, before: Snapshot, recipe: Recipe, index: int, trail: Sequence[tuple[Stage, StageText]]) -> Snapshot:
-        """The snapshot after step `index` of `recipe`, which works on a clone; `trail` are the stages so far."""
+        """Runs step `index` of `recipe` on a clone and returns the snapshot after it; `trail` are the stages so far."""
         step = recipe.steps[index]
         with self._context, self._locations.nowhere(self._context):
             operation = before.operation.clone(ip=False).operation
@@ -319,7 +322,7 @@ class Compiler:
 
 
 def check_target(recipe: Recipe) -> None:
-    """Raises `CompilationError` for a target that there is no code for."""
+    """Raises `CompilationError` for a target without code generation."""
     try:
         machine_of(recipe.target)
     except MachineError as error:
@@ -327,7 +330,7 @@ def check_target(recipe: Recipe) -> None:
 
 
 def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
-    """What the recipe asks for in vain, then what passes remark on, by node."""
+    """Remarks on choices of the recipe that were not applied, then remarks of passes, by node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
     return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
 
@@ -335,9 +338,11 @@ def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str
 def transformed(
     stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None], on_step: OnStep = lambda _step: None
 ) -> Graph:
-    """The graph after the recipe's graph passes, a stage for each given to `add`; `on_step` is told what begins.
+    """Runs the recipe's graph passes, passes a stage for each to `add`, and returns the graph.
 
-    Raises `CompilationError` when one of them fails.
+    `on_step` is called before each pass.
+
+    Raises `CompilationError` if one of them fails.
     """
     try:
         return stages.after(recipe, add, on_step)
@@ -348,10 +353,10 @@ def transformed(
 def lowered_graph(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
 ) -> Lowered:
-    """Top-level IR: the graph's nodes lowered one by one, or the IR that it comes with.
+    """Top-level IR: the graph's nodes lowered one by one, or the IR that the graph comes with.
 
-    Raises `CompilationError` for a node that can be neither compiled nor called in eager, for a flavour that nodes are
-    not lowered to, and for given IR that is no module.
+    Raises `CompilationError` for a node that can neither be compiled nor run in eager, for an unsupported target
+    dialect, and for an invalid imported module.
     """
     try:
         given = given_for(graph, recipe)
@@ -367,8 +372,9 @@ def lowered_graph(
 
 
 def check_entry(module: Any, entry: Entry | None, graph: Graph) -> None:
-    """Raises `CompilationError` when a module in the LLVM dialect cannot be called as `entry` says, or writes more or
-    less than the graph's results."""
+    """Raises `CompilationError` if a module in the LLVM dialect does not match the calling convention `entry`, or
+    writes more or less than the graph's results.
+    """
     if entry is None:
         raise CompilationError(diagnosis.no_entry(graph._func_name))
     results = [op for op in graph.results if isinstance(op, Op)]
@@ -386,7 +392,7 @@ def artifact_of(
     graph: Graph, recipe: Recipe, module: Any, entry: Entry | None, calls: Sequence[EagerCall],
     objects: Sequence[functions.FunctionObject],
 ) -> Artifact:  # fmt: skip
-    """What a checked `module` and its objects hand over."""
+    """Builds the artifact of a checked `module` and its objects."""
     assert entry is not None
     placeholders = [_spec(op) for op in graph.placeholders]
     results = [_spec(op) for op in graph.results if isinstance(op, Op)]
@@ -398,12 +404,12 @@ def artifact_of(
 
 
 def graph_pass_failure(error: GraphPassError) -> CompilationError:
-    """What to raise where a graph pass failed."""
+    """Returns the error to raise when a graph pass failed."""
     return CompilationError(diagnosis.of_step(_failed(error), error.step, error.index))
 
 
 def _failed(error: GraphPassError) -> StepError:
-    """What a graph pass said, or that the fault is its own."""
+    """The error that the graph pass reported, or one that blames the pass."""
     if isinstance(error.cause, (TransformError, GraphError)):
         return StepError(str(error))
     said = "".join(format_exception(error.cause))

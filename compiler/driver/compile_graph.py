@@ -1,4 +1,4 @@
-"""A compilation that nobody watches: the same recipe and the same code, with no stage kept and no text printed."""
+"""Compiles a recipe without keeping stages or printing IR."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, Recipe
 
-# Programs of fewer nodes have too few functions for processes beside this one to be worth their start.
+# Programs with fewer nodes have too few functions to make helper processes worthwhile.
 MIN_NODES = 64
 
 OnLowered = Callable[[Lowered], None]
-# Told of each step of the recipe as it begins, and of code generation, which is `CODE`.
+# Called with each step of the recipe before it starts, and with `CODE` before code generation.
 OnStep = Callable[[int], None]
 
 
@@ -43,10 +43,10 @@ def compile_graph(
     on_lowered: OnLowered | None = None,
     on_step: OnStep | None = None,
 ) -> Artifact:
-    """What `Compiler(graph, first).compile(recipe)` hands over, in a third of the time.
+    """Returns the same artifact as `Compiler(graph, first).compile(recipe)`, in a third of the time.
 
-    `on_lowered` is told how each node was lowered, before any pass has run, and `on_step` of each step that begins;
-    the IR is then verified after each. Raises `CompilationError` as that does, without the IR at the failure.
+    `on_lowered` is called with the lowering of each node before any pass runs, and `on_step` with each step before it
+    starts; with `on_step` the IR is verified after each step. Raises `CompilationError` without the IR at the failure.
     """
     check_target(recipe)
     if len(graph.body) >= MIN_NODES and not recipe.target:
@@ -71,7 +71,9 @@ def compile_graph(
 
 
 class Through(NamedTuple):
-    """A graph after graph passes, its module after MLIR passes, how its nodes were lowered, and where ops come from."""
+    """A graph after graph passes, its module after MLIR passes, the lowerings of its nodes, and the locations of
+    ops.
+    """
 
     graph: Graph
     lowered: Lowered
@@ -79,7 +81,7 @@ class Through(NamedTuple):
 
 
 def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Through:
-    """What the passes of `recipe` come to, which need not end in machine code. Raises `CompilationError`."""
+    """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
     try:
         rewritten = graph_stages.graph_after(graph, recipe)
     except graph_stages.GraphPassError as error:
@@ -93,8 +95,11 @@ def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Thro
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Python looks for garbage by the number of new objects: MLIR's are many and in no cycles, and each look goes
-    through all that torch holds."""
+    """Pauses Python's garbage collector.
+
+    It runs after a number of new objects; MLIR creates many, without cycles, and each collection visits all of torch's
+    objects.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -119,9 +124,12 @@ def _in_llvm_dialect(
     trusted: bool,
     on_step: OnStep | None = None,
 ) -> _Done:
-    """The module after all MLIR passes. What comes of `trusted` code alone is verified before each of MLIR's own passes
-    that follows one of ours, and at the end; where that, or a pass, fails, all is done again with IR verified after
-    each pass, which tells the pass that is at fault."""
+    """The module after all MLIR passes.
+
+    With only `trusted` code, IR is verified before each of MLIR's own passes that follows one of ours, and at the end.
+    If verification or a pass fails, everything is repeated with verification after each pass, which identifies the
+    responsible pass.
+    """
     locations = LocationSets()
     lowered = lowered_graph(graph, recipe, new_context(), locations, first)
     if on_lowered is not None:
@@ -142,11 +150,11 @@ def _in_llvm_dialect(
 def to_llvm_dialect(
     module: Any, recipe: Recipe, locations: LocationSets, verify: bool = True, on_step: OnStep | None = None
 ) -> calling_convention.Entry | None:
-    """Take a top-level module through the MLIR passes of `recipe`, in place; `verify` looks at the IR after each.
+    """Runs the MLIR passes of `recipe` on a top-level module, in place; `verify` verifies the IR after each.
 
-    Without it, only what a pass of ours hands to one of MLIR's is looked at: those abort the process, or worse, on IR
-    that does not verify. Returns how its entry is called, `None` when it never had buffers for arguments. Raises
-    `CompilationError` when a pass fails; the module may then be half rewritten.
+    Without it, only the output of our passes before an MLIR pass is verified, because MLIR's passes may abort the
+    process on invalid IR. Returns the calling convention of the entry, `None` if its arguments never became buffers.
+    Raises `CompilationError` if a pass fails; the module may then be partly rewritten.
     """
     entry = calling_convention.Reader()
     entry.read(module.operation)

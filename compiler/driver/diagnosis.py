@@ -1,4 +1,4 @@
-"""What to tell a person when a compilation ends early: what happened, where, and what to do."""
+"""Diagnostics of failed compilations: what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from buddy.compiler.protocol.text.structure import shapes
 
 _FINAL, _MODULE = "llvm", "builtin.module"
 _LOWERING = ("loops", _FINAL)
-# Conversions leave one where another has still to make a type of the other's. Translating it would end the process.
+# Conversions leave such a cast if another conversion has yet to convert its type. Translating it would crash the
+# process.
 _CAST = "builtin.unrealized_conversion_cast"
 _FOR_A_DEVICE = Diagnostic(
     "the recipe makes kernels for a GPU, which this process does not run",
@@ -50,7 +51,11 @@ def no_lowerings(flavour: str) -> Diagnostic:
 def of_step(
     error: StepError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
 ) -> Diagnostic:
-    """`converters` are the passes that would convert the op that this one could not, `rewriter` last rewrote it."""
+    """The diagnostic of a failed step.
+
+    `converters` are the passes that would convert the op that this one could not; `rewriter` is the pass that last
+    changed it.
+    """
     where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
     if rewriter:
         where += f", which {rewriter} was the last to rewrite"
@@ -61,15 +66,15 @@ def of_step(
 
 
 def converters_of(error: StepError, module: Any, recipe: Recipe, locations: LocationSets) -> list[str]:
-    """The passes that would convert the op that a conversion stumbled on, in the module it was given."""
+    """The passes that would convert the op on which a conversion failed, in the input module."""
     found = _ILLEGAL.search(error.message)
     return _converters(module, found.group(1), recipe, locations) if found else []
 
 
 def last_rewriter(place: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
-    """The last of the stages in `trail` that changed the lines that come from set `place`; "" where none did.
+    """The last stage in `trail` that changed the lines of location set `place`; "" if none did.
 
-    New numbers of SSA values are no change.
+    Renumbered SSA values do not count as a change.
     """
     for (_, before), (stage, after) in reversed(list(pairwise(trail))):
         if _lines_of(place, before) != _lines_of(place, after):
@@ -115,7 +120,7 @@ def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
 
 
 def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
-    """What is wrong when ops of other dialects are left at the end, with the passes that would convert them."""
+    """The diagnostic if ops of other dialects are left at the end, with the passes that would convert them."""
     if kernel_modules(module):
         return _FOR_A_DEVICE
     counts, first = _foreign(module, locations)
@@ -157,8 +162,9 @@ def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[s
 
 
 def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, on: bool = False) -> list[str]:
-    """The passes after which fewer ops of that name are left: those switched off or missing from the recipe, or the
-    conversions of its last phases that are `on`."""
+    """The passes after which fewer ops of that name are left: those disabled in or missing from the recipe, or, with
+    `on`, the enabled conversions of its last phases.
+    """
     before = _foreign(module, locations)[0][name]
     running = {step.name for step in recipe.steps if step.enabled}
     preset = presets().get(recipe.preset)

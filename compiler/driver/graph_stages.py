@@ -1,4 +1,4 @@
-"""The graph's stages: the Buddy graph as captured, and as each graph pass of a recipe leaves it."""
+"""The graph's stages: the captured Buddy graph, and the graph after each graph pass of a recipe."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from buddy.compiler.graph.transform.notes import Note
 from buddy.compiler.passes.base import Remark
 from buddy.compiler.protocol.recipe import PassStep, Recipe, digest
 
-# Graphs kept for reuse, as plain data.
+# Maximum number of cached graphs, as plain data.
 MAX_GRAPHS = 64
 
 OnSnapshot = Callable[[Snapshot, bool], None]
 
 
 class GraphStages:
-    """A graph under one recipe's graph passes after another; what a prefix of them has given is not made again."""
+    """Runs the graph passes of different recipes on one graph, with a cache of common prefixes."""
 
     def __init__(self, graph: Graph) -> None:
         self._data = serialize.to_bytes(graph)
         self._known: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
     def after(self, recipe: Recipe, add: OnSnapshot, on_step: Callable[[int], None]) -> Graph:
-        """The graph after the graph passes of `recipe`; `add` is told each stage, and whether it was known, `on_step`
-        each pass that is begun.
+        """The graph after the graph passes of `recipe`.
 
-        Raises what the graph passes raise, wrapped in a `GraphPassError`.
+        `add` is called with each stage and whether it was cached, `on_step` with each pass before it starts.
+
+        Raises `GraphPassError` if a graph pass raises.
         """
         graph, data, key = serialize.from_bytes(self._data), self._data, ""
         snapshot = snapshots.of_graph("graph", graph, -1, 0.0, None)
@@ -65,9 +66,11 @@ class GraphStages:
 
 
 def graph_after(graph: Graph, recipe: Recipe, on_step: Callable[[int], None] | None = None) -> Graph:
-    """A copy of `graph` after the graph passes of `recipe`, with no stage kept; `on_step` is told of each at its start.
+    """A copy of `graph` after the graph passes of `recipe`, without stages.
 
-    Raises what the graph passes raise, wrapped in a `GraphPassError`.
+    `on_step` is called with each pass before it starts.
+
+    Raises `GraphPassError` if a graph pass raises.
     """
     copy = serialize.from_bytes(serialize.to_bytes(graph))
     for index, step in enumerate(recipe.steps):
@@ -86,7 +89,7 @@ def _transform(graph: Graph, step: PassStep, index: int) -> list[Note]:
 
 
 class GraphPassError(Exception):
-    """Graph pass number `index` of a recipe failed; `cause` says why."""
+    """Graph pass number `index` of a recipe failed; `cause` is its exception."""
 
     def __init__(self, step: PassStep, index: int, cause: Exception) -> None:
         super().__init__(str(cause))

@@ -1,4 +1,4 @@
-"""Whether a text is a module that verifies, and where it is not. Run as a program, it answers one question."""
+"""Checks whether a text is a valid module, and where the first error is. Run as a program, it answers one request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.support.processes.one_shot import answer_apart
 
 
 def check(text: str) -> IrProblem:
-    """The first thing wrong with `text` as a module."""
+    """Parses and verifies `text`; returns the first error."""
     try:
         ir.Module.parse(text, new_context()).operation.verify()
     except (ir.MLIRError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A Buddy graph's own MLIR module, as scripts ask for it: made, taken through the pipeline, and run."""
+"""The MLIR module of a Buddy graph for scripts: creation, compilation, execution."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Flavour = Literal["linalg", "tosa"]
 
 
 class TopLevel(NamedTuple):
-    """A top-level module, and what the caller hands over for each `buddy.source` of its entry's arguments."""
+    """A top-level module, and the values to pass for each `buddy.source` of its entry's arguments."""
 
     module: Any
     arguments: tuple[TensorMeta, ...]
 
 
 def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevel:
-    """The top-level module of `graph`; with `pack` its parameters arrive as one 1-D tensor per element type.
+    """The top-level module of `graph`; with `pack` its parameters are passed as one 1-D tensor per element type.
 
-    `parts` says which of its nodes are calls of functions that are elsewhere. Raises `GraphError` for a graph that
-    cannot be executed and `CompilationError` for a node that can be neither compiled nor called in eager.
+    `parts` says which of its nodes are calls of functions in other modules. Raises `GraphError` for a graph that cannot
+    be executed and `CompilationError` for a node that can neither be compiled nor run in eager.
     """
     graph.check()
     settings = graph.settings
@@ -60,7 +60,7 @@ def _packed(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
 
 
 def set_device(module: Any, name: str, device: DeviceType) -> None:
-    """Say on function `name` of a module where it is to run."""
+    """Marks function `name` of a module with the device that it runs on."""
     for op in module.body:
         if ir.StringAttr(op.operation.attributes["sym_name"]).value == name:
             with module.context:
@@ -68,15 +68,15 @@ def set_device(module: Any, name: str, device: DeviceType) -> None:
 
 
 def runnable(found: TopLevel, graph: Graph) -> Run:
-    """A top-level module that computes `graph`, compiled in place and linked.
+    """Compiles a top-level module of `graph` in place and links it.
 
-    The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
-    Raises `CompilationError` as `to_llvm_dialect` does.
+    The returned callable takes torch tensors in the order of the module's arguments and returns a list. Raises
+    `CompilationError` like `to_llvm_dialect`.
     """
     from buddy.compiler.runtime import LoadedProgram
 
     module, name = found.module, graph._func_name
-    recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # any tensors may come with each call
+    recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # each call may bring other tensors
     calls = eager_calls(module.operation)
     entry = to_llvm_dialect(module, recipe, graph._locations)
     if entry is None:

@@ -1,7 +1,7 @@
-"""A compilation as HTML, for notebooks: its nodes, its stages with their times and texts, and what passes remarked.
+"""Shows a compilation as HTML in notebooks: its nodes, its stages with times and texts, and the passes' remarks.
 
-It needs no script and no style sheet, since notebooks strip those of outputs that they do not trust, and takes its
-colours from the page. Everything that comes from the program is escaped.
+It uses no script and no style sheet, since notebooks strip those from untrusted outputs, and inherits the page's
+colours. Everything that comes from the program is escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from buddy.compiler.protocol.text.stage_text import StageText
 if TYPE_CHECKING:
     from buddy.compiler.driver.compilation import Compilation
 
-# A notebook is saved with its outputs: of each text so many lines, and of each line so many characters.
+# A notebook is saved with its outputs, so the number of lines and their length are limited.
 MAX_LINES, MAX_CHARACTERS = 160, 240
 MAX_ROWS = 400
 _CELL = "text-align:left;padding:0 1em 0 0;vertical-align:top"
@@ -25,7 +25,7 @@ _MONO = "font-family:monospace;font-size:90%"
 
 
 def html_of(compilation: Compilation) -> str:
-    """A fragment of HTML that is whole by itself; each section opens and closes."""
+    """Returns a self-contained fragment of HTML with collapsible sections."""
     pairs = list(zip(compilation.stages, compilation.texts, strict=False))
     graph = next((text for stage, text in pairs if stage.language == "buddy"), None)
     sections = [
@@ -85,7 +85,7 @@ def _change(stage: Stage) -> str:
 
 
 def _bar(milliseconds: float, longest: float) -> str:
-    """A time, over a bar as long as its share of the longest."""
+    """A time above a bar with a length proportional to its share of the longest."""
     share = 100 * milliseconds / longest if longest else 0.0
     style = f"background:currentColor;opacity:0.4;height:0.3em;width:{share:.1f}%"
     return f'<div style="width:8em">{_time(milliseconds)}<div style="{style}"></div></div>'
@@ -99,12 +99,12 @@ def _time(milliseconds: float) -> str:
 
 
 def _section(title: str, content: str, is_open: bool = False) -> str:
-    """`title` is text, `content` HTML."""
+    """A collapsible section; `title` is text, `content` HTML."""
     return f"<details{' open' * is_open}><summary>{escape(title)}</summary>{content}</details>"
 
 
 def _table(heads: Iterable[str], rows: Sequence[tuple[str, ...]]) -> str:
-    """`heads` are text, the cells of `rows` HTML."""
+    """A table; `heads` are text, the cells of `rows` HTML."""
     head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in heads)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows[:MAX_ROWS]

@@ -1,6 +1,6 @@
 """Runs one pass on a module in a file and prints the result: `python -m buddy.compiler.driver.one_pass FILE.mlir`.
 
-Nothing is caught: a pass that crashes takes the process along, which is what a reproducer is for.
+Nothing is caught: a pass that crashes ends the process, as intended for a reproducer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPELLING = re.compile(r"([\w-]+)(?:\{(.*)\})?")
 
 
 def parsed_step(spelling: str, anchor: str) -> PassStep:
-    """The step that `PassStep.spelling` spelled. Raises `ValueError` for another text."""
+    """Parses the output of `PassStep.spelling`. Raises `ValueError` for any other text."""
     found = _SPELLING.fullmatch(spelling.strip())
     if found is None:
         raise ValueError(f"{spelling!r} is no pass: write NAME or NAME{{option=value}}")

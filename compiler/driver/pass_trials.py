@@ -1,7 +1,9 @@
-"""What each of many passes would do to a module. Run as a program, it tells of one candidate after another.
+"""Previews what each of many passes would change in a module.
 
-It is a process to throw away: a pass that crashes or never ends takes it along, and whoever asked starts another for
-the candidates that are left.
+Run as a program, it reports one candidate after another.
+
+The process is disposable: a pass that crashes or never ends takes it down, and the caller starts another one for the
+remaining candidates.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from buddy.compiler.support.processes.parent_death import die_with_parent
 
 
 def outcome(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
-    """Try one pass on a clone of `module`, whose text is `before`."""
+    """Tries one pass on a clone of `module`, whose text is `before`."""
     locations = LocationSets()
     with locations.nowhere(module.context):
         clone = module.clone(ip=False).operation
@@ -41,7 +43,7 @@ def outcome(module: Any, before: str, number: int, step: PassStep, threads: int)
 
 
 def outcomes(trial: PassTrials, tell: Any) -> None:
-    """Try every candidate, telling before and after each: the last one told of is to blame for a crash."""
+    """Tries every candidate and reports before and after each: the last reported one is responsible for a crash."""
     with new_context():
         module = ir.Module.parse(trial.content).operation
         before = module.get_asm(assume_verified=True)
@@ -51,7 +53,9 @@ def outcomes(trial: PassTrials, tell: Any) -> None:
 
 
 def _answers() -> BinaryIO:
-    """Where outcomes are told: standard output, which from here on is standard error to passes that print."""
+    """The stream for outcomes: standard output, which from here on is redirected to standard error for passes that
+    print.
+    """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     return answers

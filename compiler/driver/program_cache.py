@@ -1,4 +1,4 @@
-"""Whole programs kept on disk: a graph that was compiled before under the same recipe needs no compiler at all."""
+"""Caches whole programs on disk: a graph that was compiled before with the same recipe needs no compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from buddy.compiler.support.target import host_features
 
 
 def find(graph: Graph, recipe: Recipe) -> Artifact | None:
-    """What `graph` came to under `recipe` before, on a machine like this one; None when that is not known."""
+    """Returns the cached artifact of `graph` under `recipe` for this machine; None if there is none."""
     data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
     try:
         return None if data is None else artifacts.from_bytes(data)
@@ -29,13 +29,13 @@ def find(graph: Graph, recipe: Recipe) -> Artifact | None:
 
 
 def keep(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
-    """Remember what `graph` came to; a program that others' code had a part in is not kept."""
+    """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
     if is_ours(graph, recipe):
         PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
 
 
 def is_ours(graph: Graph, recipe: Recipe) -> bool:
-    """Whether all code that compiles `graph` is of this package: what a user adds may change without a trace."""
+    """Whether only code of this package compiles `graph`: changes of a user's code could not be detected."""
     classes = {type(op) for op in graph.body}
     used: set[registrations.Key] = {("graph pass", step.name) for step in recipe.steps}
     used |= {("MLIR pass", step.name) for step in recipe.steps}
@@ -44,8 +44,9 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
 
 
 def key(graph: Graph, recipe: Recipe) -> str:
-    """A hash of all that a program is made of: graph, recipe, machine, MLIR, llvmlite, our own source, and the user's
-    `mlir-opt`, which may run passes that the bindings lack."""
+    """A hash of all inputs of a compilation: graph, recipe, machine, MLIR, llvmlite, our own source, and the user's
+    `mlir-opt`, which may run passes that the bindings lack.
+    """
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
     return digest(
         serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), maker(), _code(), mlir_tool.identity()

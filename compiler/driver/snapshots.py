@@ -1,4 +1,4 @@
-"""Snapshots: a stage with its text, and the module it prints, from which the next pass starts on a clone."""
+"""Snapshots: a stage with its text, and the module that the next pass clones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from buddy.compiler.protocol.text.stage_text import Origins, StageText
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`operation` is the module (absent for stages that are no MLIR), `entry` the calling convention as last seen.
+    """`operation` is the module (absent for stages that are not MLIR), `entry` the last known calling convention.
 
-    `mark` is a hash of the module's text with its location marks: where it stays, so does `text`.
+    `mark` is a hash of the module's text with its location marks: if it is unchanged, so is `text`.
     """
 
     stage: Stage
@@ -35,7 +35,7 @@ class Snapshot:
     mark: str = ""
 
     def placed(self, step: PassStep, index: int) -> Snapshot:
-        """This snapshot at the place that its step has in another recipe."""
+        """This snapshot with the index of its step in another recipe."""
         stage = msgspec.structs.replace(self.stage, step=index, phase=step.phase or self.stage.phase)
         return dataclasses.replace(self, stage=stage)
 
@@ -44,7 +44,7 @@ def of_text(
     name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm", "ptx"],
     functions: tuple[tuple[str, float], ...] = (),
 ) -> Snapshot:  # fmt: skip
-    """A stage of the line's own that is text alone: LLVM IR, assembly; `functions` as in `Stage`."""
+    """A built-in stage without a module: LLVM IR, assembly; `functions` as in `Stage`."""
     ms = seconds * 1e3
     stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins, functions=functions)
     return Snapshot(stage, text, Counter())
@@ -70,9 +70,9 @@ def of_graph(
 def of_marked(
     name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
 ) -> Snapshot:
-    """A module that another compiler has printed with location marks; `before` are the ops of the stage before it.
+    """A module printed with location marks by another compiler; `before` are the ops of the previous stage.
 
-    An op that it gave no location leads to no node.
+    Ops without a location have no node.
     """
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
@@ -85,7 +85,7 @@ def of_marked(
 
 
 def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
-    """The first module: the graph's nodes lowered, or IR that is at another phase."""
+    """The first module: the graph's nodes lowered, or IR that enters at another phase."""
     marked, lost = marked_text(operation, locations)
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
@@ -97,7 +97,7 @@ def after_step(
     before: Snapshot, operation: Any, locations: LocationSets, step: PassStep, index: int, seconds: float,
     remarks: tuple[Remark, ...],
 ) -> Snapshot:  # fmt: skip
-    """The snapshot that a pass made of `before`; where it changed nothing, the text is that of `before`."""
+    """The snapshot after a pass; if the pass changed nothing, its text is that of `before`."""
     marked, lost = marked_text(operation, locations)
     mark = digest(marked)
     text = before.text if mark == before.mark else print_mlir(marked, locations)
@@ -114,17 +114,17 @@ def after_step(
 
 
 def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
-    """The module as a failed pass left it, which may not verify."""
+    """The module as a failed pass left it; it may be invalid."""
     text = print_mlir(marked_text(operation, locations).text, locations)
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
 
 
 def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
-    """How many ops are new and how many are gone, name by name."""
+    """The numbers of added and removed ops, name by name."""
     return (after - before).total(), (before - after).total()
 
 
 def count_deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
-    """Names of ops with how many more or fewer there are, the greatest change first."""
+    """Names of ops with the change of their counts, the greatest change first."""
     changed = {name: after[name] - before[name] for name in {*before, *after} if after[name] != before[name]}
     return tuple(sorted(changed.items(), key=lambda pair: (-abs(pair[1]), pair[0])))

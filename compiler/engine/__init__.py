@@ -1,5 +1,5 @@
-"""The engine: a server that always answers, over workers that may hang, crash or be killed.
+"""The engine: a server that always answers, with workers that may hang, crash or be killed.
 
-`server` speaks with the client, `session` does the work by calling `worker`s, `host` and `compiler` are what runs in
-their processes. Nothing but those two imports torch or MLIR.
+`server` handles the client's requests, `session` does the work by calling `worker`s; `host` and `compiler` run in the
+workers' processes. Only those two import torch or MLIR.
 """

@@ -1,4 +1,4 @@
-"""`python -m buddy.compiler.engine`: serves one client on stdin and stdout, and ends with it."""
+"""`python -m buddy.compiler.engine`: serves one client on stdin and stdout, and exits with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Serve; the first argument, if any, is the file to write the log to instead of stderr."""
+    """Serves a client; the first argument, if any, is the log file to use instead of stderr."""
     frames_in, frames_out = _take_standard_streams(arguments[0] if arguments else "")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def _take_standard_streams(log: str) -> tuple[int, int]:
-    """Keep stdin and stdout for frames alone; whatever else is printed, in Python or in C, goes to the log."""
+    """Reserves stdin and stdout for frames; all other output, from Python or C, goes to the log."""
     frames_in, frames_out = os.dup(0), os.dup(1)
     if log:
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

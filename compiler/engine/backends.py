@@ -1,4 +1,4 @@
-"""Other backends than this compiler: what they make of top-level IR, and what they say of themselves."""
+"""Other backends: their compilation of top-level IR, and their descriptions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _GONE = "the process that has IREE ended"
 
 
 class HandedOver(Compilation):
-    """A compilation that IREE takes on from top-level IR: `result` is as far as that, `rest` is IREE's part."""
+    """A compilation that IREE continues from top-level IR: `result` is the part up to there, `rest` is IREE's part."""
 
     _first: CompileResult | None = None
 
     async def rest(
         self, first: CompileResult, call: Callable[[Message, Callable[[Message], None]], Any]
     ) -> CompileResult:
-        """IREE's phases behind the stages of `first`, told as they are done. Raises `JobFailed`."""
+        """Runs IREE's phases after the stages of `first`, and reports each when it is done. Raises `JobFailed`."""
         self._first = first
         held = ("handed over", self._request)
         self._store.pin(held, [stage.text for stage in first.stages])
@@ -91,13 +91,13 @@ class Backends:
         await self._iree.close()
 
     async def take_on(self, compilation: HandedOver, first: CompileResult, job: Job) -> CompileResult:
-        """What IREE makes of a compilation that has come to top-level IR. Raises `JobFailed`."""
+        """Continues a compilation that has reached top-level IR with IREE. Raises `JobFailed`."""
         async with self._iree.turn:
             await self._up(job)
             return await compilation.rest(first, self._iree.call)
 
     async def describe(self, frame: DescribeBackend, job: Job) -> None:
-        """What a backend takes and finds. Raises `JobFailed`."""
+        """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
         _needs(frame.name)
         self._send(Progress(job.request, "asking IREE what it takes"))
         found = await self._ask(DescribeIree(), job)
@@ -108,7 +108,7 @@ class Backends:
         )
 
     async def check(self, frame: CheckFlags, job: Job) -> None:
-        """Whether a backend takes flags. Raises `JobFailed`."""
+        """Checks whether a backend accepts flags. Raises `JobFailed`."""
         _needs(frame.name)
         found = await self._ask(CheckIreeFlags(frame.flags), job)
         self._send(FlagsChecked(job.request, found.problem))
@@ -134,7 +134,7 @@ class Backends:
 
 
 def needs_backend(recipe: Recipe) -> None:
-    """Raises `JobFailed` when the backend of `recipe` is not installed, or would not make code for its target."""
+    """Raises `JobFailed` if the backend of `recipe` is not installed, or does not support its target."""
     if recipe.backend == NATIVE:
         return
     _needs(recipe.backend)
@@ -156,7 +156,9 @@ def _needs(name: str) -> None:
 
 
 def refuse_other_backends(what: str) -> Callable[[Any, Job], Any]:
-    """The answer to a request about this compiler's own code for a recipe of another backend: `JobFailed`."""
+    """Returns a handler that rejects requests for another backend's recipe about this compiler's own code with
+    `JobFailed`.
+    """
 
     async def refuse(frame: Any, job: Job) -> None:
         where, todo = "the recipe's backend", "choose the native backend first (--backend native)"

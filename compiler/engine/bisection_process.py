@@ -1,4 +1,4 @@
-"""A process that bisects a graph of the program that is loaded."""
+"""A process that bisects a graph of the loaded program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from buddy.compiler.support.processes.forked_worker import fork_to
 
 
 def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
-    """Fork a process that bisects and ends by itself, or when the other end of its socket goes."""
+    """Forks a process that bisects, and exits when done or when its socket is closed."""
     fork_to(request.address, Refused, lambda channel: channel.send(_outcome(channel, captured, request)))
     return Done()
 

@@ -1,4 +1,4 @@
-"""The catalogue of passes, whole: what the compiler describes, and what else the bindings have registered."""
+"""The full catalogue of passes: those that the compiler describes, and the others that the bindings have registered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from buddy.compiler.passes.discovery import Found
 from buddy.compiler.protocol.plain_values import PassInfo
 from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
-# Looking through the libraries takes seconds, once an installation.
+# The search through the libraries takes seconds, once per installation.
 _PATIENCE = 180.0
 
 
 class Discovery:
-    """What the bindings have registered: read from disk, or found by one process an engine, however many ask."""
+    """The passes that the bindings have registered: read from disk, or found by a single process per engine."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Found] | None = None
@@ -43,8 +43,10 @@ async def _ask() -> Found:
 
 
 def merged(described: tuple[PassInfo, ...], registered: tuple[PassInfo, ...], tool: str = "") -> tuple[PassInfo, ...]:
-    """All passes in order of name, one of each. What both the bindings and the tool have is the bindings', in the
-    tool's words."""
+    """All passes sorted by name, without duplicates.
+
+    A pass of both the bindings and the tool is the bindings', with the tool's description.
+    """
     found = {info.name: info for info in registered}
     for info in described:
         own = found.get(info.name) if tool and info.origin == tool else None

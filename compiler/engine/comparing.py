@@ -1,4 +1,4 @@
-"""Differences of stage texts: long ones are computed in a process of their own, and the newest are kept."""
+"""Differences of stage texts: long ones are computed in a separate process, and the newest are cached."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from buddy.compiler.support.processes.one_shot import TookTooLong, answer_apart,
 
 TIMEOUT = 60.0
 KEPT = 32
-# Characters of two texts that are compared in a few milliseconds, less than a process takes to start.
+# Two texts of this many characters are compared in a few milliseconds, less than the start of a process.
 _SMALL = 1 << 16
 
 
 class DiffTooLong(Exception):
-    """Two texts were not compared to the end."""
+    """The comparison of two texts was stopped at the time limit."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Two texts to compare, as they are handed to the process."""
+    """Two texts to compare, in the form sent to the process."""
 
     before: str
     after: str
@@ -30,7 +30,7 @@ class Question:
 
 
 class Differences:
-    """Differences by the names of the two texts."""
+    """A cache of differences, keyed by the names of the two texts."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()

@@ -1,4 +1,7 @@
-"""The compiler worker: graphs in as plain data; stages as they are made, and an artifact, out. No torch in here."""
+"""The compiler worker: takes graphs as plain data; returns stages as they are finished, and an artifact.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class CompilerWorker:
     """Answers requests; keeps a `Compiler`, with its memoised snapshots, for each of the latest graphs."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """`problem` is why there is no compiler: the answer to all requests."""
+        """`problem` is the reason why there is no compiler: the answer to all requests."""
         self._channel, self._problem = channel, problem
         self._compilers: OrderedDict[str, Any] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
@@ -93,7 +96,7 @@ class CompilerWorker:
 
 
 def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
-    """What LLVM says of the code that a `Compiler` makes of `recipe`."""
+    """Collects LLVM's remarks on the code that a `Compiler` generates for `recipe`."""
     from buddy.compiler.codegen.objects.remarks import RemarksError
     from buddy.compiler.driver.compilation import CompilationError
 
@@ -106,9 +109,9 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
 
 
 def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
-    """What a `Compiler` makes of `recipe`: stages are sent as they are made, the reply is the rest.
+    """Compiles `recipe` with a `Compiler`: stages are sent as they are finished, the reply contains the rest.
 
-    For another backend, that is top-level IR.
+    For another backend, the result is top-level IR.
     """
     from buddy.compiler.driver.compilation import CompilationError
 
@@ -137,7 +140,7 @@ def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes
 
 
 def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
-    """Top-level IR, and the program for IREE. Raises `CompilationError` where it cannot be given that."""
+    """Top-level IR, and the program for IREE. Raises `CompilationError` if IREE cannot compile it."""
     from buddy.compiler.codegen.iree.artifact import to_bytes
     from buddy.compiler.codegen.iree.program import NotForIree, program_of
     from buddy.compiler.driver.compilation import CompilationError
@@ -151,7 +154,7 @@ def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes
 
 
 class Packer:
-    """Names the texts of stages, and sends each text only when the engine does not have it."""
+    """Names the texts of stages, and sends a text only if the engine does not have it."""
 
     def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:
         self._channel, self._known = channel, set(known)
@@ -175,7 +178,7 @@ class Packer:
         return StageData(named, packed)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
-        """The compilation's stages, as it gives them at its end, with the texts they were sent with."""
+        """The compilation's final stages, with the texts they were sent with."""
         sent = self._sent
         return tuple(
             StageData(msgspec.structs.replace(stage, text=sent[stage.index].text, lines=sent[stage.index].lines))
@@ -203,13 +206,13 @@ def _ops(request: Message) -> Reply:
 
 
 def _warm_up() -> Diagnostic | None:
-    """Import the bindings and everything a compilation needs, before the first one comes; why that cannot be done."""
+    """Imports the bindings and everything a compilation needs in advance; returns the error if that fails."""
     from buddy.compiler.mlir import bindings
 
     try:
         bindings.ir.Context()
         importlib.import_module("buddy.compiler.driver.compilation")
-        # All passes: the first pipeline would have their import among its times.
+        # All passes, so that the import time does not count for the first pipeline.
         importlib.import_module("buddy.compiler.passes.pass_runner").own_passes()
     except bindings.BindingsError as error:
         return error.diagnostic

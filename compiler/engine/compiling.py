@@ -1,4 +1,4 @@
-"""One compilation in the compiler worker: from its notes to stages, texts and a result."""
+"""One compilation in the compiler worker: collects stages, texts and the result from its notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CRASH_TODO = "the stages before it are kept; switch that pass off, or cancel an
 
 
 def keep(store: TextStore, text: TextData | None) -> None:
-    """Put a text that came from a worker into the store."""
+    """Adds a text from a worker to the store."""
     if text is not None:
         machine = MachineCode(text.machine, text.machine_sizes)
         line_sets = array("I", text.line_sets)
@@ -37,7 +37,7 @@ def keep(store: TextStore, text: TextData | None) -> None:
 
 
 class Compilation:
-    """Follows one compilation of `graph` for request number `request`; `kind` owns its texts once it is whole."""
+    """Follows one compilation of `graph` for request number `request`; `kind` owns its texts once it is complete."""
 
     def __init__(
         self, send: Callable[[Any], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int,
@@ -51,7 +51,7 @@ class Compilation:
     async def result(
         self, request: Callable[[tuple[str, ...]], Message], call: Callable[[Message, Callable[[Message], None]], Any]
     ) -> CompileResult:
-        """Have `call` compile, by a `request` that says which texts are known.
+        """Compiles through `call`, with a `request` that says which texts the engine already has.
 
         Raises `JobFailed` with the stages at the failure.
         """
@@ -63,7 +63,7 @@ class Compilation:
         call: Callable[[Message, Callable[[Message], None]], Any],
         finish: Callable[[CompileDone], CompileResult],
     ) -> CompileResult:
-        """What `finish` makes of the worker's reply; its notes are taken meanwhile. Raises `JobFailed`."""
+        """Handles the worker's notes, then returns `finish` of its reply. Raises `JobFailed`."""
         known = self._store.names()
         self._store.pin(("request", self._request), known)
         try:
@@ -93,12 +93,12 @@ class Compilation:
         self._send(StageDone(self._request, self._recipe.graph, stage))
 
     def _shifted(self, data: StageData) -> Stage:
-        """The stage behind `fx`, which the compiler knows nothing of, with its text in the store."""
+        """The stage moved by one, after `fx`, which the compiler does not know, with its text in the store."""
         keep(self._store, data.text)
         return msgspec.structs.replace(data.stage, index=data.stage.index + 1)
 
     def _at_failure(self, found: tuple[StageData, ...]) -> tuple[Stage, ...]:
-        """The IR at the failure stands behind the stages that were done."""
+        """The IR at the failure, placed after the finished stages."""
         behind = enumerate(found, start=len(self._stages))
         return tuple(msgspec.structs.replace(self._shifted(data), index=index) for index, data in behind)
 
@@ -109,7 +109,7 @@ class Compilation:
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 
     def _pin(self, kind: str, stages: Any) -> None:
-        """Keep what the client shows: the texts of the latest good, compared and failed compilation."""
+        """Pins what the client shows: the texts of the latest successful, compared and failed compilation."""
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 
     def _step_begins(self, step: int) -> None:
@@ -139,7 +139,7 @@ class Compilation:
 
 
 def _in_order(recipe: Recipe) -> list[int]:
-    """The steps that are on, as they come: those of the graph go before lowering, wherever they stand."""
+    """The enabled steps in execution order: graph passes run before lowering, wherever they are listed."""
     on = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
     graph, mlir = ([index for index, step in on if (step.level == "graph") is first] for first in (True, False))
     return [*graph, LOWERING, *mlir, CODE]

@@ -1,4 +1,4 @@
-"""The engine's side of the wire to its client: two file descriptors, frames in and out, without ever blocking."""
+"""The engine's non-blocking connection to its client: two file descriptors with frames in and out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ = 1 << 18
 
 
 class ClientConnection(Protocol):
-    """What a server speaks with its client through, whatever lies between."""
+    """The interface between a server and its client, for any transport."""
 
     lost: asyncio.Event
 
@@ -30,7 +30,7 @@ class ClientConnection(Protocol):
 
 
 class Connection:
-    """Bodies of frames from `read_fd`, frames to `write_fd`."""
+    """Reads frames from `read_fd` and writes frames to `write_fd`."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd, self._write_fd = read_fd, write_fd
@@ -46,7 +46,7 @@ class Connection:
         self._writer, _ = await loop.connect_write_pipe(lambda: _Watcher(self.lost.set), outgoing)
 
     async def bodies(self) -> AsyncIterator[bytes]:
-        """The bodies of frames as they come; raises `WireError` when what comes are none."""
+        """The bodies of frames as they arrive; raises `WireError` for data that are not frames."""
         buffer = FrameBuffer()
         while data := await self._reader.read(_READ):
             for body in buffer.feed(data):
@@ -59,11 +59,11 @@ class Connection:
 
     @property
     def backlog(self) -> int:
-        """Bytes that the client has not taken yet."""
+        """The number of bytes that the client has not read yet."""
         return 0 if self._writer is None else self._writer.get_write_buffer_size()
 
     async def flush(self, timeout: float) -> None:
-        """Give the client `timeout` seconds to take what is left."""
+        """Waits up to `timeout` seconds for the client to read the rest."""
         deadline = asyncio.get_running_loop().time() + timeout
         while self.backlog and not self.lost.is_set() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)

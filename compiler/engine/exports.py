@@ -1,4 +1,4 @@
-"""Writes a compiled program as files: a process forked from the host, which has its weights, does it."""
+"""Exports a compiled program as files, in a process forked from the host, which has its weights."""
 
 from __future__ import annotations
 

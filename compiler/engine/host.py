@@ -1,7 +1,7 @@
 """The host worker: runs the user's script, captures its graphs, and holds weights, inputs and the eager callables.
 
-Nothing dangerous runs here: compiled code runs in a process forked for it. The process keeps to one thread, because a
-child of a process that has used torch's threads hangs in its first parallel op.
+Nothing dangerous runs here: compiled code runs in a forked process. The process uses one thread, because a child of a
+process that has used torch's threads hangs in its first parallel op.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from buddy.compiler.protocol.worker_messages import (
 )
 from buddy.compiler.support.processes.channel import Channel, connect, text_data, traceback_of
 
-# A request that has waited for this process comes at once; only without one is there time to rehearse.
+# A pending request arrives within this time; only without one is there time to warm up Dynamo.
 _A_MOMENT = 0.05
 
 
 class SourceRefused(Exception):
-    """A program whose graphs the frontend takes none of; `diagnostic` says why."""
+    """A program of which the frontend supports no graph; `diagnostic` is the reason."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -75,7 +75,7 @@ class Host:
     """Answers requests with the program that was loaded last."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """`problem` is why nothing can be loaded: the answer to all requests."""
+        """`problem` is the reason why nothing can be loaded: the answer to all requests."""
         self._channel, self._problem = channel, problem
         self._program: Any = None
 
@@ -120,7 +120,7 @@ class Host:
             _flush()
 
     def _import(self, frontend: str) -> None:
-        """Give each graph what `frontend` imports it as; raises where that takes none, and notes which it refuses."""
+        """Imports each graph with `frontend` and notes the rejected ones; raises if all are rejected."""
         captured = [found for found in self._program.graphs if found.graph.given is None]
         self._progress(f"importing by {frontend}")
         refused = []
@@ -135,7 +135,7 @@ class Host:
         self._program.notes.extend(map(str, refused))
 
     def _here(self, request: Any) -> Reply:
-        """What is made of a graph in this process."""
+        """Handles a request about a graph in this process."""
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
@@ -165,7 +165,7 @@ class Host:
 
 
 def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Reply:
-    """The graph with what torch-mlir imports it as, which stays beside its nodes."""
+    """Has torch-mlir import the graph; the import is kept in addition to its nodes."""
     if captured.graph.given is None:
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):
@@ -185,7 +185,7 @@ def _not_loaded(graph: int) -> Refused:
 
 
 def _refused(captured: Any, request: Any) -> Refused | None:
-    """Why a graph cannot be asked this: its nodes are no ops of PyTorch's, or there is nothing to compare with."""
+    """The reason why a request does not apply to a graph: its nodes are not PyTorch ops, or it has no reference."""
     begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
     name = captured.info.name
     if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
@@ -211,7 +211,7 @@ def _script(captured: Any) -> ScriptMade:
 
 
 def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
-    """A hash of the code with which a program's script has added to the registries, "" where it has not."""
+    """A hash of the code with which a program's script has added to the registries, "" if it has not."""
     from buddy.compiler.graph.plugins import registered_since
 
     first = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
@@ -243,7 +243,7 @@ def _code(captured: Any) -> TextData:
 
 
 def _fx_stage(captured: Any) -> StageData:
-    """The ATen graph as `print_tabular` gives it: a heading, a rule, then one line per node."""
+    """The ATen graph in the format of `print_tabular`: a heading, a rule, then one line per node."""
     table = captured.table.rstrip("\n") + "\n"
     rows = captured.info.rows
     sets = ((), *((row.stable,) for row in rows))
@@ -254,7 +254,7 @@ def _fx_stage(captured: Any) -> StageData:
 
 
 def _diagnostic(error: BaseException, source: str) -> Diagnostic:
-    """What the user is told; errors of the sources carry their own message."""
+    """The diagnostic for the user; errors of the importers have their own message."""
     found = getattr(error, "diagnostic", None)
     if isinstance(found, Diagnostic):
         return found
@@ -269,7 +269,7 @@ def _flush() -> None:
 
 
 def _warm_up() -> Diagnostic | None:
-    """Import what every program needs, before the first one comes; why that cannot be done."""
+    """Imports what every program needs in advance; returns the error if that fails."""
     import torch
 
     from buddy.compiler.mlir.bindings import BindingsError
@@ -285,7 +285,7 @@ def _warm_up() -> Diagnostic | None:
 
 
 def _rehearse() -> None:
-    """Capture a little program: what Dynamo imports and builds for its first one is a second of the first load."""
+    """Captures a small program: Dynamo's imports and setup for the first one take a second of the first load."""
     import torch
     from torch.nn import functional
 
@@ -299,7 +299,7 @@ def _rehearse() -> None:
 
 def main() -> None:
     channel, started = connect(HostRequest), time.perf_counter()
-    # Into a pipe Python would print in blocks; a person wants to see each line when it is printed.
+    # Python would buffer output to a pipe in blocks; the user expects to see each line as it is printed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))

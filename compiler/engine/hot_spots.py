@@ -1,4 +1,4 @@
-"""Where sampled instructions stand in the text of the machine code, and of which nodes they are."""
+"""Maps sampled instructions to lines of the assembly text and to nodes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from buddy.compiler.protocol.profile_report import HotSpot, Sampling
 from buddy.compiler.protocol.text.lines import IndexedText
 
-# As `assembly` writes them: a function's name at the left edge, an instruction behind its offset.
+# The format of `assembly`: a function's name at the left edge, an instruction after its offset.
 _FUNCTION = re.compile(r"(\S+):$")
 _INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
 
 
 def placed(sampling: Sampling, text: IndexedText) -> Sampling:
-    """`sampling` with the text, line and nodes of each instruction, as far as `text` has it."""
+    """`sampling` with the text, line and nodes of each instruction, as far as `text` contains it."""
     wanted = {(spot.function, spot.offset): spot for spot in sampling.spots}
     functions = {spot.function for spot in sampling.spots}
     found: dict[tuple[str, int], HotSpot] = {}

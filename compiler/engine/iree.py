@@ -1,6 +1,6 @@
-"""The worker for IREE: programs in, phases as stages as they are done, and a module for IREE's runtime, out.
+"""The worker for IREE: takes programs; returns IREE's phases as stages, and a module for IREE's runtime.
 
-Each compilation is a process of IREE's own, which ends with this one. No torch in here, and IREE neither.
+Each compilation is a separate process of IREE, which ends with this one. Imports neither torch nor IREE.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready, Refused, Reply, Trouble
 from buddy.compiler.support.processes.channel import Channel, connect, traceback_of
 
-# Compilations kept: one way back and forth between flags costs nothing.
+# Maximum number of cached compilations: switching flags back and forth needs no compilation.
 _MAX_KEPT = 4
 
 
 class IreeWorker:
-    """Answers requests; keeps the latest compilations."""
+    """Answers requests; caches the latest compilations."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -81,7 +81,7 @@ class IreeWorker:
         return CompileDone(stages, known[1], (), (), 0.0 if reused else known[2], reused)
 
     def _made(self, request: CompileByIree, packer: Packer) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
-        """Stages, counted from 0, with their texts, and the artifact."""
+        """The stages, numbered from 0, with their texts, and the artifact."""
         from buddy.compiler.codegen.iree.compiling import IreeError, Phase, compile_phases
         from buddy.compiler.driver.snapshots import of_marked
         from buddy.compiler.mlir.printing import op_counts
@@ -116,7 +116,7 @@ def _numbered(stage: Stage, first: int) -> Stage:
 
 
 def _diagnostic(error: Any, nodes: tuple[str, ...]) -> Diagnostic:
-    """What IREE said, after which phase, and of which node where it told."""
+    """IREE's error, the phase after which it occurred, and its node if known."""
     where = f"IREE, after its phase {error.after}" if error.after else "IREE, before its first phase"
     todo = "change the recipe's backend_flags, or choose the native backend"
     return Diagnostic(f"iree-compile: {error.message}", where, todo, detail=error.detail, node=next(iter(nodes), ""))

@@ -1,4 +1,4 @@
-"""What the engine and the worker that has IREE say to each other, framed as all messages are."""
+"""The messages between the engine and the IREE worker, in the common framing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, M
 
 
 class CompileByIree(Message, frozen=True):
-    """Compile a program for IREE: a `StageNote` a phase, the first numbered `first`, then `CompileDone`.
+    """Compile a program with IREE.
 
-    The artifact is an `IreeArtifact`. `known` names the texts that the engine holds.
+    Answered by a `StageNote` per phase, the first numbered `first`, then `CompileDone`.
+
+    The artifact is an `IreeArtifact`. `known` names the texts that the engine already has.
     """
 
     program: bytes
@@ -19,11 +21,11 @@ class CompileByIree(Message, frozen=True):
 
 
 class DescribeIree(Message, frozen=True):
-    """What IREE takes and finds: `IreeDescribed`."""
+    """Describe IREE's flags and devices; answered by `IreeDescribed`."""
 
 
 class CheckIreeFlags(Message, frozen=True):
-    """Whether IREE takes these flags: `IreeFlagsChecked`."""
+    """Check whether IREE accepts these flags; answered by `IreeFlagsChecked`."""
 
     flags: tuple[str, ...]
 

@@ -1,7 +1,7 @@
-"""`python -m buddy.compiler.engine.kept FD PATH SECONDS`: an engine that listens on a socket it has been handed.
+"""`python -m buddy.compiler.engine.kept FD PATH SECONDS`: an engine that listens on an inherited socket.
 
-It serves one client over any number of links, one at a time, and ends when the client says so, or when there has been
-no link for that many seconds. A relay starts it.
+It serves one client over any number of connections, one at a time, and exits when the client requests it, or after that
+many seconds without a connection. A relay starts it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from buddy.compiler.engine.relay import log_path
 
 
 def main(descriptor: int, path: Path, patience: float) -> int:
-    """Serve; the socket's file and the log are removed at an orderly end."""
+    """Serves the client; removes the socket's file and the log at an orderly exit."""
     os.set_inheritable(descriptor, False)
-    # Whatever level a client asks for, not what the script prints: nobody cuts this file short while the engine lives.
+    # Independent of the client's log level, and without the script's output: the file is not truncated while the engine
+    # runs.
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")

@@ -1,4 +1,4 @@
-"""The connection of an engine that outlives its links: relays come and go on a socket, the client stays the same."""
+"""The connection of an engine that survives lost connections: relays connect to a socket, the client stays the same."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from buddy.compiler.protocol.wire import FrameBuffer, encode
 log = logging.getLogger("buddy.engine")
 _READ = 1 << 18
 _GREETING_SECONDS = 10.0
-# A relay that has started an engine links to it at once; one that does not has died in between.
+# A relay that has started an engine connects at once; if it does not, it has died in between.
 _UNCLAIMED_SECONDS = 60.0
-# Beyond this an engine that nobody listens to would hold more than the stages it keeps.
+# Beyond this limit, an engine without a client would use more memory for unsent data than for its stages.
 _MAX_UNCONFIRMED = 1 << 28
 
 
 class KeptConnection:
-    """As `Connection`, over whatever link there is; `lost` once there has been none for `patience` seconds.
+    """Like `Connection`, over the current link; `lost` is set after `patience` seconds without a link.
 
-    The first link has a minute to come, however short that is: it is on its way.
+    The first link may take a minute even if `patience` is shorter, because the relay is still starting.
     """
 
     def __init__(self, listener: socket.socket, patience: float) -> None:
@@ -53,7 +53,7 @@ class KeptConnection:
         self._wait_alone(_UNCLAIMED_SECONDS)
 
     async def bodies(self) -> AsyncIterator[bytes]:
-        """The bodies of frames as they come; raises `WireError` when what comes are none."""
+        """The bodies of frames as they arrive; raises `WireError` for data that are not frames."""
         buffer = FrameBuffer()
         while True:
             for body in buffer.feed(await self._incoming.get()):
@@ -69,11 +69,11 @@ class KeptConnection:
 
     @property
     def backlog(self) -> int:
-        """Bytes that the client has not confirmed yet."""
+        """The number of bytes that the client has not confirmed yet."""
         return self._stream.unconfirmed
 
     async def flush(self, timeout: float) -> None:
-        """Give the client `timeout` seconds to take what is left."""
+        """Waits up to `timeout` seconds for the client to confirm the rest."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -83,7 +83,7 @@ class KeptConnection:
     # ---- links --------------------------------------------------------------------------------------------------
 
     async def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Go on over a new link; the one before, which may be dead without knowing it, is let go of."""
+        """Resumes over a new link and aborts the previous one, which may be dead without notice."""
         try:
             theirs, data = await asyncio.wait_for(_greeted(reader), _GREETING_SECONDS)
             again = self._stream.resume(theirs)
@@ -119,7 +119,7 @@ class KeptConnection:
 
     def _leave(self, link: asyncio.StreamWriter) -> None:
         if self._link is link:
-            # To close would be to wait for a link that hangs to take the rest, which is kept for the next one anyway.
+            # Closing would wait for a hanging link to send the rest, which is kept for the next link anyway.
             link.transport.abort()
             self._link = None
             self._wait_alone(self._patience)
@@ -136,7 +136,7 @@ class KeptConnection:
 
 
 async def _greeted(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """How much the client has received, and what came behind its greeting."""
+    """Returns how much the client has received, and the bytes after its greeting."""
     greeted = Greeted()
     while data := await reader.read(_READ):
         if (found := greeted.feed(data)) is not None:

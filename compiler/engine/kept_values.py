@@ -1,4 +1,4 @@
-"""Windows of the values of the latest runs, which runners leave in files. Neither torch nor MLIR."""
+"""Windows of the values of the latest runs, which runners store in files. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from buddy.compiler.support.scratch import scratch_folder
 
 Index = tuple[int | slice, ...]
 _INDEX = "index.json"
-# More than any screen has.
+# More than any screen shows.
 _MOST_ROWS, _MOST_COLUMNS = 1000, 1000
 _PAGE = 4096
 
 
 class KeptValues:
-    """A folder for each graph's latest run, gone with the engine."""
+    """A folder for each graph's latest run, removed when the engine exits."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self._send = send
@@ -42,7 +42,7 @@ class KeptValues:
         self._runs: dict[int, Path] = {}
 
     def fresh(self) -> Path:
-        """An empty folder for the runner of a run that is about to begin."""
+        """An empty folder for the runner of the next run."""
         if self._base is None:
             self._base = scratch_folder("values")
         self._count += 1
@@ -51,12 +51,12 @@ class KeptValues:
         return folder
 
     def keep(self, graph: int, folder: Path) -> None:
-        """`folder` holds the values of the latest run of a graph; those of the run before go."""
+        """Registers `folder` as the values of a graph's latest run, and removes those of the previous run."""
         before, self._runs[graph] = self._runs.get(graph), folder
         drop(before)
 
     def forget(self) -> None:
-        """Another program has been opened."""
+        """Removes all values, because another program has been opened."""
         for folder in self._runs.values():
             drop(folder)
         self._runs.clear()
@@ -102,7 +102,7 @@ class KeptValues:
 
 
 def drop(folder: Path | None) -> None:
-    """Remove a run's folder."""
+    """Removes a run's folder."""
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -112,12 +112,12 @@ def _tensor(entry: dict[str, Any]) -> KeptTensor:
 
 
 async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], frame: Any, name: str) -> Any:
-    """`act` on the arrays in `files`, beside the event loop."""
+    """Runs `act` on the arrays in `files` in a thread, so that the event loop is not blocked."""
 
     def work() -> Any:
         import numpy as np
 
-        # An array without elements cannot be mapped, and a short one need not be.
+        # An empty array cannot be mapped, and a short one need not be.
         return act([np.load(file, mmap_mode="r" if file.stat().st_size > _PAGE else None) for file in files], frame)
 
     try:
@@ -129,7 +129,7 @@ async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], fr
 
 
 def index_of(text: str, shape: Sequence[int]) -> Index:
-    """What `text` takes of each dim, as in `tensor[...]`. Raises `ValueError` that says what does not fit."""
+    """Parses an index of a tensor, as in `tensor[...]`. Raises `ValueError` for an index that does not fit `shape`."""
     words = [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",") if word.strip()]
     if words.count("...") > 1:
         raise ValueError("... may stand once")
@@ -158,7 +158,7 @@ def _part(word: str, dim: int, size: int) -> int | slice:
 
 
 class _Matrix:
-    """Arrays of one shape, sliced alike, as matrices: rows over all dims but the last that is left."""
+    """Arrays of one shape, sliced alike, as matrices: the last remaining dim is the row, all others count rows."""
 
     def __init__(self, arrays: list[Any], slices: str) -> None:
         whole = arrays[0].shape
@@ -173,7 +173,7 @@ class _Matrix:
         self.height, self.width = math.prod(map(len, self.lead)), len(self._last)
 
     def row(self, view: Any, row: int) -> Any:
-        """A row of one of the views, one element wide where no dim is left."""
+        """A row of one of the views; one element wide if no dim remains."""
         return view[self._place(row)] if view.ndim else view.reshape(1)
 
     def _place(self, row: int) -> tuple[int, ...]:
@@ -210,14 +210,14 @@ def _element(value: Any) -> bool | int | float | str:
 
 
 def _wide(array: Any) -> Any:
-    """As doubles, so that differences are exact enough and nothing wraps around."""
+    """Converts to double, so that differences are accurate and integers do not wrap around."""
     import numpy as np
 
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def _less(ours: Any, theirs: Any) -> Any:
-    """The difference; 0 where both are the same, finite or not."""
+    """The difference; 0 where both are equal, even if not finite."""
     import numpy as np
 
     one, other = _wide(ours), _wide(theirs)
@@ -241,6 +241,6 @@ def _map(arrays: list[Any], frame: MapDifferences) -> DifferenceMap:
 
 
 def _starts(length: int, most: int) -> list[int]:
-    """Where at most `most` parts of `length`, none of them empty, begin; and the end."""
+    """The starts of at most `most` non-empty parts of `length`, and the end."""
     count = min(length, max(most, 1))
     return [number * length // count for number in range(count + 1)] if count else [0]

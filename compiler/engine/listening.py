@@ -1,4 +1,4 @@
-"""A socket that processes forked from the host connect to, so that the engine speaks to them and not the host."""
+"""A socket to which processes forked from the host connect, so that the engine talks to them directly."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from buddy.compiler.support.processes.parent_death import kill_group_of, other_e
 from buddy.compiler.support.scratch import scratch_folder
 
 _READ = 1 << 20
-# How long a process may take to be forked and to connect.
+# Time limit for a process to be forked and to connect, in seconds.
 _START = 30.0
-# How long one may take to end that nobody listens to any more, and how often that is looked at.
+# Time limit for a disconnected process to exit, and the polling interval, in seconds.
 _END = 1.0
 _LOOK = 0.01
 
 
 class Peer:
-    """The process `pid`, which has connected and is in a session of its own; `types` are what it says."""
+    """The connected process `pid`, which leads its own session; `types` are its messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any, pid: int) -> None:
         self._reader, self._writer, self._pid = reader, writer, pid
         self._buffer, self._decoder = FrameBuffer(), FrameDecoder(types)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """What the process says, until it goes."""
+        """The process's messages, until it disconnects."""
         with contextlib.suppress(ConnectionError):
             while data := await self._reader.read(_READ):
                 for body in self._buffer.feed(data):
                     yield self._decoder.decode(body)
 
     async def send(self, message: Any) -> None:
-        """Raises `ConnectionError` when the process has gone."""
+        """Sends a message. Raises `ConnectionError` if the process has exited."""
         self._writer.write(encode(message))
         await self._writer.drain()
 
     def close(self) -> None:
-        """Ends the process, which has nobody to work for then."""
+        """Closes the connection; the process then exits."""
         self._writer.close()
 
     async def ended(self) -> None:
-        """Wait for its end; one that does not hear that it is to end, stopped or stuck as it is, is killed."""
+        """Waits for the process to exit; kills it if it does not react, because it is stopped or stuck."""
         end = time.monotonic() + _END
         try:
             while self._lives() and time.monotonic() < end:
@@ -65,7 +65,7 @@ class Peer:
 
 
 class Listening:
-    """The socket; leaving it ends the processes that have connected."""
+    """The socket; leaving the context ends the connected processes."""
 
     def __init__(self, types: Any) -> None:
         self._types = types
@@ -75,8 +75,8 @@ class Listening:
         self._folder = scratch_folder("link")
         self.address = os.path.join(self._folder.name, "socket")
         self._listener = _listener(self.address)
-        # Nobody is let in here: what has connected ends when this end is closed, by the kernel where this process is
-        # killed.
+        # Nothing is accepted on this socket: processes connect to it and end when this end is closed, by the kernel if
+        # this process is killed.
         self._line = _listener(line_of(self.address))
         return self
 
@@ -91,9 +91,9 @@ class Listening:
             self._line.close()
 
     async def peer(self) -> Peer:
-        """The next process that connects. Raises `asyncio.TimeoutError` when none does."""
+        """The next process that connects. Raises `asyncio.TimeoutError` if none does in time."""
         await self._called()
-        # Not `sock_accept`: cancelled at the wrong moment it has accepted, and nobody has the connection.
+        # Not `sock_accept`: if it is cancelled just after it has accepted, the connection is lost.
         connection, _ = self._listener.accept()
         try:
             reader, writer = await asyncio.open_unix_connection(sock=connection)
@@ -104,7 +104,7 @@ class Listening:
         return self._peers[-1]
 
     async def _called(self) -> None:
-        """Wait until a process connects."""
+        """Waits until a process connects."""
         loop, called = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._listener, called.set)
         try:

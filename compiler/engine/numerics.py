@@ -1,4 +1,4 @@
-"""Every node beside eager: a process forked from the host compiles what that takes, runs it and compares."""
+"""Compares every node with eager, in a process forked from the host that compiles, runs and compares."""
 
 from __future__ import annotations
 

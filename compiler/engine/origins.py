@@ -1,4 +1,4 @@
-"""Answers about where things come from: a node's lines in every stage, the nodes of lines, Python files, jumps."""
+"""Answers requests about provenance: a node's lines in every stage, the nodes of lines, Python files, jumps."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 _EXCERPT = 240
 _MAX_JUMPS = 20_000
-# No script is longer; what is named so is something else.
+# No script is longer; a larger file is not a script.
 _MAX_FILE = 8 << 20
 
-# The rows of a graph of an opened program: source, arguments, number.
+# Returns the rows of a graph of an opened program, by source, arguments and number.
 RowsOf = Callable[[str, tuple[str, ...], int], tuple[NodeRow, ...]]
 
 
 class OriginAnswers:
-    """Both ways through the texts of the store; `rows_of` tells the nodes of a graph."""
+    """Looks up lines and nodes in the store's texts; `rows_of` returns the nodes of a graph."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf) -> None:
         self._store, self._send, self._rows_of = store, send, rows_of
@@ -70,7 +70,7 @@ class OriginAnswers:
             if path == frame.path:
                 lines[line].append(row.stable)
         if not lines:
-            # The engine may be elsewhere, so a client reads no other files through it.
+            # The engine may be remote, so a client must not read other files through it.
             todo = "choose a file that a node's Python line is in"
             raise JobFailed(Diagnostic(f"no node of the graph comes from {frame.path}", "the request", todo))
         content = await asyncio.to_thread(_read, frame.path)
@@ -88,7 +88,7 @@ class OriginAnswers:
 
 
 def place_of(location: str) -> tuple[str, int]:
-    """File and line, counted from 1, of a location as nodes have it; ("", 0) where it is none."""
+    """File and line (from 1) of a node's location; ("", 0) if it is not a location."""
     path, _, line = location.rpartition(":")
     return (path, int(line)) if path and line.isdecimal() else ("", 0)
 
@@ -121,7 +121,7 @@ def _read(path: str) -> str:
 
 
 def _with_nodes(content: str, lines: dict[int, list[str]]) -> tuple[str, IndexedText]:
-    """The text of a file whose lines, counted from 1, come from these nodes."""
+    """The text of a file, and its index with the nodes of these lines (from 1)."""
     sets = ((), *(tuple(nodes) for nodes in lines.values()))
     numbers = {line: number for number, line in enumerate(lines, 1)}
     line_sets = array("I", (numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))

@@ -1,4 +1,4 @@
-"""Extracts, scripts and bisections: what a client asks of the parts of a program that is open."""
+"""Answers requests about subgraphs of an open program: extracts, scripts and bisections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session
 
 log = logging.getLogger("buddy.engine")
-# How long a process may take to be forked, and to end after its own time is up.
+# Time limit for a process to be forked, and to exit after its own time limit, in seconds.
 _GRACE = 30.0
 
 
@@ -58,7 +58,7 @@ class Parts:
         self._send(Script(job.request, made.name, made.text, made.values))
 
     async def bisect(self, frame: Bisect, job: Job) -> None:
-        """Bisect in a process of its own; it ends when this job does."""
+        """Bisects in a separate process; the process ends with this job."""
         self._send(Progress(job.request, "preparing"))
         async with Listening(BisectionMessage) as listening:
             begin = BeginBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)

@@ -1,4 +1,4 @@
-"""Plug-in files as the engine sees them: paths and hashes of what they hold. They are loaded by the workers alone."""
+"""Plug-in files in the engine: paths and hashes of their content. Only the workers load them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_PLUGINS: tuple[PluginFile, ...] = ()
 
 @dataclass
 class InCompiler:
-    """What one life of the compiler worker has been given, and what it said of the plug-ins."""
+    """The plug-ins and graphs of the current compiler process, and its notes on the plug-ins."""
 
     life: int = 0
     graphs: set[str] = field(default_factory=set)
@@ -27,20 +27,26 @@ class InCompiler:
     asked: bool = False
 
     def use(self, plugins: tuple[PluginFile, ...], notes: tuple[str, ...]) -> None:
-        """It has loaded `plugins`; graphs that it was given before may hold ops that it knows only now."""
+        """Records that `plugins` are loaded.
+
+        Earlier graphs are forgotten, because they may contain ops that are registered only now.
+        """
         self.plugins, self.notes, self.asked = plugins, notes, True
         self.graphs.clear()
 
     def took(self, key: str, kept: Collection[str]) -> None:
-        """It has been given graph `key`, and has `kept` now: others may have had to go."""
+        """Records that graph `key` was sent, and that the worker now has `kept`: others may have been evicted."""
         self.graphs = {*self.graphs.intersection(kept), key}
 
 
 def hashed(path: str, directory: str = "") -> PluginFile:
-    """The file at `path`, relative to `directory`, as it is now. Raises `OSError` where it cannot be read."""
+    """The current path and hash of the file at `path`, relative to `directory`.
+
+    Raises `OSError` if it cannot be read.
+    """
     try:
         whole = Path(directory, path).resolve()
-    except (ValueError, RuntimeError) as error:  # a character 0, or links that lead to each other
+    except (ValueError, RuntimeError) as error:  # a NUL character, or a cycle of links
         raise OSError(errno.EINVAL, "is no path of a file") from error
     if whole.exists() and not whole.is_file():  # such as /dev/zero, which never ends
         raise OSError(errno.EINVAL, "is no regular file")
@@ -48,9 +54,9 @@ def hashed(path: str, directory: str = "") -> PluginFile:
 
 
 def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[PluginFile, ...], tuple[str, ...]]:
-    """Plug-in files with whole paths and the hashes of what they hold now, and a note of each that had another.
+    """Plug-in files with absolute paths and current hashes, and a note for each whose hash has changed.
 
-    Raises `JobFailed` for one that cannot be read.
+    Raises `JobFailed` for a file that cannot be read.
     """
     found, notes = [], []
     for plugin in plugins:

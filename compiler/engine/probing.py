@@ -1,4 +1,4 @@
-"""Answers about IR that nobody has compiled yet: edited texts, what passes would do. Each in a disposable process."""
+"""Answers requests about edited IR and one-shot questions, each in a disposable process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
 TIMEOUT = 60.0
-# A module run by name: importing it here would bring MLIR into the engine.
+# A module run by name: importing it here would load MLIR into the engine.
 _CHECK = "buddy.compiler.driver.ir_check"
 
 
 class Probing:
-    """Asks processes that know MLIR."""
+    """Starts one-shot processes that load MLIR."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self._send = send

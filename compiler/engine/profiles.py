@@ -1,4 +1,4 @@
-"""Profiles: the recipe runs with counters in its code and without, and the machine is asked what it can do at most."""
+"""Profiles a recipe: runs it with and without counters, and measures the machine's peak rates."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from buddy.compiler.tools.profile.instrumented import counted, plain
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import Session
 
-# A module run by name: importing it here would bring LLVM into the engine.
+# A module run by name: importing it here would load LLVM into the engine.
 _LIMITS = "buddy.compiler.tools.bench.limits"
-# It takes some two seconds on an idle machine.
+# It takes about two seconds on an idle machine.
 _LIMITS_SECONDS = 60.0
-# The clock of a core may be some per cent faster in one second than in another.
+# A core's clock may vary by some per cent from one second to the next.
 _MARGIN = 1.1
 
 
@@ -39,7 +39,7 @@ class Profiles:
         self._peaks: dict[int, Peak] = {}
 
     async def profile(self, frame: Profile, job: Job) -> None:
-        """Compile with counters and without, measure what the machine can do, run both in turn."""
+        """Compiles with and without counters, measures the machine's peak, and runs both interleaved."""
         recipe, session = frame.recipe, self._session
         without = await session.result_of(plain(recipe), job, "profile")
         with_counters = await session.result_of(counted(recipe), job, "profile")
@@ -58,13 +58,13 @@ class Profiles:
         self._send(Profiled(job.request, report))
 
     async def _placed(self, sampling: Sampling, stages: Sequence[Stage]) -> Sampling:
-        """The hot instructions with what stands there."""
+        """The hot instructions with their text, line and nodes."""
         name = next((stage.text for stage in stages if stage.language == "asm"), "")
         text = self._store.get(name)
         return sampling if text is None else await asyncio.to_thread(placed, sampling, text)
 
     async def _peak(self, threads: int, job: Job) -> Peak:
-        """What the machine can do on so many threads, measured once; zeros where that cannot be measured."""
+        """The machine's peak with so many threads, measured once; zeros if it cannot be measured."""
         if threads not in self._peaks:
             self._send(Progress(job.request, "measuring what this machine can do at most"))
             found = await _measured(threads)
@@ -75,9 +75,9 @@ class Profiles:
 
 
 def doubt(report: ProfileReport) -> str:
-    """What speaks against the peak that was measured, "" where nothing does.
+    """The reason to doubt the measured peak, "" if there is none.
 
-    No code does more arithmetic in f32 than the machine can: where some does, other work has slowed the measurement.
+    No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
     """
     if not report.peak.gflops:
         return f"what this machine can do at most could not be measured: `python -m {_LIMITS}` says why"

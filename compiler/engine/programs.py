@@ -1,4 +1,4 @@
-"""What the engine keeps of the programs it has opened: enough to start any worker again without losing anything."""
+"""The engine's records of opened programs: enough to restart any worker without losing anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_RESULTS = 16
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """What a program is opened by."""
+    """What identifies an opened program."""
 
     source: str
     arguments: tuple[str, ...]
@@ -32,8 +32,8 @@ class ProgramKey:
 class GraphRecord:
     """A captured graph; `key` is a hash of `data`, the graph as plain bytes, and of the script's `own` code.
 
-    `own` is "" unless the script has added to the registries: such a graph is compiled where the script ran. `fx` is
-    its first stage.
+    `own` is "" unless the script has added to the registries: such a graph is compiled in the process that ran the
+    script. `fx` is its first stage.
     """
 
     key: str
@@ -45,7 +45,9 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class Program:
-    """`extracts` are what the last graphs were made of: for each, the number of a graph before it, and its nodes."""
+    """`extracts` describe the last graphs: for each, the number of the graph that it was extracted from, and its
+    nodes.
+    """
 
     key: ProgramKey
     graphs: tuple[GraphRecord, ...]
@@ -55,24 +57,24 @@ class Program:
     extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
-        """The number of the graph that was made of these nodes, if one was."""
+        """The number of the graph that was extracted from these nodes, if any."""
         captured = len(self.graphs) - len(self.extracts)
         found = {extract: captured + place for place, extract in enumerate(self.extracts)}
         return found.get((graph, nodes))
 
     def with_import(self, graph: int, record: GraphRecord) -> Program:
-        """This program with `record` in the place of a graph."""
+        """This program with `record` in place of a graph."""
         return replace(self, graphs=(*self.graphs[:graph], record, *self.graphs[graph + 1 :]))
 
     def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> Program:
-        """This program with one more graph."""
+        """This program with another graph."""
         record = record_of(data, self.graphs[graph].own)
         return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
 
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A whole compilation: its stages (`fx` first), and the artifact as bytes."""
+    """A complete compilation: its stages (`fx` first), and the artifact as bytes."""
 
     stages: tuple[Stage, ...]
     artifact: bytes
@@ -83,7 +85,7 @@ class CompileResult:
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """How many nodes are compiled, and how many stay in eager."""
+        """The numbers of compiled nodes and of nodes in eager."""
         eager = sum(assignment.lowering == EAGER for assignment in self.assignments)
         return len(self.assignments) - eager, eager
 
@@ -94,28 +96,28 @@ def program_of(key: ProgramKey, loaded: Loaded) -> Program:
 
 
 def record_of(data: CapturedGraphData, own: str) -> GraphRecord:
-    """A graph as the host gives it, of a script with that code of its own."""
+    """The record of a graph from the host; `own` is the hash of its script's registrations."""
     return GraphRecord(digest(data.graph, own), data.graph, data.info, data.fx.stage, own)
 
 
 class Programs:
-    """Opened programs, the latest last; `imports`: by their keys, graphs with what another frontend makes of them."""
+    """Opened programs, the latest last; `imports` maps keys of graphs to the graphs imported by another frontend."""
 
     def __init__(self) -> None:
         self._opened: OrderedDict[ProgramKey, Program] = OrderedDict()
         self.imports: dict[str, GraphRecord] = {}
 
     def add(self, program: Program) -> Program | None:
-        """Keep `program`; the one that it takes the place of."""
+        """Adds `program`; returns the one that it replaces."""
         replaced = self._opened.get(program.key)
         self._opened[program.key] = program
         self._opened.move_to_end(program.key)
         return replaced
 
     def find(self, recipe: Recipe) -> Program | None:
-        """The program that `recipe` speaks of: the latest opened by its source and arguments; "" is the latest.
+        """The program of `recipe`: the latest one opened with its source and arguments; "" is the latest of all.
 
-        One that was opened with the recipe's plug-ins, by its frontend, comes before others.
+        One that was opened with the recipe's plug-ins and frontend is preferred.
         """
         latest = [program for program in reversed(self._opened.values()) if _is_of(program.key, recipe)]
         wanted = recipe.plugins, recipe.frontend
@@ -128,7 +130,7 @@ def _is_of(key: ProgramKey, recipe: Recipe) -> bool:
 
 
 class Results:
-    """The latest compilations, by graph and by what the recipe says of it."""
+    """A cache of the latest compilations, by graph and recipe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, bytes], CompileResult] = OrderedDict()
@@ -146,6 +148,8 @@ class Results:
 
 
 def _identity(recipe: Recipe) -> bytes:
-    """What determines the stages of a graph: a recipe but for what it opens, and the user's `mlir-opt`."""
+    """What determines the stages of a graph: the recipe except for the fields that identify the program, and the
+    user's `mlir-opt`.
+    """
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset="")
     return msgspec.msgpack.encode((bare, mlir_tool.identity()))

@@ -1,7 +1,8 @@
-"""A thin process at the far end of a link: passes bytes between its stdin and stdout and an engine that outlives it.
+"""The remote end of an ssh connection: relays bytes between stdin, stdout and an engine that outlives the
+connection.
 
-Engines listen on sockets in a folder that is the user's alone. The relay that finds no engine under its name starts
-one, apart from everything that ends with the link: it leads a session of its own and has none of the link's streams.
+Engines listen on sockets in a folder of the user. A relay that finds no engine under its name starts one, detached from
+the connection: in its own session and without the connection's streams.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ _ENGINE = "buddy.compiler.engine.kept"
 _READ = 1 << 16
 _TAIL = 2000
 _DAY = 24 * 3600.0
-# An engine beats as soon as a link greets it, and then every `BEAT` seconds. That it does not is told before the client
-# takes the link for dead.
+# An engine sends a heartbeat when a connection greets it, and then every `BEAT` seconds. A missing one is reported
+# before the client considers the connection dead.
 _FIRST_BEAT = 8.0
 _LATER_BEATS = SILENCE - BEAT
-# How long an engine may take to hear that a link has ended, and to end where that was what it has been told.
+# Time limit for an engine to notice the end of a connection, and to exit if that was requested, in seconds.
 _GOODBYE = 1.5
 
 
 class RelayError(Exception):
-    """There can be no engine; the text says why."""
+    """No engine can be started or reached; the text is the reason."""
 
 
 def engines_folder() -> Path:
-    """The folder of the sockets, for this user alone.
+    """The folder of the sockets, accessible to this user only.
 
-    It is in the folder for temporary files: one that belongs to a login session would be gone with the link, and home
-    may be on a file system without sockets. Raises `RelayError` when somebody else could get at it.
+    It is in the folder for temporary files: a folder of the login session would disappear with the connection, and the
+    home folder may be on a file system without sockets. Raises `RelayError` if others have access to it.
     """
     folder = Path(tempfile.gettempdir()) / f"buddy-tui-{os.getuid()}"
     try:
@@ -56,10 +57,10 @@ def engines_folder() -> Path:
 
 
 def relay(name: str, patience: float, *, start: bool) -> int:
-    """Relay until the link or the engine ends; the exit code.
+    """Relays until the connection or the engine ends; returns the exit code.
 
-    `start` says whether an engine is started where there is none of that `name`; it ends when it has been without a
-    link for `patience` seconds.
+    `start` says whether to start an engine if there is none called `name`; it exits after `patience` seconds without a
+    connection.
     """
     try:
         path = engines_folder() / name
@@ -74,7 +75,7 @@ def relay(name: str, patience: float, *, start: bool) -> int:
         return 1
     try:
         with engine:
-            # How long one takes to start is for the client to judge.
+            # The client decides how long an engine may take to start.
             if not _pump(engine, math.inf if start else _FIRST_BEAT):
                 os.write(1, refusal(_obituary(path)))
                 return 1
@@ -84,10 +85,10 @@ def relay(name: str, patience: float, *, start: bool) -> int:
 
 
 def end(name: str) -> int:
-    """Kill the engine called `name`, which nobody wants any more, unless it ends by itself at once; the exit code.
+    """Ends the engine called `name`, killing it if it does not exit at once; returns the exit code.
 
-    One that a signal has stopped can be ended in no other way. Elsewhere than on Linux nothing tells which process it
-    is: there it ends when it is continued and finds that its link is gone.
+    Only a kill ends an engine that a signal has stopped. Its process is only known on Linux: elsewhere it exits when it
+    is continued and finds that its connection is closed.
     """
     try:
         path = engines_folder() / name
@@ -107,7 +108,7 @@ def end(name: str) -> int:
 
 
 def _is_engine(pid: int, path: Path) -> bool:
-    """Whether process `pid` is, still, the engine that listens at `path`."""
+    """Whether process `pid` is still the engine that listens at `path`."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return os.fsencode(path) in words and _ENGINE.encode() in words
@@ -115,13 +116,16 @@ def _is_engine(pid: int, path: Path) -> bool:
 
 
 def _linked(path: Path) -> socket.socket | None:
-    """A link to the engine that listens at `path`, if there is one; `TimeoutError` where it takes no links."""
+    """A connection to the engine that listens at `path`, if there is one.
+
+    Raises `TimeoutError` if it does not accept any.
+    """
     engine = socket.socket(socket.AF_UNIX)
     try:
         engine.setblocking(False)
         engine.connect(str(path))
     except BlockingIOError as error:
-        # It has taken none of the links that others have begun.
+        # It has accepted none of the pending connections.
         engine.close()
         raise TimeoutError from error
     except (FileNotFoundError, ConnectionRefusedError):
@@ -132,7 +136,7 @@ def _linked(path: Path) -> socket.socket | None:
 
 
 def _started(path: Path, patience: float) -> socket.socket | None:
-    """A link to a new engine. The socket is there before the engine is, so nobody has to wait for it to appear."""
+    """A connection to a new engine. The socket exists before the engine starts, so there is no need to wait for it."""
     _tidy(path.parent)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -153,7 +157,7 @@ def _started(path: Path, patience: float) -> socket.socket | None:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what engines that were killed have left: sockets that nobody listens at, and logs, after a day."""
+    """Removes what killed engines have left: sockets that nobody listens on, and logs after a day."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime < _DAY:
@@ -171,7 +175,7 @@ def log_path(path: Path) -> Path:
 
 
 def _obituary(path: Path) -> str:
-    """Why there is no engine any more: the end of its log, where it has left one."""
+    """Why the engine has exited: the end of its log, if there is one."""
     with contextlib.suppress(OSError):
         tail = log_path(path).read_bytes()[-_TAIL:].decode(errors="replace").strip()
         log_path(path).unlink()
@@ -181,9 +185,10 @@ def _obituary(path: Path) -> str:
 
 
 def _pump(engine: socket.socket, patience: float) -> bool:
-    """Pass bytes both ways until either side ends; whether the engine has said anything, or had no time to.
+    """Relays bytes both ways until either side ends; returns whether the engine sent anything, or had no time to.
 
-    Raises `TimeoutError` where an engine that was greeted says nothing for `patience` seconds, or later stops to beat.
+    Raises `TimeoutError` if the engine sends nothing for `patience` seconds after the greeting, or misses a later
+    heartbeat.
     """
     ways, said, silent_since = {0: engine.fileno(), engine.fileno(): 1}, False, math.inf
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -206,10 +211,10 @@ def _pump(engine: socket.socket, patience: float) -> bool:
 
 
 def _taken(engine: socket.socket) -> bool:
-    """The link has ended: wait until the engine, too, is done with it, and has so taken the last that came over it.
+    """Waits until the engine has read everything and closes the connection too.
 
-    Were it closed before, an engine that just then writes to it would not read on. Raises `TimeoutError` where the
-    engine does not come to it.
+    Closing earlier would make an engine that is writing stop reading. Raises `TimeoutError` if the engine does not
+    close it.
     """
     with contextlib.suppress(OSError):
         engine.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""Texts printed anew in MLIR's generic form, and documentation of ops: each asked of a process that knows MLIR."""
+"""Texts in MLIR's generic form, and documentation of ops, from processes that load MLIR."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
 TIMEOUT = 60.0
-# Forms that are kept; one takes about a second to print again.
+# Maximum number of cached forms; printing one takes about a second.
 MAX_FORMS = 40
-# Modules run by name: importing them here would bring MLIR into the engine.
+# Modules run by name: importing them here would load MLIR into the engine.
 _GENERIC_FORM = "buddy.compiler.mlir.generic_form"
 _DOCUMENTATION = "buddy.compiler.mlir.op_documentation"
 
 
 class Reprinting:
-    """Forms of the store's texts, kept in the store beside them."""
+    """Generic forms of the store's texts, kept in the same store."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
         self._store, self._send = store, send
@@ -50,7 +50,7 @@ class Reprinting:
         return made, form
 
     def _keep(self, text: str, form: str) -> None:
-        """Note that `form` is one of `text`, in place of those longest unused."""
+        """Records that `form` is the form of `text`, and evicts the least recently used."""
         self._forms.pop(text, None)
         known = {text: form for text, form in self._forms.items() if form in self._store}
         self._forms = known | {text: form}

@@ -1,6 +1,6 @@
-"""Work in a process forked from the host, where a crash or an endless loop costs nothing.
+"""Runs work in a process forked from the host, where a crash or an endless loop does no harm.
 
-A compiled graph runs in one; and what a script's own code has a part in is compiled in one, since it holds that code.
+Compiled graphs run in such a process, and graphs that need the script's own registrations are compiled in one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from buddy.compiler.support.scratch import EXPORT, sweep
 
 
 class _Words(NamedTuple):
-    """What to say of a child whose work raised, and of one that crashed."""
+    """The messages for a child whose work raised, and for one that crashed."""
 
     failed: str
     crashed: Diagnostic
@@ -75,7 +75,7 @@ _IMPORT_WORDS = _Words(
 
 
 def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
-    """Run and compare in a child; the reply says what came, or how the child ended without a result."""
+    """Runs and compares in a child; the reply is the result, or how the child ended without one."""
     channel.send(RunnerState(True))
     reply = _in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_WORDS, request.timeout)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
@@ -83,30 +83,30 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
 
 
 def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
-    """Run with counters and without in a child."""
+    """Runs with and without counters in a child."""
     return _in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_WORDS, request.timeout)
 
 
 def watch_in_child(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
-    """Compile so that values are shown, run, and compare every node in a child."""
+    """Compiles with instrumentation, runs, and compares every node in a child."""
     return _in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_WORDS, request.timeout)
 
 
 def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
-    """Compile in a child, which has every class, lowering and pass that the script has registered."""
+    """Compiles in a child, which has every class, lowering and pass that the script has registered."""
     return _in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
 
 
 def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
-    """Write a compiled program as files in a child, which generates code for whatever machine is asked for."""
+    """Exports a compiled program in a child, which generates code for the requested target."""
     reply = _in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
-    # A child that was stopped leaves the folder that it worked in.
+    # A child that was killed leaves its temporary folder.
     sweep(_folder(request).parent, EXPORT)
     return reply
 
 
 def import_in_child(channel: Channel, captured: Any) -> GraphImported | Refused:
-    """What torch-mlir's importer makes of a graph, in a child, which alone has MLIR."""
+    """Imports a graph with torch-mlir in a child, because only the child loads MLIR."""
     reply = _in_child(channel, lambda _: _imported(captured), _IMPORT_WORDS)
     assert isinstance(reply, GraphImported | Refused)
     return reply
@@ -119,7 +119,7 @@ def _imported(captured: Any) -> GraphImported:
 
 
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
-    """Have LLVM say what it does, in a child that compiles as `compile_in_child` does."""
+    """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
     return _in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
 
 
@@ -209,7 +209,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
 
 
 def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
-    """What runs an artifact of the request's backend."""
+    """The function that runs an artifact of the request's backend."""
     if request.native is not None:
         from buddy.compiler.codegen.iree.artifact import artifact_from
         from buddy.compiler.runtime.iree import run_by_iree

@@ -1,6 +1,6 @@
-"""Regular expressions are searched for in a process of their own, which can be killed.
+"""Searches for regular expressions in a separate process, which can be killed.
 
-Python's `re` holds the GIL for the whole of a match, and some patterns take longer than anybody waits.
+Python's `re` holds the GIL during a match, and some patterns take arbitrarily long.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ TIMEOUT = 10.0
 
 
 class SearchTooLong(Exception):
-    """A pattern was given up."""
+    """A search was stopped at the time limit."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A search for a regular expression, as it is handed to the process."""
+    """A search for a regular expression, in the form sent to the process."""
 
     pattern: str
     ignore_case: bool
@@ -28,7 +28,7 @@ class Question:
 
 
 async def search_apart(question: Question, timeout: float = TIMEOUT) -> list[Found]:
-    """What `buddy.compiler.protocol.text.search.search_each` gives for the question; the loop is never held up.
+    """The result of `buddy.compiler.protocol.text.search.search_each`, without blocking the event loop.
 
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """

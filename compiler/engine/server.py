@@ -1,4 +1,4 @@
-"""The engine's event loop: greets, answers what it can itself, and hands the rest to the session's jobs."""
+"""The engine's event loop: greets the client, answers simple requests, and passes the others to the session's jobs."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ from buddy.compiler.support.target import cores, host
 log = logging.getLogger("buddy.engine")
 _MAX_BACKLOG = 4 << 20
 Stream = Literal["stdout", "stderr"]
-# What decoding raises of bytes that are no MessagePack, or not of this kind; keys that no dict has are type errors.
+# The exceptions from decoding bytes that are not MessagePack or not of this type; unhashable keys are type errors.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
 
 
 class Greeting(msgspec.Struct):
-    """As much of a first frame as every version has."""
+    """The part of a first frame that all versions have."""
 
     type: str
     version: int = 0
@@ -105,11 +105,11 @@ class Greeting(msgspec.Struct):
 
 
 class Refusal(Exception):
-    """The client cannot be served; the text says why."""
+    """The client cannot be served; the text is the reason."""
 
 
 class Server:
-    """One client, from its greeting to its end."""
+    """Serves one client, from its greeting to its end."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -132,7 +132,7 @@ class Server:
         self._decoder = FrameDecoder(ClientFrame)
 
     async def serve(self) -> int:
-        """Serve until the client goes or says so; the exit code."""
+        """Serves until the client disconnects or requests the end; returns the exit code."""
         await self._connection.open()
         self._session.start()
         try:
@@ -149,7 +149,7 @@ class Server:
             await self._connection.flush(1.0)
 
     async def _until_lost(self, conversation: Any) -> None:
-        """Run the conversation until it ends, the client stops reading, or a signal ends the engine."""
+        """Runs the conversation until it ends, the client stops reading, or a signal ends the engine."""
         talking = asyncio.ensure_future(conversation)
         lost = asyncio.ensure_future(self._connection.lost.wait())
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -201,7 +201,7 @@ class Server:
             self._jobs.start(frame.request, work, slot)
 
     def _work(self, frame: Any) -> tuple[Callable[[Job], Any], Any]:
-        """What answers `frame`, and the slot in which a newer frame replaces it."""
+        """The handler of `frame`, and the slot in which a newer frame replaces it."""
         session, texts = self._session, self._texts
         answers: dict[type, Callable[[Any, Job], Any]] = {
             Open: self._open,
@@ -279,17 +279,17 @@ class Server:
         text = self._decoded(worker + stream, data)
         if worker == "host":
             self._send(Printout(text, cast(Stream, stream)))
-        # What a program prints may be for nobody else: only who asks for every detail gets it in the log.
+        # The output of a program may be private: it is logged only at the most detailed level.
         log.log(logging.DEBUG if worker == "host" else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
 
     def _decoded(self, key: str, data: bytes) -> str:
-        """UTF-8 in pieces, cut anywhere, with what is none replaced."""
+        """Decodes UTF-8 that arrives in arbitrary pieces; invalid bytes are replaced."""
         if key not in self._utf8:
             self._utf8[key] = codecs.getincrementaldecoder("utf-8")("replace")
         return self._utf8[key].decode(data)
 
 
-# What is about the code of this compiler alone, in words.
+# Requests that only apply to this compiler's own code, with their names in messages.
 _OF_OWN_CODE: dict[type, str] = {
     Profile: "a profile",
     CompareNodes: "comparing every node",
@@ -300,14 +300,14 @@ _OF_OWN_CODE: dict[type, str] = {
 
 
 def _slot(frame: Any) -> Any:
-    """Compilations of one graph share a slot: the newest of those not begun is the one that is wanted."""
+    """Compilations of one graph share a slot: of those that have not started only the newest is kept."""
     if not isinstance(frame, Compile) or frame.beside:
         return None
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 
 
 def greeting_of(body: bytes) -> Greeting:
-    """The greeting that a first frame is. Raises `Refusal`."""
+    """Decodes the greeting from a first frame. Raises `Refusal`."""
     try:
         found = msgspec.msgpack.decode(body, type=Greeting)
     except _UNREADABLE as error:
@@ -320,7 +320,7 @@ def greeting_of(body: bytes) -> Greeting:
 
 
 def request_of(body: bytes) -> int:
-    """The request number of a frame that is otherwise not understood, 0 where it has none."""
+    """The request number of a frame that cannot be decoded otherwise, 0 if it has none."""
     with contextlib.suppress(*_UNREADABLE):
         found = msgspec.msgpack.decode(body)
         if isinstance(found, dict) and isinstance(found.get("request"), int):

@@ -1,4 +1,4 @@
-"""The work of the engine: opening, compiling and running, over workers that may die at any moment."""
+"""The engine's jobs: opening, compiling and running programs, with workers that may die at any moment."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Plugins = tuple[PluginFile, ...]
 
 
 class Session:
-    """Programs, their compilations and their texts, and the workers that make them."""
+    """Programs, their compilations and texts, and the workers."""
 
     def __init__(self, send: Send, store: TextStore, listener: Listener) -> None:
         self._send, self._store = send, store
@@ -90,12 +90,12 @@ class Session:
         self._discovery = Discovery()
 
     def start(self) -> None:
-        """Start the workers now, so that they are warm when they are needed."""
+        """Starts the workers, so that they are warm when needed."""
         self.compiler.start()
         self.host.start()
 
     def give_up_starts(self) -> None:
-        """Replace workers that do not come up: the user waits for nothing any more."""
+        """Replaces workers that do not come up, because the user no longer waits for them."""
         self.host.give_up_start()
         self.compiler.give_up_start()
 
@@ -122,7 +122,7 @@ class Session:
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
 
     def _forget(self, old: Program | None, new: Program) -> None:
-        """Let go of the texts of graphs that a source no longer has."""
+        """Releases the texts of graphs that a source no longer has."""
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in kept:
@@ -132,7 +132,7 @@ class Session:
                     self._store.unpin((kind, imported.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> Program:
-        """Load `key` in the host; a host that has loaded something before is replaced by a fresh one."""
+        """Loads `key` in the host; a host that has loaded something before is replaced."""
         if self._in_host[0] == self.host.life and self.host.is_ready:
             await self.host.restart("a fresh host for the next program")
         await self._host_up(job)
@@ -150,7 +150,7 @@ class Session:
         return program
 
     def _replace_host(self) -> None:
-        """A fresh host is warm by the time the script has been corrected."""
+        """Starts a new host, which is warm by the time the script has been corrected."""
         if self._in_host[0] == self.host.life:
             self.host.kill("a fresh one for the next try")
 
@@ -164,7 +164,7 @@ class Session:
             raise JobFailed(death(died, "the process that runs scripts does not start", "the host", todo)) from died
 
     async def _ask_host(self, request: Message, obituary: Diagnostic, job: Job, stop: Message | None = None) -> Any:
-        """The host's reply; `obituary` is what to say should it die instead."""
+        """Returns the host's reply; `obituary` is the diagnostic if the host dies."""
         try:
             return await self.host.call(request, lambda note: self._host_note(note, job), stop)
         except RequestRefused as refused:
@@ -194,7 +194,8 @@ class Session:
         self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
         tell: Send | None = None,
     ) -> CompileResult:  # fmt: skip
-        """The compilation of `recipe`: the one kept (told again if `repeat`), or a new one, told to `tell`.
+        """The compilation of `recipe`: the cached one (reported again if `repeat`), or a new one, reported to
+        `tell`.
 
         Its texts stay until the next compilation of that `kind`.
         """
@@ -219,12 +220,12 @@ class Session:
         return made
 
     async def _with_import(self, program: Program, recipe: Recipe, job: Job) -> Program:
-        """The program with what the recipe's frontend makes of its graph, where another frontend has opened it."""
+        """Adds the import by the recipe's frontend to the program's graph, if it was opened by another frontend."""
         graph = _graph(program, recipe)
         if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.enters:
             return program
         imports = self._programs.imports
-        # What a script has registered is in the host alone, and so is what is compiled there.
+        # Only the host has a script's registrations, so such a graph is compiled there.
         if graph.key not in imports or graph.own:
             async with self.host.turn:
                 job.begun = True
@@ -240,7 +241,9 @@ class Session:
         return await found.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
 
     async def _where_script_ran(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
-        """In a process forked from the one that ran the script: what that has registered is nowhere else."""
+        """Compiles in a process forked from the one that ran the script, because only that one has its
+        registrations.
+        """
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
 
@@ -250,7 +253,7 @@ class Session:
             return await found.result(lambda known: CompileHere(recipe.graph, recipe, known), call)
 
     async def explain(self, frame: ExplainCode, job: Job) -> None:
-        """What LLVM says of the code of a recipe."""
+        """Collects LLVM's remarks on the code of a recipe."""
         recipe = frame.recipe
         program = self._opened(recipe)
         graph = _graph(program, recipe)
@@ -271,16 +274,16 @@ class Session:
         self._send(Compiled(job.request, recipe.graph, result.stages, 0.0, reused, result.remarks))
 
     async def _give_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
-        """See to it that the compiler worker that lives now has `plugins` and `graph`."""
+        """Makes sure that the current compiler worker has `plugins` and `graph`."""
         await self._compiler_with(plugins, job)
         if graph.key not in self._in_compiler.graphs:
             kept = await self._ask_compiler(AddGraph(graph.key, graph.data))
             self._in_compiler.took(graph.key, kept.keys)
 
     async def _compiler_with(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
-        """See to it that the compiler worker has just `plugins`; what was wrong with them.
+        """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
 
-        Nothing can be taken out of a process again, so one with others is replaced.
+        A process cannot unload a plug-in, so a worker with others is replaced.
         """
         await self._compiler_up(job)
         if self._in_compiler.life == self.compiler.life and self._in_compiler.plugins not in (NO_PLUGINS, plugins):
@@ -311,17 +314,17 @@ class Session:
             raise JobFailed(death(died, "the compiler's process ended", "the compiler", "try again")) from died
 
     def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
-        """The nodes of a graph of the latest program opened by this source; none where there is none."""
+        """The nodes of a graph of the latest program opened from this source; empty if there is none."""
         program = self._programs.find(Recipe(source=source, arguments=arguments))
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()
 
     def load_of(self, recipe: Recipe) -> Load:
-        """What loads the program of `recipe` elsewhere as it has been loaded here."""
+        """The request that loads the program of `recipe` elsewhere in the same way."""
         return _load_of(self._opened(recipe).key)
 
     def _opened(self, recipe: Recipe) -> Program:
-        """The opened program that `recipe` is of. Raises `JobFailed`."""
+        """The opened program of `recipe`. Raises `JobFailed`."""
         program = self._programs.find(recipe)
         if program is None:
             what = f"{recipe.source or 'no program'} has not been opened"
@@ -367,7 +370,7 @@ class Session:
         self._send(Ran(job.request, executed.report, executed.values))
 
     async def _natively(self, program: Program, recipe: Recipe, job: Job) -> NativeCode:
-        """What this compiler makes of a recipe of another backend, to run beside that's; only progress is told."""
+        """Compiles the recipe of another backend with this compiler too, to run both; reports only progress."""
 
         def tell(frame: Any) -> None:
             if isinstance(frame, Progress):
@@ -382,9 +385,9 @@ class Session:
     # ---- parts of a program -------------------------------------------------------------------------------------
 
     async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
-        """The host's reply to a request about the program of `recipe`, which is loaded anew where it has to be.
+        """The host's reply to a request about the program of `recipe`, which is loaded again if necessary.
 
-        Where the request can be stopped by `stop`, cancelling the job does so; else it kills the host.
+        Cancelling the job sends `stop`, if the request can be stopped; otherwise it kills the host.
         """
         program = self._opened(recipe)
         _graph(program, recipe)
@@ -393,12 +396,12 @@ class Session:
             return await self._ask_host(request, _ASK_DEATH, job, stop)
 
     def extracted_before(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
-        """The number of the graph that these nodes have been made, if they have."""
+        """The number of the graph that was extracted from these nodes before, if any."""
         program = self._programs.find(recipe)
         return program.extract_of(recipe.graph, nodes) if program is not None else None
 
     def add_extract(self, recipe: Recipe, nodes: tuple[str, ...], data: CapturedGraphData) -> int:
-        """Keep one more graph of the program of `recipe`; its number."""
+        """Adds another graph to the program of `recipe`; returns its number."""
         program = self._programs.find(recipe)
         assert program is not None
         self._keep_texts((data,))
@@ -419,7 +422,7 @@ class Session:
             keep(self._store, data.code)
 
     async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
-        """See to it that the host that lives now holds the program: after a kill it is loaded anew."""
+        """Makes sure that the current host has loaded the program: after a kill it is loaded again."""
         if self._in_host == (self.host.life, program.key):
             return
         again = await self._load(program.key, job)
@@ -446,7 +449,7 @@ class Session:
         self._send(Ops(job.request, found.ops, notes))
 
     async def _catalogue(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
-        """A catalogue as it is with the plug-ins that `frame` names, and what is wrong with those."""
+        """A catalogue with the plug-ins that `frame` names, and the errors of those."""
         plugins, _ = as_they_are(frame.plugins, frame.directory)
         key = type(request), plugins
         if key not in self._described:
@@ -457,7 +460,7 @@ class Session:
         found: tuple[Any, tuple[str, ...]] = self._described[key]
         return found
 
-    # ---- small things -------------------------------------------------------------------------------------------
+    # ---- helpers ------------------------------------------------------------------------------------------------
 
     def _progress(self, job: Job, what: str, done: float = -1.0) -> None:
         self._send(Progress(job.request, what, done))
@@ -479,7 +482,7 @@ def _load_death(key: ProgramKey) -> Diagnostic:
 
 
 def _graph(program: Program, recipe: Recipe) -> GraphRecord:
-    """The graph of `program` that `recipe` compiles; raises `JobFailed` when there is none of that number."""
+    """The graph of `program` that `recipe` compiles; raises `JobFailed` if the number is unknown."""
     if 0 <= recipe.graph < len(program.graphs):
         return program.graphs[recipe.graph]
     what = f"there is no graph number {recipe.graph}: {program.key.source} has {len(program.graphs)}"

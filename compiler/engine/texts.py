@@ -1,4 +1,7 @@
-"""Answers about stage texts: windows of lines, whole texts, search, differences. Long work is beside the event loop."""
+"""Answers requests about stage texts: windows of lines, full texts, search, differences.
+
+Long work does not block the event loop.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ _EXCERPT = 240
 
 
 class Texts:
-    """The store as the client sees it."""
+    """The text store, for requests of the client."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
         self._store, self._send = store, send
@@ -134,7 +137,7 @@ def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> L
 
 
 async def _searched(contents: list[str], frame: Search | SearchEach) -> list[searching.Found]:
-    """What each text holds of the frame's pattern; a pattern that may never end is matched in a process of its own."""
+    """The matches in each text; a pattern that may never end is matched in a separate process."""
     try:
         if not frame.regex or is_literal(frame.pattern):
             return await asyncio.to_thread(
@@ -148,7 +151,7 @@ async def _searched(contents: list[str], frame: Search | SearchEach) -> list[sea
 
 
 def _excerpted(named: list[tuple[str, IndexedText]], found: list[searching.Found], count: int) -> tuple[Hits, ...]:
-    """The texts in which something was found, with the first `count` lines of each."""
+    """The texts with matches, with the first `count` matching lines of each."""
     hits = []
     for (name, text), (lines, more) in zip(named, found, strict=True):
         excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT] for line in lines[:count])

@@ -1,4 +1,4 @@
-"""Has passes tried on a stage, in processes that may crash, hang, and be cancelled."""
+"""Tries passes on a stage, in processes that may crash or hang and can be cancelled."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment
 from buddy.compiler.support.processes.worker_process import safe_path
 
-# A module run by name: importing it here would bring MLIR into the engine.
+# A module run by name: importing it here would load MLIR into the engine.
 _MODULE = "buddy.compiler.driver.pass_trials"
 _LINE = 1 << 24
-# Importing MLIR and parsing the module, which comes before the first candidate, may take longer than a candidate.
+# Importing MLIR and parsing the module, before the first candidate, may take longer than a candidate.
 _START = 60.0
 
 
@@ -33,7 +33,7 @@ class Trials:
         self._store, self._send = store, send
 
     async def try_passes(self, frame: TryPasses, job: Job) -> None:
-        """Tell of each candidate as it has been tried; stops when the time is up, or the request is cancelled."""
+        """Reports each candidate when it has been tried; stops at the time limit, or when the request is cancelled."""
         text = self._store.get(frame.text)
         if text is None:
             raise JobFailed(Diagnostic("the stage is no longer kept", "the engine's store", "compile the recipe again"))
@@ -45,7 +45,7 @@ class Trials:
         self._send(TriedAll(job.request, done, len(frame.candidates)))
 
     async def _round(self, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float) -> int:
-        """How many candidates one process has dealt with, one that it died of or was killed for included."""
+        """The number of candidates that one process has tried, including one that crashed it or was killed with it."""
         command = [sys.executable, *safe_path(), "-m", _MODULE, str(os.getpid())]
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Searches for the fastest recipe of a program that is open, by processes forked for it or by a cluster."""
+"""Searches for the fastest recipe of an open program, in forked processes or on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that try recipes on a graph of the program that is loaded."""
+"""Processes that try recipes on a graph of the loaded program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buddy.compiler.support.processes.forked_worker import fork_to
 
 
 def begin_tuning(captured: Any, request: BeginTuning) -> Reply:
-    """Fork a process that tries what it is sent, until the other end of its socket goes."""
+    """Forks a process that tries the recipes it receives, until its socket is closed."""
     from buddy.compiler.tools.tune.attempts import serve
     from buddy.compiler.tools.tune.messages import TuningRequest
 

@@ -1,5 +1,4 @@
-"""Waiting for files to change. They are looked at every now and then: that works on every file system, over networks
-too, and there are few of them."""
+"""Waits for files to change, by polling: that works on every file system, including networks, and the files are few."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from buddy.compiler.protocol.watching import FilesChanged, Watch
 from buddy.compiler.support.processes.jobs import Job
 
 _LOOK_SECONDS = 0.25
-# Editors delete a file, or empty it, before they write it anew; one is gone when it has been for this long.
+# Editors delete or truncate a file before they write it; it counts as deleted after this many seconds.
 _GONE_SECONDS = 2.0
 
-# When a file was written and when it came to be here, its length, and which file it is; `None` where there is none.
+# Modification and status-change times, length and inode of a file; `None` if it does not exist.
 Trace = tuple[int, int, int, int] | None
-# The trace of what there was before, which is no file's.
+# The trace of the previous content, which no file has.
 _BEFORE = (-1, -1, -1, -1)
 
 
@@ -29,21 +28,21 @@ class _Seen(NamedTuple):
 
 
 class Watching:
-    """Answers a `Watch` when something has changed and stays as it is.
+    """Answers a `Watch` when a file has changed and its content is stable.
 
-    Between the moment at which a program is read and the `Watch` that names its files (they are known by then) lie
-    seconds, in which somebody may save one: what counts is what a file held before the program was last opened.
+    Between reading a program and the `Watch` that names its files (which are only known then), seconds may pass, in
+    which a file may be saved. So the content is compared with that before the program was last opened.
     """
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self._send = send
-        # When the program was last opened, or a change was last told; nothing is new before that.
+        # When the program was last opened, or a change was last reported; earlier changes do not count.
         self._since: int | None = None
-        # What each file held when it was last compared.
+        # The content hash of each file at the last comparison.
         self._known: dict[Path, str] = {}
 
     def opening(self) -> None:
-        """The program is about to be opened: what is written from now on may be something else than what is read."""
+        """Records that the program is about to be opened: later changes may differ from what it reads."""
         self._since = time.time_ns()
 
     async def watch(self, frame: Watch, job: Job) -> None:
@@ -61,7 +60,7 @@ class Watching:
             told = time.time_ns()
             found = await asyncio.to_thread(_look, files)
             if [seen.trace for seen in found] != now:
-                # One is being written after all, or was taken away for a moment.
+                # It is still being written, or was removed briefly.
                 continue
             pairs = list(zip(frame.files, before, found, strict=True))
             self._known.update((path, seen.held) for path, seen in zip(files, found, strict=True))
@@ -74,9 +73,9 @@ class Watching:
             before = found
 
     def _before(self, files: Sequence[Path], found: Sequence[_Seen]) -> list[_Seen]:
-        """What `files`, of which now `found` is there, held before the program was opened.
+        """The content of `files` before the program was opened; `found` is their current state.
 
-        A file that the program itself writes whenever it is opened is new each time; what it held last is known then.
+        A file that the program itself writes when it is opened changes each time; its last content is then used.
         """
         before = []
         for path, seen in zip(files, found, strict=True):
@@ -88,12 +87,12 @@ class Watching:
         return before
 
     def _is_new(self, trace: Trace) -> bool:
-        """Whether a file is of a later time than the program; of a clock that is ahead nothing can be said."""
+        """Whether a file is newer than the program; unknown if its clock is ahead."""
         return self._since is not None and (trace is None or self._since < max(trace[:2]) <= time.time_ns())
 
 
 def _look(files: Sequence[Path]) -> list[_Seen]:
-    """Each file's trace, and a hash of what it holds."""
+    """Each file's trace, and a hash of its content."""
     return [_Seen(trace, _held(path) if trace else "") for path, trace in zip(files, _traces(files), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A supervised worker: one process after another under one name, spoken to one call at a time."""
+"""A supervised worker: a sequence of processes under one name, called one request at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from buddy.compiler.support.processes.worker_process import ProcessEvents, Worke
 
 _MAX_FALSE_STARTS = 3
 _GRACE = 3.0
-# Seconds after which a process that has not come up is given up with what waits for it: its start takes a few. Those in
-# which it waits for a core do not count: another one would wait as long again.
+# Seconds after which a process that has not come up is given up, together with the requests that wait for it: a start
+# takes a few. Time in which it waits for a core does not count, because another process would wait as long.
 LATE_START = 10.0
 _POLL = 0.005
 
@@ -28,7 +28,7 @@ Handler = Callable[[Message], None]
 
 
 class WorkerDied(Exception):
-    """The process ended before it replied. `how` says how, `tail` is the last of its stderr since it was asked."""
+    """The process exited before it replied. `how` describes the exit, `tail` is the stderr output since the request."""
 
     def __init__(self, worker: str, how: str, tail: str = "") -> None:
         super().__init__(f"the {worker} worker ended: {how}")
@@ -45,7 +45,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom all workers tell of their states and their printout; `congested` says when printout should wait."""
+    """Receives the workers' states and output; `congested` says when output should wait."""
 
     state: Callable[[WorkerState], None]
     printed: Callable[[str, str, bytes], None]
@@ -53,10 +53,10 @@ class Listener:
 
 
 class Worker:
-    """Starts the process of `module`, starts it again when it ends, and calls it.
+    """Starts the process of `module`, restarts it when it exits, and calls it.
 
-    `life` counts the processes: what was told to one life must be told again to the next. Holding `turn` makes several
-    calls one act.
+    `life` counts the processes: state sent to one process must be sent again to the next. Holding `turn` makes several
+    calls atomic.
     """
 
     def __init__(self, name: str, module: str, replies: Any, listener: Listener) -> None:
@@ -79,7 +79,7 @@ class Worker:
     # ---- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start a process unless there is one."""
+        """Starts a process unless there is one."""
         if self._process is not None or self._closing:
             return
         self.life += 1
@@ -97,7 +97,7 @@ class Worker:
         self._process = WorkerProcess(self._module, events)
 
     def kill(self, why: str) -> None:
-        """Kill the process, which is not wanted any more; it is started anew as soon as it is gone."""
+        """Kills the process, which is no longer needed; another one starts when it has exited."""
         self._asked_to_end = self._process is not None
         self._kill(why)
 
@@ -107,7 +107,7 @@ class Worker:
             self._process.kill()
 
     def give_up_start(self) -> None:
-        """Replace a process that does not come up: for somebody who waits for it no longer."""
+        """Replaces a process that does not come up, because the user no longer waits for it."""
         if not self.is_ready and (self.state.state == "stopped" or self._starting_for() > LATE_START):
             self.kill("it did not come up")
 
@@ -116,14 +116,14 @@ class Worker:
         return time.monotonic() - self._began - waited(pid)
 
     async def restart(self, why: str) -> None:
-        """Kill the process and wait until another one has been started in its place."""
+        """Kills the process and waits until its replacement has started."""
         life = self.life
         self.kill(why)
         while self.life == life and self._process is not None:
             await asyncio.sleep(_POLL)
 
     async def close(self) -> None:
-        """Kill the process for good and wait until it is gone."""
+        """Kills the process for good and waits until it has exited."""
         self._closing = True
         self.kill("the engine ends")
         while self._process is not None:
@@ -134,7 +134,7 @@ class Worker:
         return self._ready is not None and self._ready.done() and self._process is not None
 
     async def ready(self) -> None:
-        """Wait until a process can take a call; raises `WorkerDied` when several in turn do not come up."""
+        """Waits until a process can take a call; raises `WorkerDied` if several do not come up, one after another."""
         for attempt in range(1, _MAX_FALSE_STARTS + 1):
             self.start()
             assert self._ready is not None
@@ -147,10 +147,10 @@ class Worker:
     # ---- calls --------------------------------------------------------------------------------------------------
 
     async def call(self, request: Message, handler: Handler | None = None, stop: Message | None = None) -> Any:
-        """Send `request` and wait for its reply; what comes before the reply goes to `handler`.
+        """Sends `request` and waits for its reply; earlier messages go to `handler`.
 
         Cancelling the call kills the process, unless it replies to `stop` within a few seconds. Raises `WorkerDied`,
-        and `RequestRefused` when the reply is that it failed.
+        and `RequestRefused` if the reply is a failure.
         """
         await self.ready()
         assert self._process is not None
@@ -170,7 +170,7 @@ class Worker:
                 self._set_state("ready")
 
     async def _abandon(self, stop: Message | None) -> None:
-        """End the call under way: by asking where that is possible, by killing otherwise."""
+        """Ends the running call: by `stop` if possible, otherwise by killing the process."""
         reply, process = self._reply, self._process
         if reply is None or process is None or reply.done():
             return
@@ -184,7 +184,7 @@ class Worker:
         if reply.done():
             reply.exception()
 
-    # ---- what the process tells -----------------------------------------------------------------------------------
+    # ---- messages from the process ---------------------------------------------------------------------------------
 
     def _body_came(self, body: bytes) -> None:
         try:
@@ -203,7 +203,7 @@ class Worker:
             self._handle(message, self._handler)
 
     def _handle(self, message: Message, handler: Handler) -> None:
-        """A note that cannot be taken ends the call: its request would wait for ever otherwise."""
+        """Handles a note; an exception ends the call, because its request would otherwise wait forever."""
         try:
             handler(message)
         except Exception as error:
@@ -261,7 +261,7 @@ class Worker:
 
 
 def death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
-    """A worker's end as a message; `what` is followed by how it ended."""
+    """The diagnostic of a worker's exit; `what` is followed by how it exited."""
     return Diagnostic(f"{what} ({died.how})", where, todo, detail=died.tail)
 
 

@@ -77,8 +77,8 @@ class EagerCall(msgspec.Struct, frozen=True):
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """Where the value of symbol `name` comes from: dim `index` of graph input number `source`, or, if `source` is -1,
-    number `index` among the numbers that the program is called with.
+    """Where the value of symbol `name` comes from: dim `index` of graph input number `source`, or, if `source` is
+    -1, number `index` among the numbers that the program is called with.
     """
 
     name: str

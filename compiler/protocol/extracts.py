@@ -8,8 +8,9 @@ from buddy.compiler.protocol.recipe import Recipe
 
 
 class Extract(Frame, frozen=True):
-    """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs; answered by
-    `Extracted`.
+    """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs.
+
+    Answered by `Extracted`.
 
     It becomes another graph of the program until the program is opened again; the same nodes give the same graph.
     """

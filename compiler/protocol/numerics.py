@@ -9,8 +9,9 @@ from buddy.compiler.protocol.run_report import InputChoice
 
 
 class CompareNodes(Frame, frozen=True):
-    """Compile a recipe so that its program reports its values, and compare each with eager; answered by `Progress`,
-    `NodesCompared`.
+    """Compile a recipe so that its program reports its values, and compare each with eager.
+
+    Answered by `Progress`, `NodesCompared`.
 
     The compilation on the screen is not replaced. With `every`, fused values are written to memory to be compared; with
     `own`, each node is also compiled alone. The comparison is stopped after `timeout` seconds, including compilation.

@@ -1,5 +1,6 @@
-"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, passes, ops. Imports neither torch nor
-MLIR.
+"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, passes, ops.
+
+Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations

@@ -46,8 +46,9 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
     giops_i32: float = 0.0
 
     def arithmetic(self, dtype: str) -> float:
-        """The peak for an element type, by the name that rows use for it. Here, half precision is computed in f32, and
-        wider integers are at most as fast as those of 32 bits.
+        """The peak for an element type, by the name that rows use for it.
+
+        Here, half precision is computed in f32, and wider integers are at most as fast as those of 32 bits.
         """
         if dtype == "f64":
             return self.gflops_f64

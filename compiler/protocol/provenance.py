@@ -65,8 +65,9 @@ class OriginsFound(Frame, frozen=True):
 
 
 class OpenPython(Frame, frozen=True):
-    """Open the Python file `path` that nodes of the program come from, each line with its nodes; answered by
-    `PythonOpened`.
+    """Open the Python file `path` that nodes of the program come from, each line with its nodes.
+
+    Answered by `PythonOpened`.
     """
 
     request: int

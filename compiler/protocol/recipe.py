@@ -179,8 +179,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
-    """Returns the passes of `pipeline` for the graph of `program`, with the choices of lowerings, threads, target and
-    backend of `program`.
+    """Returns the passes of `pipeline` for the graph of `program`, with the choices of lowerings, threads, target
+    and backend of `program`.
     """
     names = ("source", "arguments", "graph", "choices", "threads", "plugins", "target", "backend", "backend_flags")
     return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
@@ -212,8 +212,8 @@ def digest(*parts: object) -> str:
 
 
 def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
-    """Keys for memoisation: `top` covers everything up to top-level IR, `after_step[i]` that and the enabled steps to
-    `i`.
+    """Keys for memoisation: `top` covers everything up to top-level IR, `after_step[i]` that and the enabled steps
+    to `i`.
 
     A disabled step has the key of the step before it, so disabling it does not invalidate the preceding stages.
     """

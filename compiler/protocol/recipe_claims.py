@@ -26,8 +26,9 @@ _PLAIN = re.compile(r"[\w.,:+\[\]=-]*")
 
 
 def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
-    """Returns what `recipe` asks for that needs trust in its author, a phrase each; plug-ins of `allowed` paths need
-    none.
+    """Returns what `recipe` asks for that needs trust in its author, a phrase each.
+
+    Plug-ins of `allowed` paths need none.
     """
     paths = set(allowed)
     found = [f"plug-in {each.path}, which is Python code" for each in recipe.plugins if each.path not in paths]

@@ -131,8 +131,9 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of running a graph and comparing it with eager; without a comparison (`compared`), outputs have no
-    verdict.
+    """The result of running a graph and comparing it with eager.
+
+    Without a comparison (`compared`), outputs have no verdict.
 
     `equal_nan` says whether NaN counts as equal to NaN; `load` is that of the machine during the timings.
     """

@@ -21,8 +21,9 @@ class Search(Frame, frozen=True):
 
 
 class SearchEach(Frame, frozen=True):
-    """Search several texts, equal ones once; answered by `FoundEach`, with the first `excerpts` matching lines of each
-    text.
+    """Search several texts, equal ones once.
+
+    Answered by `FoundEach`, with the first `excerpts` matching lines of each text.
 
     Texts that are no longer stored are left out.
     """

@@ -1,5 +1,6 @@
-"""Builds steps of a pipeline from short entries, for the modules that hold pipelines as data. Imports neither torch nor
-MLIR.
+"""Builds steps of a pipeline from short entries, for the modules that hold pipelines as data.
+
+Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ class Variation(msgspec.Struct, frozen=True):
 
 
 class Tune(Frame, frozen=True):
-    """Search for the fastest recipe around `recipe`; answered by an `Attempted` for each one tried, then `Tuned` or
-    `Failed`.
+    """Search for the fastest recipe around `recipe`.
+
+    Answered by an `Attempted` for each one tried, then `Tuned` or `Failed`.
 
     `jobs` processes try recipes, each on a copy of the program; with `cluster`, the address of a Dask scheduler, its
     workers do. No new recipe is started after `seconds`; a recipe that takes more than `each` seconds is stopped.

@@ -38,8 +38,9 @@ class FetchValues(Frame, frozen=True):
 
 
 class MapDifferences(Frame, frozen=True):
-    """Compare output `name` with eager block by block; answered by `DifferenceMap`, of at most `rows` x `columns`
-    blocks of the matrix.
+    """Compare output `name` with eager block by block.
+
+    Answered by `DifferenceMap`, of at most `rows` x `columns` blocks of the matrix.
     """
 
     request: int

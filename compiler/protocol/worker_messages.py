@@ -88,8 +88,9 @@ class NativeCode(msgspec.Struct, frozen=True):
 
 
 class Execute(Message, frozen=True):
-    """Run graph number `graph` of the loaded program in a separate process and compare it with eager; answered by
-    `Executed`.
+    """Run graph number `graph` of the loaded program in a separate process and compare it with eager.
+
+    Answered by `Executed`.
 
     `keep` is a folder for inputs and outputs, "" for none. An artifact of another backend runs together with the
     `native` code.
@@ -110,8 +111,9 @@ class Execute(Message, frozen=True):
 
 
 class Measure(Message, frozen=True):
-    """Run graph number `graph` of the loaded program with and without counters, in a separate process; answered by
-    `Measured`.
+    """Run graph number `graph` of the loaded program with and without counters, in a separate process.
+
+    Answered by `Measured`.
     """
 
     graph: int
@@ -124,8 +126,9 @@ class Measure(Message, frozen=True):
 
 
 class WatchNodes(Message, frozen=True):
-    """Compile graph number `graph` with instrumentation, run it and compare it, in a separate process; answered by
-    `Watched`.
+    """Compile graph number `graph` with instrumentation, run it and compare it, in a separate process.
+
+    Answered by `Watched`.
 
     The fields are those of `protocol.CompareNodes`.
     """
@@ -148,8 +151,9 @@ class CompileHere(Message, frozen=True):
 
 
 class ExportProgram(Message, frozen=True):
-    """Export graph number `graph` of the loaded program, compiled with `recipe`, as files; answered by
-    `ProgramExported`.
+    """Export graph number `graph` of the loaded program, compiled with `recipe`, as files.
+
+    Answered by `ProgramExported`.
 
     `llvm_ir` and `mlir` are texts of stages; the fields from `kinds` on are those of `protocol.Export`.
     """
